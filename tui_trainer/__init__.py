@@ -1,0 +1,1 @@
+"""Fine-tuning transformers on a GPU server, from the terminal."""

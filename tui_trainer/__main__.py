@@ -1,0 +1,7 @@
+"""`python -m tui_trainer`."""
+
+import sys
+
+from tui_trainer.cli import main
+
+sys.exit(main())

@@ -1,0 +1,326 @@
+"""The command line. Each command reads its arguments, asks one room, prints. Heavy imports stay inside the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
+from tui_trainer.safe_text import one_line, visible
+
+if TYPE_CHECKING:
+    from tui_trainer.config.load import LoadedConfig
+    from tui_trainer.exporting.generate import Sampling, Writer
+
+_DEFAULT_COMMAND = "train"
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with settings.", show_default=False)
+]
+ProfileName = Annotated[
+    str, typer.Option("--profile", metavar="NAME", help="The recipe to start from.", show_default=False)
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting; may be repeated.", show_default=False),
+]
+DataPath = Annotated[
+    str, typer.Option("--data", metavar="PATH", help="Short for --set data.path=PATH.", show_default=False)
+]
+TaskName = Annotated[
+    str, typer.Option("--task", metavar="NAME", help="Short for --set task.type=NAME.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
+
+
+class _TrainByDefault(TyperGroup):
+    """`tui-trainer my.toml` means `tui-trainer train my.toml`: the first word is a command or belongs to training."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if args and args[0] not in self.commands and args[0] not in ("--help", "--version"):
+            args = [_DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_TrainByDefault,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help=(
+        "Fine-tune transformers from the terminal.\n\n"
+        "tui-trainer --no-ui [CONFIG] [--profile NAME] [--data PATH] [--set KEY=VALUE]... trains; "
+        "without CONFIG it trains the quickstart recipe, which needs no network and no GPU."
+    ),
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(metadata.version("tui-trainer"))
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    no_ui: Annotated[bool, typer.Option("--no-ui", help="Train here, and print lines.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train. This is what happens when no command is named."""
+    if not no_ui:
+        raise InputError("this version trains without a screen", hint="add --no-ui")
+    from tui_trainer import headless, lines
+    from tui_trainer.launching.prepare import estimated_plan
+    from tui_trainer.launching.start import open_new
+
+    loaded = _load(config, profile, assignments, data, task)
+    plan = estimated_plan(loaded)
+    run = open_new(loaded)
+    if not as_json:
+        output = headless.Output()
+        output.write("\n".join(lines.start_lines(run.folder.name, str(run.folder.root), plan)) + "\n")
+        if not run.remembered:
+            output.write("the index of runs cannot be written: `resume` and `stop` need this run's path\n")
+    raise typer.Exit(headless.follow(run, as_json=as_json))
+
+
+@app.command()
+def plan(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
+    from tui_trainer import lines
+    from tui_trainer.launching.prepare import estimated_plan
+
+    made = estimated_plan(_load(config, profile, assignments, data, task))
+    print(made.model_dump_json(indent=1) if as_json else "\n".join(lines.plan_lines(made)))
+
+
+@app.command()
+def resume(run: RunReference = "last", as_json: AsJson = False) -> None:
+    """Go on with a run from its newest whole checkpoint."""
+    from tui_trainer import headless
+    from tui_trainer.launching.start import open_again
+    from tui_trainer.runs.registry import find_run, summarise
+
+    folder = find_run(run)
+    if summarise(folder).status == "finished":
+        print(f"{folder.name} is finished; its model is in {folder.model}")
+        raise typer.Exit(EXIT_DONE)
+    raise typer.Exit(headless.follow(open_again(folder), as_json=as_json))
+
+
+@app.command()
+def runs(as_json: AsJson = False) -> None:
+    """List the runs on this disk, the newest last."""
+    from dataclasses import asdict
+
+    from tui_trainer import lines
+    from tui_trainer.runs.registry import known_runs, summarise
+
+    summaries = [summarise(folder) for folder in known_runs()]
+    if as_json:
+        print(json.dumps([asdict(summary) for summary in summaries], default=str, indent=1))
+    elif not summaries:
+        print("no runs yet; `tui-trainer --no-ui` starts one")
+    else:
+        print("\n".join([lines.RUNS_HEADER, *map(lines.run_line, summaries)]))
+
+
+@app.command()
+def stop(run: RunReference = "last") -> None:
+    """Ask a run to save and stop."""
+    _ask(run, "stop")
+
+
+@app.command()
+def ask(
+    run: RunReference,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="pause, resume, save, evaluate or stop.")],
+) -> None:
+    """Ask a run that is under way to pause, resume, save, evaluate or stop."""
+    _ask(run, action)
+
+
+@app.command()
+def profiles(name: Annotated[str, typer.Argument(metavar="[NAME]", show_default=False)] = "") -> None:
+    """List the presets, those that match this machine marked; or show one."""
+    from tui_trainer import lines
+    from tui_trainer.config.profiles import all_profiles, find_profile
+    from tui_trainer.hardware.probe import probe
+    from tui_trainer.planning.hardware_match import why_it_matches
+
+    if name:
+        kind = "hardware" if name in all_profiles("hardware") else "recipes"
+        print(find_profile(name, kind).path.read_text(encoding="utf-8"), end="")  # type: ignore[arg-type]
+        return
+    print("recipes (--profile NAME)")
+    print("\n".join(lines.profile_line(profile, "") for profile in all_profiles("recipes").values()))
+    print("\nhardware profiles (hardware_profile = NAME)")
+    hardware = probe()
+    print("\n".join(lines.profile_line(p, why_it_matches(p, hardware)) for p in all_profiles("hardware").values()))
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="A setting, a table, or nothing for all.", show_default=False)
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Show the values of this config.")
+    ] = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,
+) -> None:
+    """Say what a setting means, what it takes, and where its value comes from."""
+    from tui_trainer.config.explain import describe, find_settings
+    from tui_trainer.config.sections import Config
+
+    if schema:
+        print(json.dumps(Config.model_json_schema(), indent=1))
+        return
+    found = find_settings(key)
+    loaded = _load(config, profile, assignments, "", "")
+    print("\n".join(line for setting in found for line in describe(setting, loaded)))
+
+
+@app.command()
+def generate(
+    run: RunReference = "last",
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="[PROMPT]", help="Without it, lines are read one by one.", show_default=False),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed writes the same text.")] = 0,
+) -> None:
+    """Let a trained model continue a text."""
+    from tui_trainer.runs.registry import find_run
+
+    folder = find_run(run)
+    from tui_trainer.exporting.generate import Sampling, Writer, weights_of
+
+    weights_of(folder)
+    writer = Writer(folder)
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    print(f"{folder.name}: {writer.source.name}", file=sys.stderr)
+    if prompt is not None:
+        _continue(writer, prompt, sampling)
+        return
+    _converse(writer, sampling)
+
+
+def _continue(writer: Writer, prompt: str, sampling: Sampling) -> None:
+    print(visible(prompt), end="", flush=True)
+    left_out = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
+    print()
+    if left_out:
+        print(f"(the first {left_out} tokens of the prompt do not fit and were left out)", file=sys.stderr)
+
+
+def _converse(writer: Writer, sampling: Sampling) -> None:
+    """Line by line until the end of the input; each line is a prompt of its own."""
+    interactive = sys.stdin.isatty()
+    if interactive:
+        print("write the beginning of a text; an empty line or Ctrl+D ends", file=sys.stderr)
+    while True:
+        try:
+            line = input("> " if interactive else "")
+        except (EOFError, KeyboardInterrupt):
+            return
+        if not line and interactive:
+            return
+        _continue(writer, line, sampling)
+
+
+def _ask(reference: str, action: str) -> None:
+    from tui_trainer.runs import controls
+    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.registry import find_run
+
+    if action not in controls.ACTIONS:
+        raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
+    folder = find_run(reference)
+    if owner(folder.lock) is None:
+        raise InputError(f"{folder.name} is not running", hint=f"tui-trainer resume {folder.name} goes on with it")
+    controls.request(folder.control, action)
+    print(f"asked {folder.name} to {action}")
+
+
+def _load(config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str) -> LoadedConfig:
+    from tui_trainer.config.load import Request
+    from tui_trainer.launching.start import load_config
+
+    shortcuts = {key: value for key, value in (("data.path", data), ("task.type", task)) if value}
+    request = Request(config_file=config, profile=profile, assignments=tuple(assignments or ()), shortcuts=shortcuts)
+    return load_config(request)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
+    _open_standard_files()
+    try:
+        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
+        return code if isinstance(code, int) else EXIT_DONE
+    except InputError as error:
+        for problem in error.problems:
+            _tell(str(problem))
+        return EXIT_BAD_INPUT
+    except RunError as error:
+        _tell(str(error))
+        return EXIT_FAILED
+    except typer.TyperException as error:
+        _tell(f"{error.format_message()}; `tui-trainer --help` lists commands and options")
+        return EXIT_BAD_INPUT
+    except (KeyboardInterrupt, typer.Abort):
+        _tell("interrupted before anything was started")
+        return EXIT_FAILED
+    except BrokenPipeError:
+        _silence_output()
+        return EXIT_DONE
+
+
+def _tell(sentence: str) -> None:
+    print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr)
+
+
+def _open_standard_files() -> None:
+    """Where a standard file is closed, the first file that is opened would take its number, and prints go there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _silence_output() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

@@ -1,0 +1,1 @@
+"""What is asked for: settings, profiles, config files, and where each value came from."""

@@ -1,0 +1,38 @@
+"""What a setting means, from its declaration."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from tui_trainer.config.fields import Setting
+from tui_trainer.config.load import LoadedConfig, all_settings, did_you_mean, value_of
+from tui_trainer.errors import ConfigError
+
+
+def find_settings(words: str) -> list[Setting]:
+    """The settings behind a key, a bare name or a table. Raises ConfigError with the nearest key."""
+    known = all_settings()
+    if not words:
+        return list(known.values())
+    found = [
+        setting
+        for key, setting in known.items()
+        if key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
+    ]
+    if not found:
+        near = get_close_matches(words, {key.split(".")[0] for key in known}, n=1)
+        raise ConfigError(
+            f"there is no setting {words!r}", hint=f"did you mean {near[0]}?" if near else did_you_mean(words)
+        )
+    return found
+
+
+def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
+    """One setting in full: help, what it takes, effects, and its value now with where it came from."""
+    lines = [setting.key, f"  {setting.help}", f"  takes:   {setting.expected}"]
+    default = "empty" if setting.default == "" else setting.default
+    lines.append(f"  default: {default}{' ' + setting.unit if setting.unit else ''}")
+    lines += [f"  memory:  {setting.memory}"] if setting.memory else []
+    lines += [f"  speed:   {setting.speed}"] if setting.speed else []
+    now = value_of(loaded.config, setting.key)
+    return [*lines, f"  now:     {'empty' if now == '' else now}  (from {loaded.where(setting.key)})"]

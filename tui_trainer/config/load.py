@@ -1,0 +1,244 @@
+"""From profiles, file and command line to one Config, and where each value came from.
+
+Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tui_trainer.config.fields import Setting, settings_of
+from tui_trainer.config.profiles import Profile, find_profile
+from tui_trainer.config.sections import Config
+from tui_trainer.config.toml_files import nest, parse_toml, read_toml
+from tui_trainer.errors import ConfigError, Problem
+
+DEFAULT_RECIPE = "quickstart"
+
+
+class Origin(StrEnum):
+    """Who set a value, from the weakest to the strongest."""
+
+    DEFAULT = "default"
+    RECIPE = "recipe"
+    HARDWARE = "hardware profile"
+    FILE = "config file"
+    COMMAND_LINE = "command line"
+
+    @property
+    def by_user(self) -> bool:
+        return self in (Origin.FILE, Origin.COMMAND_LINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the command line says: a config file, a recipe, and single settings (`KEY=VALUE`)."""
+
+    config_file: Path | None = None
+    profile: str = ""
+    assignments: tuple[str, ...] = ()
+    shortcuts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """Values from one place, by dotted key."""
+
+    origin: Origin
+    where: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedConfig:
+    """The Config, the layer behind each value that is no default, and the profiles that took part."""
+
+    config: Config
+    layers: dict[str, Layer]
+    recipe: Profile | None
+    hardware_profile: Profile | None
+    hardware_reason: str = ""
+
+    def origin(self, key: str) -> Origin:
+        return self.layers[key].origin if key in self.layers else Origin.DEFAULT
+
+    def where(self, key: str) -> str:
+        """`recipe quickstart`, `my.toml`, `--set`; `default` when nothing set it."""
+        return self.layers[key].where if key in self.layers else "default"
+
+    def problem(self, key: str, message: str, hint: str = "") -> Problem:
+        """A mistake in one setting, with the place where it was written."""
+        where = self.where(key) if self.origin(key).by_user else ""
+        return Problem(message=message, where=where, key=key, hint=hint)
+
+
+HardwareChoice = Callable[[str], tuple[Profile | None, str]]
+
+
+@cache
+def all_settings() -> dict[str, Setting]:
+    """Every declared setting by dotted key."""
+    return settings_of(Config)
+
+
+def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
+    """Merge all layers and check every value. `choose_hardware(name)` finds the hardware profile and says why.
+
+    Raises ConfigError with all problems.
+    """
+    problems: list[Problem] = []
+    user_layers = _user_layers(request, problems)
+    recipe = _recipe(request, user_layers, problems)
+    layers = [_profile_layer(recipe, Origin.RECIPE, problems)] if recipe else []
+    wish = _last("hardware_profile", [*layers, *user_layers], "auto")
+    hardware, reason = _hardware(wish, choose_hardware, problems)
+    layers += [_profile_layer(hardware, Origin.HARDWARE, problems)] if hardware else []
+    by_key = {key: layer for layer in [*layers, *user_layers] for key in layer.values}
+    config = _validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return LoadedConfig(config=config, layers=by_key, recipe=recipe, hardware_profile=hardware, hardware_reason=reason)
+
+
+def _user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
+    layers = []
+    if request.config_file is not None:
+        try:
+            raw = read_toml(request.config_file)
+        except ConfigError as error:
+            problems.extend(error.problems)
+        else:
+            where = str(request.config_file)
+            layers.append(Layer(origin=Origin.FILE, where=where, values=_flatten(raw, where, problems)))
+    assigned = dict(request.shortcuts) | _assignments(request.assignments, problems)
+    if request.profile:
+        assigned["profile"] = request.profile
+    layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned))
+    return layers
+
+
+def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem]) -> Profile | None:
+    # Without a config file there must be something to start from; a file that names no recipe wants none.
+    name = _last("profile", user_layers, "" if request.config_file else DEFAULT_RECIPE)
+    try:
+        return find_profile(name, "recipes") if name else None
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _hardware(wish: str, choose: HardwareChoice, problems: list[Problem]) -> tuple[Profile | None, str]:
+    try:
+        return choose(wish)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None, ""
+
+
+def _last(key: str, layers: list[Layer], default: str) -> str:
+    found = [layer.values[key] for layer in layers if isinstance(layer.values.get(key), str)]
+    return found[-1] if found else default
+
+
+def _profile_layer(profile: Profile, origin: Origin, problems: list[Problem]) -> Layer:
+    values = _flatten(profile.values, str(profile.path), problems)
+    return Layer(origin=origin, where=f"{origin.value} {profile.name}", values=values)
+
+
+def _assignments(assignments: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key = key.strip()
+        if not equals:
+            problems.append(Problem(message=f"{assignment!r} is no KEY=VALUE", where="--set"))
+        elif key not in all_settings():
+            problems.append(_unknown(key, "--set"))
+        else:
+            values[key] = _value(key, text.strip())
+    return values
+
+
+def _value(key: str, text: str) -> Any:
+    """A value as TOML reads it; a text needs no quotes."""
+    try:
+        value = parse_toml(f"value = {text}", "")["value"]
+    except ConfigError:
+        return text
+    wants_text_only = all_settings()[key].kinds == (str,)
+    return text if wants_text_only and not isinstance(value, str) else value
+
+
+def _flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
+    """Known settings by dotted key; what is unknown becomes a problem."""
+    flat: dict[str, Any] = {}
+    tables = {key.rsplit(".", 1)[0] for key in all_settings() if "." in key}
+    tables |= {table.rsplit(".", 1)[0] for table in tables if "." in table}
+
+    def walk(table: dict[str, Any], prefix: str) -> None:
+        for name, value in table.items():
+            key = f"{prefix}{name}"
+            if key in tables and isinstance(value, dict):
+                walk(value, f"{key}.")
+            elif key in tables:
+                problems.append(Problem(message="must be a table", where=where, key=key, hint=f"write [{key}]"))
+            elif key in all_settings():
+                flat[key] = value
+            else:
+                problems.append(_unknown(key, where))
+
+    walk(raw, "")
+    return flat
+
+
+def _unknown(key: str, where: str) -> Problem:
+    return Problem(message="unknown setting", where=where, key=key[:80], hint=did_you_mean(key))
+
+
+def did_you_mean(key: str) -> str:
+    """A sentence that names the nearest setting, or where to find them all."""
+    name = key.rsplit(".", 1)[-1]
+    same_name = [known for known in all_settings() if known.rsplit(".", 1)[-1] == name]
+    near = same_name or get_close_matches(key, all_settings(), n=1, cutoff=0.6)
+    if not near:
+        by_name = {known.rsplit(".", 1)[-1]: known for known in all_settings()}
+        near = [by_name[found] for found in get_close_matches(name, by_name, n=1, cutoff=0.6)]
+    return f"did you mean {near[0]}?" if near else "`tui-trainer explain` lists all settings"
+
+
+def _validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
+    try:
+        return Config.model_validate(nest(values))
+    except ValidationError as error:
+        keys = {_key_of(item["loc"]): None for item in error.errors()}
+        for key in keys:
+            # A value inside a union fails once for each member: one sentence from the declaration says it all.
+            shown = repr(values.get(key))[:60]
+            message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
+            problems.append(Problem(message=message, where=layers[key].where, key=key))
+        return None
+
+
+def _key_of(location: tuple[int | str, ...]) -> str:
+    parts: list[str] = []
+    for part in location:
+        parts.append(str(part))
+        if ".".join(parts) in all_settings():
+            break
+    return ".".join(parts)
+
+
+def value_of(config: BaseModel, key: str) -> Any:
+    """The value of a setting by dotted key."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value

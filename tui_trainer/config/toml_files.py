@@ -1,0 +1,59 @@
+"""Reading and writing TOML without surprises: bounded size, one-sentence errors, dotted keys."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.errors import ConfigError
+
+MAX_BYTES = 256 * 1024
+# A dotted key of 20,000 parts takes tomllib ten seconds; a line this long is no setting.
+MAX_LINE_CHARACTERS = 4096
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises ConfigError with the file, the place and the reason."""
+    where = str(path)
+    try:
+        if not path.is_file():
+            raise ConfigError("is not a file" if path.exists() else "does not exist", where=where)
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", where=where) from None
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"is larger than {MAX_BYTES // 1024} KiB, so it is no config file", where=where)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigError(f"line {line} is not UTF-8", where=where, hint="save the file as UTF-8") from None
+    return parse_toml(text, where)
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises ConfigError."""
+    long = next((n for n, line in enumerate(text.splitlines(), 1) if len(line) > MAX_LINE_CHARACTERS), None)
+    if long is not None:
+        raise ConfigError(f"line {long} is longer than {MAX_LINE_CHARACTERS} characters", where=where)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError("is nested too deeply", where=where) from None
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"is not valid TOML: {reason}", where=where) from None
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`."""
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *tables, name = key.split(".")
+        table = nested
+        for part in tables:
+            table = table.setdefault(part, {})
+        table[name] = value
+    return nested

@@ -1,0 +1,209 @@
+"""Where prepared data is kept: one folder per key, complete or not there.
+
+An entry is written into a folder beside it and renamed. `manifest.json` is written last and holds the size of every
+file: an entry whose files differ from it is damaged, and is made again. Two processes may prepare the same data at
+once; whoever renames second uses the entry of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources import Source
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+FORMAT_VERSION = 1  # of the folder; raise it when a file in it changes its form
+PREPARATION_VERSION = 1  # of the tokens; raise it when the same text and settings give other rows
+TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
+ABANDONED_SECONDS = 24 * 3600
+PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """The settings that decide which rows a text gives. `eval_fraction` in [0, 1), `max_chars` 0 for all."""
+
+    max_length: int
+    eval_fraction: float
+    seed: int
+    max_chars: int
+    tokenizer: str = "characters"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """What was counted while preparing. Tokens are those of the streams, so labels are one fewer a side."""
+
+    train_rows: int
+    train_tokens: int
+    train_documents: int
+    train_characters: int
+    eval_rows: int
+    eval_tokens: int
+    eval_documents: int
+    eval_characters: int
+    vocabulary: int
+    unknown_eval_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """Data ready to train on, on disk. Without held-out text there is no `eval_path`."""
+
+    folder: Path
+    from_cache: bool
+    max_length: int
+    counts: Counts
+    notes: tuple[str, ...]
+    source: str
+    fingerprint: str
+
+    @property
+    def train_path(self) -> Path:
+        return self.folder / TRAIN_FILE
+
+    @property
+    def eval_path(self) -> Path | None:
+        return self.folder / EVAL_FILE if self.counts.eval_rows else None
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.folder / TOKENIZER_FILE
+
+
+Build = Callable[[Path], tuple[Counts, tuple[str, ...]]]
+
+
+def find_entry(source: Source, cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
+    """The whole entry for this data and these settings, or None. Reads the source once, to hash it."""
+    fingerprint = source.fingerprint(progress)
+    return read_entry(Path(cache_dir) / entry_key(source, fingerprint, cut))
+
+
+def make_entry(source: Source, cut: Cut, cache_dir: Path, progress: Progress | None, build: Build) -> PreparedData:
+    """Let `build` fill a new folder, then put it in its place."""
+    before = source.signature()
+    fingerprint = source.fingerprint(progress)
+    final = Path(cache_dir) / entry_key(source, fingerprint, cut)
+    with _told_in_one_line(cache_dir):
+        Path(cache_dir).mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(Path(cache_dir))
+        partial = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}{final.name[:12]}-", dir=cache_dir))
+    try:
+        with _told_in_one_line(cache_dir):
+            counts, notes = build(partial)
+            if source.signature() != before:
+                raise DataError(f"{source.description} changed while it was read", hint="start again")
+            about = {"max_length": cut.max_length, "source": source.description, "fingerprint": fingerprint}
+            _write_manifest(partial, {**about, "notes": notes, "counts": asdict(counts)})
+            return _publish(partial, final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def entry_key(source: Source, fingerprint: str, cut: Cut) -> str:
+    """32 hexadecimal digits over everything that the rows depend on."""
+    import xxhash
+
+    parts = [fingerprint, source.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
+    return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
+
+
+def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
+    """The entry in `folder`; None when it is missing, damaged or of another format."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        if manifest["format_version"] != FORMAT_VERSION:
+            return None
+        if any((folder / name).stat().st_size != size for name, size in manifest["files"].items()):
+            return None
+        counts = Counts(**{field.name: int(manifest["counts"][field.name]) for field in fields(Counts)})
+        return PreparedData(
+            folder=folder,
+            from_cache=from_cache,
+            max_length=int(manifest["max_length"]),
+            counts=counts,
+            notes=tuple(manifest["notes"]),
+            source=str(manifest["source"]),
+            fingerprint=str(manifest["fingerprint"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Sizes of all files, after they are on the disk."""
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.iterdir()):
+        _flush(path)
+        sizes[path.name] = path.stat().st_size
+    manifest = {"format_version": FORMAT_VERSION, "files": sizes, **content}
+    path = folder / MANIFEST_FILE
+    path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    _flush(path)
+
+
+def _publish(partial: Path, final: Path) -> PreparedData:
+    """Rename into place. A whole entry that is already there wins; a damaged one is moved out of the way."""
+    for _ in range(3):
+        try:
+            partial.rename(final)
+            from_cache = False
+        except OSError:
+            if not final.exists():
+                raise
+            from_cache = True
+        if entry := read_entry(final, from_cache=from_cache):
+            return entry
+        _discard(final)
+    raise DataError("the prepared data does not stay in its place", where=one_line(str(final)))
+
+
+def _discard(folder: Path) -> None:
+    """Renamed first, so that nobody finds it half deleted."""
+    aside = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
+    try:
+        folder.rename(aside / "damaged")
+    except FileNotFoundError:
+        pass  # the other process was quicker
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_abandoned(cache_dir: Path) -> None:
+    """Folders of processes that were killed more than a day ago."""
+    oldest = time.time() - ABANDONED_SECONDS
+    for path in cache_dir.glob(f"{PARTIAL}*"):
+        try:
+            if path.stat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
+        except FileNotFoundError:
+            continue
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _told_in_one_line(cache_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the prepared data cannot be written: {error.strerror or type(error).__name__}",
+            where=one_line(str(cache_dir)),
+            hint="free space there, or choose another cache folder that can be written to",
+        ) from None

@@ -1,0 +1,195 @@
+"""Which files a path names, and how one is opened so that nothing hangs.
+
+Known here: names, kinds and sizes. What stands in a file is the matter of `reading.py`.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import os
+import stat
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+Kind = Literal["text", "rows", "unsupported", "unknown"]
+
+TEXT_ENDINGS = frozenset({".txt", ".md", ".rst", ".py"})
+ROW_ENDINGS = frozenset({".jsonl", ".ndjson"})
+TABLE_ENDINGS = frozenset({".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".xlsx"})
+PACKED_ENDINGS = frozenset({".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"})
+UNSUPPORTED_ENDINGS = TABLE_ENDINGS | PACKED_ENDINGS
+SUPPORTED = "supported are plain text (.txt .md .rst .py and other text files), .jsonl and .ndjson, and .gz of each"
+GLOB_SIGNS = frozenset("*?[")
+SNIFFED_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """One file to read. `label` is how messages and fingerprints name it; `label` is safe to show."""
+
+    path: Path
+    label: str
+    size_bytes: int
+
+    @property
+    def compressed(self) -> bool:
+        return self.path.suffix.lower() == ".gz"
+
+    @property
+    def holds_rows(self) -> bool:
+        return kind_of(self.path) == "rows"
+
+
+def kind_of(path: Path) -> Kind:
+    """What the name promises; `.gz` is looked through."""
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    if endings and endings[-1] == ".gz":
+        endings.pop()
+    ending = endings[-1] if endings else ""
+    if ending in TEXT_ENDINGS:
+        return "text"
+    if ending in ROW_ENDINGS:
+        return "rows"
+    return "unsupported" if ending in UNSUPPORTED_ENDINGS else "unknown"
+
+
+def find_files(path: str) -> tuple[SourceFile, ...]:
+    """The files that `path` (a file, a folder or a glob) names, sorted by name.
+
+    Raises DataError when there is none that can be used.
+    """
+    if not path.strip() or "\0" in path:
+        raise DataError("no data is named", hint="set data.path to a file, a folder, a glob or sample:NAME")
+    place = _at_home(path)
+    try:
+        mode = place.stat().st_mode
+    except (OSError, UnicodeEncodeError) as error:
+        if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
+            names = glob.glob(str(place), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
+            return _usable(map(Path, names), path, None)
+        raise _cannot_open(path, error) from None
+    if stat.S_ISDIR(mode):
+        return _usable(_files_below(place), path, place)
+    return (_named_file(place, mode),)
+
+
+@contextmanager
+def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The file's own bytes (for the position) and what it holds, unpacked where it is a .gz.
+
+    Every failure to open or to read leaves as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for
+    somebody to write into it.
+    """
+    with _told_in_one_line(file.label):
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(file.path, flags), "rb") as raw:
+            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+                raise DataError("not a regular file", where=file.label)
+            if not file.compressed:
+                yield raw, raw
+                return
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+
+
+@contextmanager
+def _told_in_one_line(label: str) -> Iterator[None]:
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"not a sound gzip file ({one_line(str(error), 60)})",
+            where=label,
+            hint="rename it if it is not compressed, or download it again",
+        ) from None
+    except EOFError:
+        raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or type(error).__name__}", where=label) from None
+
+
+def _named_file(path: Path, mode: int) -> SourceFile:
+    label = one_line(path.name)
+    if not stat.S_ISREG(mode):
+        raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
+    if kind_of(path) == "unsupported":
+        raise DataError(f"{path.suffix} files are not supported in this version", where=label, hint=SUPPORTED)
+    file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
+    with open_bytes(file):  # says now that it may not be read
+        return file
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files in `folder`, sorted, at any depth. Hidden ones are left out, links to folders are not followed."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield Path(place) / name
+
+
+def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[SourceFile, ...]:
+    """The files that can be read as text or rows; labels are relative to `folder` where there is one."""
+    files: list[SourceFile] = []
+    left_out: Counter[str] = Counter()
+    for path in paths:
+        file = _candidate(path, folder)
+        if file is None or not _can_be_used(file):
+            left_out[path.suffix.lower() or "without an ending"] += 1
+        else:
+            files.append(file)
+    if files:
+        return tuple(sorted(files, key=lambda file: str(file.path)))
+    shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in left_out.most_common(6))
+    found = f"found only {shown}" if shown else "nothing was found"
+    raise DataError(f"no usable file in '{one_line(asked, 200)}': {found}", hint=SUPPORTED)
+
+
+def _candidate(path: Path, folder: Path | None) -> SourceFile | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    name = path.relative_to(folder).as_posix() if folder else str(path)
+    return SourceFile(path=path, label=one_line(name), size_bytes=facts.st_size)
+
+
+def _can_be_used(file: SourceFile) -> bool:
+    """Whether a file that was not named itself counts; an unknown ending is settled by its first bytes."""
+    kind = kind_of(file.path)
+    if kind != "unknown":
+        return kind != "unsupported"
+    try:
+        with open_bytes(file) as (_, content):
+            return b"\0" not in content.read(SNIFFED_BYTES)
+    except DataError:
+        return False
+
+
+def _at_home(path: str) -> Path:
+    """`~` and `~name` looked up; a name that nobody has stays as it is written."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
+    shown = one_line(path, 200)
+    if isinstance(error, FileNotFoundError):
+        return DataError(
+            f"there is no file or folder '{shown}'",
+            hint="check the path; data sets of the hub are not read in this version",
+        )
+    return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")

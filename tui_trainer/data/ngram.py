@@ -1,0 +1,108 @@
+"""What counting alone achieves: interpolated n-gram models, as the mark that a trained model has to beat.
+
+With c counts in the training text, T(h) the number of different tokens seen after the context h, and h' the context
+h without its first token:
+
+    P(w | h) = (c(h w) + T(h) P(w | h')) / (c(h) + T(h))        P(w | h) = P(w | h')  where h was never seen
+
+The recursion ends in the uniform distribution over the vocabulary, so every token has a probability above zero.
+
+Sources: Witten and Bell, The zero-frequency problem, IEEE Trans. Inf. Theory 37 (1991), method C;
+Chen and Goodman, An empirical study of smoothing techniques for language modeling, TR-10-98 (1998), section 2.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNSEEN = -1
+Integers = NDArray[np.integer]
+Indices = NDArray[np.int64]
+Probabilities = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Counts of one order. A gram is `context * vocabulary + token`; contexts are numbered 0..C-1."""
+
+    grams: Indices  # sorted, each once [G]
+    gram_counts: Indices  # [G]
+    context_counts: Indices  # c(h) [C]
+    context_types: Indices  # T(h) [C]
+
+
+def ngram_losses(
+    train_ids: Integers,
+    eval_ids: Integers,
+    eval_mask: NDArray[np.bool_],
+    *,
+    vocabulary: int,
+    orders: Sequence[int] = (1, 2, 3),
+) -> dict[int, float]:
+    """Mean nats per token at the masked positions, for each order: order n predicts from the n tokens before.
+
+    Shapes: train_ids [N], eval_ids [M], eval_mask [M], ids in 0..vocabulary-1. `eval_mask` marks the tokens to
+    predict; the context of each is what stands before it in `eval_ids`, masked or not.
+    """
+    train, held_out = np.asarray(train_ids, dtype=np.int64), np.asarray(eval_ids, dtype=np.int64)
+    mask = np.asarray(eval_mask, dtype=np.bool_)
+    train_context = np.zeros(len(train), dtype=np.int64)
+    context = np.zeros(len(held_out), dtype=np.int64)
+    probabilities = np.full(len(held_out), 1 / vocabulary)
+    losses: dict[int, float] = {}
+    for order in range(max(orders) + 1):
+        counts, train_gram = _count(train_context, train, vocabulary)
+        gram = _find(counts.grams, context, held_out, vocabulary)
+        probabilities = _interpolated(counts, context, gram, probabilities)
+        if order in orders:
+            losses[order] = float(-np.log(probabilities[mask]).mean())
+        # the gram that ends at one token is the context, one longer, of the next
+        train_context, context = _shifted(train_gram), _shifted(gram)
+    return losses
+
+
+def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts, Indices]:
+    """Counts where the context is complete, and for each position the index of its gram (UNSEEN before that)."""
+    complete = context != UNSEEN
+    keys = context[complete] * vocabulary + tokens[complete]
+    grams, inverse, gram_counts = np.unique(keys, return_inverse=True, return_counts=True)
+    gram_contexts = grams // vocabulary
+    context_types = np.bincount(gram_contexts)
+    context_counts = np.bincount(gram_contexts, weights=gram_counts).astype(np.int64)
+    positions = np.full(len(tokens), UNSEEN, dtype=np.int64)
+    positions[complete] = inverse
+    return _Counts(grams, gram_counts, context_counts, context_types), positions
+
+
+def _find(grams: Indices, context: Indices, tokens: Indices, vocabulary: int) -> Indices:
+    """Index of each held-out gram among the counted ones, or UNSEEN."""
+    if len(grams) == 0:
+        return np.full(len(tokens), UNSEEN, dtype=np.int64)
+    keys = context * vocabulary + tokens
+    places = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
+    return np.where((context != UNSEEN) & (grams[places] == keys), places, UNSEEN)
+
+
+def _interpolated(counts: _Counts, context: Indices, gram: Indices, lower: Probabilities) -> Probabilities:
+    """P(w | h) from P(w | h'). A context that was never followed by anything leaves `lower` as it is."""
+    known = (context != UNSEEN) & (context < len(counts.context_counts))
+    seen = counts.context_counts[context[known]]
+    types = counts.context_types[context[known]]
+    found = gram[known]
+    count = np.where(found == UNSEEN, 0, counts.gram_counts[found])
+    result = lower.copy()
+    usable = seen > 0
+    mixed = (count + types * lower[known]) / np.maximum(seen + types, 1)
+    result[known] = np.where(usable, mixed, lower[known])
+    return result
+
+
+def _shifted(gram: Indices) -> Indices:
+    shifted = np.empty_like(gram)
+    shifted[:1] = UNSEEN
+    shifted[1:] = gram[:-1]
+    return shifted

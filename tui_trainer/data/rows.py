@@ -1,0 +1,152 @@
+"""Rows of tokens in an Arrow IPC file: written in batches, read through a memory map without a copy.
+
+The file has one column, `input_ids: list<int32>`. A stream of n tokens is cut at width L into rows of L + 1 tokens that
+overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1] and labels = row[1:], every token but the
+first is a label exactly once. The last row may be shorter, and has at least 2 tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+COLUMN = "input_ids"
+BATCH_ROWS = 1000
+Tokens = NDArray[np.int32]
+
+
+class RowWriter:
+    """Cuts a stream of tokens into rows while it is written. A context manager: the file is complete at its end."""
+
+    def __init__(self, path: Path, max_length: int) -> None:
+        import pyarrow as pa
+
+        self.row_count = 0
+        self.token_count = 0
+        self._width = max_length
+        self._pending: list[Tokens] = []
+        self._pending_tokens = 0
+        schema = pa.schema([(COLUMN, pa.list_(pa.int32()))])
+        self._file: Any = pa.ipc.new_file(str(path), schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._write_last()
+        self._file.close()
+
+    def add(self, tokens: Tokens) -> None:
+        """Append tokens to the stream."""
+        self.token_count += len(tokens)
+        self._pending.append(tokens)
+        self._pending_tokens += len(tokens)
+        batch_tokens = BATCH_ROWS * self._width
+        if self._pending_tokens <= batch_tokens:
+            return
+        stream = np.concatenate(self._pending)
+        whole = (len(stream) - 1) // batch_tokens
+        for start in range(0, whole * batch_tokens, batch_tokens):
+            self._write(stream[start : start + batch_tokens + 1])
+        self._keep(stream[whole * batch_tokens :])
+
+    def _keep(self, rest: Tokens) -> None:
+        self._pending, self._pending_tokens = [rest], len(rest)
+
+    def _write_last(self) -> None:
+        if self._pending_tokens > 1:
+            self._write(np.concatenate(self._pending))
+
+    def _write(self, stream: Tokens) -> None:
+        """Rows of `stream`, whose last token is the first of the next call's."""
+        import pyarrow as pa
+
+        starts = np.arange(0, len(stream) - 1, self._width)
+        lengths = np.minimum(self._width + 1, len(stream) - starts)
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(stream[places], pa.int32()))
+        self._file.write_batch(pa.record_batch([column], names=[COLUMN]))
+        self.row_count += len(starts)
+
+
+class Rows:
+    """Read-only rows of one file. Costs no memory of its own but the offsets; can be sent to another process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._values: list[Tokens] = []
+        self._offsets: list[NDArray[np.int64]] = []
+        self._first_rows: list[int] = []
+        rows = 0
+        for column in _columns(self.path):
+            self._first_rows.append(rows)
+            self._values.append(column.values.to_numpy(zero_copy_only=True))
+            self._offsets.append(column.offsets.to_numpy().astype(np.int64))
+            rows += len(column)
+        self._count = rows
+        parts = [np.diff(offsets) for offsets in self._offsets]
+        self.lengths: NDArray[np.int64] = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        self.token_count = int(self.lengths.sum())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __reduce__(self) -> tuple[type[Rows], tuple[Path]]:
+        return Rows, (self.path,)
+
+    def row(self, index: int) -> Tokens:
+        """Tokens of one row, int32 [lengths[index]]: a read-only view into the file."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"row {index} of {self._count}")
+        batch = bisect_right(self._first_rows, index) - 1
+        offsets = self._offsets[batch]
+        place = index - self._first_rows[batch]
+        return self._values[batch][offsets[place] : offsets[place + 1]]
+
+    def stream(self, chosen: Sequence[int] | None = None) -> tuple[Tokens, NDArray[np.bool_]]:
+        """The tokens that the rows were cut from, each once, and which of them are labels of the `chosen` rows.
+
+        Shapes: int32 [N] and bool [N]. Consecutive rows overlap by one token; every token but the first is one label.
+        """
+        rows = [self.row(index) for index in range(len(self))]
+        tokens = np.concatenate([rows[0][:1], *(row[1:] for row in rows)])
+        is_label = np.zeros(len(tokens), dtype=np.bool_)
+        starts = np.concatenate([[1], 1 + np.cumsum(self.lengths - 1)])
+        for index in range(len(self)) if chosen is None else chosen:
+            is_label[starts[index] : starts[index + 1]] = True
+        return tokens, is_label
+
+
+def evenly_spaced(available: int, wanted: int) -> list[int]:
+    """`wanted` of `available` row numbers, spread over all of them; all when there are no more."""
+    if wanted >= available:
+        return list(range(available))
+    return [index * available // wanted for index in range(wanted)]
+
+
+def _columns(path: Path) -> list[Any]:
+    """The list array of each record batch, backed by the memory map."""
+    import pyarrow as pa
+
+    try:
+        file = pa.ipc.open_file(pa.memory_map(str(path)))
+        return [file.get_batch(number).column(COLUMN) for number in range(file.num_record_batches)]
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        raise DataError(
+            f"the prepared rows cannot be read: {one_line(str(error), 80)}",
+            where=one_line(str(path)),
+            hint="delete the folder; it is made again from the data",
+        ) from None

@@ -1,0 +1,156 @@
+"""A source of text: a file, a folder, a glob or a built-in sample, read one document at a time.
+
+`open_source` looks at names and sizes only. What is wrong inside the files is raised at the end of `documents`,
+all together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tui_trainer.data.files import SourceFile, find_files, open_bytes
+from tui_trainer.data.progress import Meter, Progress
+from tui_trainer.data.reading import Document, ProblemList, read_file
+from tui_trainer.data.samples import PREFIX, Sample, find_sample
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import MIB, format_bytes
+
+__all__ = ["Document", "Source", "open_source"]
+
+_digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Text to learn from. `bytes_on_disk` counts a .gz as it is stored, a sample as UTF-8."""
+
+    path: str
+    text_column: str
+    description: str
+    bytes_on_disk: int
+    entries: tuple[SourceFile, ...] = ()
+    sample: Sample | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(entry.path for entry in self.entries)
+
+    def documents(self, progress: Progress | None = None, *, max_chars: int = 0) -> Iterator[Document]:
+        """Each document in file order, up to `max_chars` characters (0: all; the last one is cut).
+
+        Raises DataError at the end, with every mistake that was met, or when nothing held any text.
+        """
+        problems = ProblemList()
+        holds_text = False
+        for document in first_characters(self._all_documents(problems, progress), max_chars):
+            holds_text = holds_text or not (document.text == "" or document.text.isspace())
+            yield document
+        problems.raise_any()
+        if not holds_text:
+            raise DataError(
+                f"{self.description} holds no text", hint="0 documents were found; choose another data.path"
+            )
+
+    def fingerprint(self, progress: Progress | None = None) -> str:
+        """XXH3-128 over names and content; for a sample over its content and the Python version."""
+        import xxhash
+
+        total = xxhash.xxh3_128()
+        if self.sample:
+            total.update(repr((self.path, sys.version_info[:3], self.sample.read())).encode())
+            return str(total.hexdigest())
+        meter = Meter(progress, "hashing the data", self.bytes_on_disk, "bytes")
+        done = 0
+        for entry in self.entries:
+            total.update(repr((entry.label, _digest(entry, meter, done))).encode())
+            done += entry.size_bytes
+        meter.finish(done)
+        return str(total.hexdigest())
+
+    def signature(self) -> tuple[tuple[int, int], ...]:
+        """(size, mtime in ns) of each file as it is now: equal before and after means that nothing was written."""
+        return tuple(_size_and_time(entry) for entry in self.entries)
+
+    def _all_documents(self, problems: ProblemList, progress: Progress | None) -> Iterator[Document]:
+        if self.sample:
+            yield from (Document(text, where) for where, text in self.sample.read())
+            return
+        meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
+        done = 0
+        for entry in self.entries:
+            yield from read_file(entry, self.text_column, problems, meter, done)
+            done += entry.size_bytes
+            meter.report(done)
+        meter.finish(done)
+
+
+def open_source(path: str, text_column: str = "text") -> Source:
+    """The source that `data.path` names. Raises DataError when there is none, or none that can be used."""
+    if path.startswith(PREFIX):
+        return _sample_source(path, text_column)
+    entries = find_files(path)
+    return Source(
+        path=path,
+        text_column=text_column,
+        description=_description(path, entries),
+        bytes_on_disk=sum(entry.size_bytes for entry in entries),
+        entries=entries,
+    )
+
+
+def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
+    """Documents until `max_chars` characters are reached (0: no limit). The last one is cut."""
+    left = max_chars
+    for document in documents:
+        if not max_chars:
+            yield document
+            continue
+        yield Document(document.text[:left], document.where)
+        left -= len(document.text)
+        if left <= 0:
+            return
+
+
+def _sample_source(path: str, text_column: str) -> Source:
+    sample = find_sample(path.removeprefix(PREFIX))
+    return Source(
+        path=path,
+        text_column=text_column,
+        description=f"{path} ({sample.description})",
+        bytes_on_disk=sum(len(text.encode()) for _, text in sample.read()),
+        sample=sample,
+    )
+
+
+def _description(path: str, entries: tuple[SourceFile, ...]) -> str:
+    size = format_bytes(sum(entry.size_bytes for entry in entries))
+    if len(entries) == 1:
+        return f"{entries[0].label} ({size})"
+    return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
+
+
+def _size_and_time(entry: SourceFile) -> tuple[int, int]:
+    try:
+        facts = entry.path.stat()
+    except OSError as error:
+        raise DataError(f"cannot be read any more: {error.strerror}", where=entry.label) from None
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
+    """Hash of the file as stored, remembered while its size and time stay the same."""
+    import xxhash
+
+    known = (str(entry.path.absolute()), *_size_and_time(entry))
+    if known not in _digests:
+        digest = xxhash.xxh3_128()
+        with open_bytes(entry) as (raw, _):
+            while piece := raw.read(4 * MIB):
+                digest.update(piece)
+                meter.report(done + raw.tell())
+        _digests[known] = str(digest.hexdigest())
+    return _digests[known]

@@ -1,0 +1,97 @@
+"""Which documents are held out for evaluation: whole ones, drawn with a seed.
+
+Only lengths are needed, so the texts need not be in memory. Pure: the same lengths and seed give the same split on
+every machine and with every numpy (a bit generator's raw stream is fixed; see numpy NEP 19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_MISS = 0.5  # how far the held-out share may be from the wanted one, relative to it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """`held_out[i]` says whether document i is evaluated on.
+
+    Where whole documents cannot give the share, none is held out and the last `tail_characters` of the document
+    `tail_document` are taken instead; `notes` says so.
+    """
+
+    held_out: NDArray[np.bool_]
+    tail_document: int | None = None
+    tail_characters: int = 0
+    notes: tuple[str, ...] = ()
+
+    def parts(self, index: int, text: str) -> tuple[str, str]:
+        """What of document `index` is trained on, and what is held out."""
+        if index == self.tail_document:
+            cut = tail_start(text, self.tail_characters)
+            return text[:cut], text[cut:]
+        return ("", text) if self.held_out[index] else (text, "")
+
+
+def split_documents(lengths: Sequence[int], eval_fraction: float, seed: int) -> Split:
+    """Hold out documents with about `eval_fraction` of all characters; never all of them, and none for 0.
+
+    `lengths` are characters per document, 1 or more each.
+    """
+    if not 0 <= eval_fraction < 1:
+        raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
+    sizes = np.asarray(lengths, dtype=np.int64)
+    nothing = np.zeros(len(sizes), dtype=np.bool_)
+    if eval_fraction == 0 or len(sizes) == 0:
+        return Split(held_out=nothing)
+    wanted = eval_fraction * int(sizes.sum())
+    chosen = _draw(sizes, wanted, seed)
+    if chosen and abs(int(sizes[chosen].sum()) - wanted) <= LARGEST_MISS * wanted:
+        held_out = nothing.copy()
+        held_out[chosen] = True
+        return Split(held_out=held_out)
+    return _tail_of_the_longest(sizes, wanted, nothing)
+
+
+def tail_start(text: str, tail_characters: int) -> int:
+    """Where the tail begins: at the line break nearest to the wanted place, if one is near; 0 < start < len(text)."""
+    wanted = len(text) - tail_characters
+    reach = max(1, tail_characters // 2)
+    before = text.rfind("\n", max(0, wanted - reach), wanted) + 1
+    after = text.find("\n", wanted, wanted + reach) + 1
+    near = [place for place in (before, after) if 0 < place < len(text)]
+    return min(near, key=lambda place: abs(place - wanted), default=wanted)
+
+
+def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
+    """Documents in a seeded order that fit into `wanted`, then one more if that comes closer; one always stays."""
+    raw = np.random.PCG64(seed).random_raw(len(sizes))
+    order = np.argsort(raw, kind="stable").tolist()
+    chosen: list[int] = []
+    rest: list[int] = []
+    room = wanted
+    for index in order:
+        if sizes[index] <= room:  # never all: their sum is more than wanted
+            chosen.append(index)
+            room -= int(sizes[index])
+        else:
+            rest.append(index)
+    if len(rest) > 1:
+        nearest = min(rest, key=lambda index: abs(room - int(sizes[index])))
+        if abs(room - int(sizes[nearest])) < room:
+            chosen.append(nearest)
+    return chosen
+
+
+def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArray[np.bool_]) -> Split:
+    longest = int(sizes.argmax())
+    size = int(sizes[longest])
+    if size < 2:
+        return Split(held_out=nothing, notes=("nothing is held out: no document has two characters",))
+    tail = min(max(1, round(wanted)), size - 1)
+    why = "there is one document" if len(sizes) == 1 else "whole documents cannot give the share of data.eval_fraction"
+    note = f"{why}: the last {tail:,} or so of the {size:,} characters of document {longest + 1} are held out"
+    return Split(held_out=nothing, tail_document=longest, tail_characters=tail, notes=(note,))

@@ -1,0 +1,75 @@
+"""What can go wrong, and whose mistake it is.
+
+    TuiTrainerError
+    |-- InputError          what was asked is wrong: config, data, arguments, folders (exit code 2)
+    |   |-- ConfigError     a setting, a profile or a config file
+    |   |-- DataError       a file or a row that is trained on
+    |   `-- FolderError     a run folder or a place to write to
+    `-- RunError            a run could not go on (exit code 1)
+        `-- CheckpointError a checkpoint is damaged or does not belong to this run
+
+Mistakes in the input are collected as `Problem`s and shown together, one line each. No traceback reaches a user
+for a mistake of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_STOPPED = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One mistake: where it is, what is wrong, what to do.
+
+    `where` is a file (and line), `key` a setting such as `training.learning_rate`; either may be empty.
+    """
+
+    message: str
+    where: str = ""
+    key: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = ": ".join(part for part in (self.where, self.key) if part)
+        sentence = f"{place}: {self.message}" if place else self.message
+        return f"{sentence}; {self.hint}" if self.hint else sentence
+
+
+class TuiTrainerError(Exception):
+    """The root of all errors that are raised on purpose."""
+
+
+class InputError(TuiTrainerError):
+    """One or several mistakes in what was asked. `problems` is never empty."""
+
+    def __init__(self, problems: Problem | str | Iterable[Problem], *, hint: str = "", where: str = "") -> None:
+        if isinstance(problems, str):
+            problems = Problem(message=problems, hint=hint, where=where)
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class ConfigError(InputError):
+    """A setting, a profile or a config file."""
+
+
+class DataError(InputError):
+    """A file or a row that is trained on."""
+
+
+class FolderError(InputError):
+    """A run folder, or a place to write to."""
+
+
+class RunError(TuiTrainerError):
+    """A run that could not go on; the message says what was saved and what to try."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint that is damaged, incomplete, or not of this run."""

@@ -1,0 +1,1 @@
+"""What this machine has: frozen facts. `None` means "not reported", never zero."""

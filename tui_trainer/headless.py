@@ -1,0 +1,207 @@
+"""A run without a screen: lines for people on a terminal, plain lines in a pipe, journal lines for programs.
+
+The run goes on when nobody listens: a hang-up and a closed output are survived. SIGTERM and Ctrl+C ask it to stop, and
+it saves first; a second Ctrl+C leaves at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from time import monotonic
+from types import FrameType
+
+from tui_trainer import lines
+from tui_trainer.errors import EXIT_FAILED
+from tui_trainer.launching.carry_out import Outcome
+from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.thread import RunThread
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import Event, Progress, StepDone, to_line
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.state import RunState
+
+_POLL_SECONDS = 0.2
+_SECONDS_BETWEEN_STEP_LINES = 5.0
+# A terminal that sends Ctrl+C to a whole process group may reach this process twice, once through its parent.
+_ONE_PRESS_SECONDS = 0.3
+
+
+def follow(run: OpenRun, *, as_json: bool) -> int:
+    """Carry out a run in a thread and print its journal until it ends. Returns the exit code."""
+    reader = JournalReader(run.folder.journal)
+    # What an earlier start wrote belongs to the state, but is not news.
+    state = RunState()
+    for event in reader.read_new():
+        state.apply(event)
+    printer = _JsonPrinter() if as_json else _LinePrinter(state)
+    thread = RunThread(run)
+    with _Signals(printer) as signals:
+        thread.start()
+        while thread.alive:
+            thread.join(_POLL_SECONDS)
+            signals.pass_on(run)
+            _show_new(reader, state, printer)
+        _show_new(reader, state, printer)
+    outcome = thread.outcome
+    assert outcome is not None, "a run that ended has an outcome"
+    printer.end(run, state, outcome)
+    return outcome.exit_code
+
+
+def _show_new(reader: JournalReader, state: RunState, printer: _Printer) -> None:
+    for event in reader.read_new():
+        state.apply(event)
+        printer.show(event)
+    printer.refresh()
+
+
+class Output:
+    """Standard output, until nobody reads it any more; then silence."""
+
+    def __init__(self) -> None:
+        self.open = sys.stdout is not None
+        self.is_terminal = self.open and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+    def write(self, text: str) -> None:
+        if not self.open:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            self._close()
+
+    def _close(self) -> None:
+        self.open = False
+        # What is still in the buffer would raise once more when the interpreter flushes it at exit.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+class _Printer:
+    """Shows events as they come."""
+
+    def __init__(self) -> None:
+        self.output = Output()
+
+    def show(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Called a few times a second."""
+
+    def note(self, text: str) -> None:
+        """A word of this program itself, not of the run."""
+
+    def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
+        for problem in outcome.problems:
+            print(f"tui-trainer: {problem}", file=sys.stderr)
+        if outcome.failure:
+            print(f"tui-trainer: {outcome.failure}", file=sys.stderr)
+
+
+class _JsonPrinter(_Printer):
+    """The journal's lines, as they are."""
+
+    def show(self, event: Event) -> None:
+        self.output.write(to_line(event) + "\n")
+
+
+class _LinePrinter(_Printer):
+    """Lines for people. On a terminal the last line is alive: it shows the newest step or how far long work is."""
+
+    def __init__(self, state: RunState) -> None:
+        super().__init__()
+        self._state = state
+        self._live = ""
+        self._shown_live = ""
+        self._last_step_line = monotonic()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._show_passing(lines.progress_line(event))
+        elif isinstance(event, StepDone):
+            self._show_passing(lines.step_line(event, self._state))
+        elif line := lines.event_line(event, self._state):
+            self._keep_last_step(event)
+            self._print(line)
+
+    def refresh(self) -> None:
+        if self.output.is_terminal and self._live != self._shown_live:
+            width = os.get_terminal_size(sys.stdout.fileno()).columns
+            self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
+            self._shown_live = self._live
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
+        self._live = ""
+        for line in lines.end_lines(state, run.folder.name, str(run.folder.root)):
+            self._print(line)
+        self.refresh()
+        super().end(run, state, outcome)
+
+    def _show_passing(self, line: str) -> None:
+        """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
+        self._live = line
+        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_STEP_LINES:
+            self._print(line)
+            self._last_step_line = monotonic()
+
+    def _keep_last_step(self, event: Event) -> None:
+        if self._state.last_step is None or event.step != self._state.last_step.step:
+            self._live = ""
+
+    def _print(self, text: str) -> None:
+        if self.output.is_terminal:
+            self.output.write(f"\r\x1b[K{text}\n")
+            self._shown_live = ""
+        else:
+            self.output.write(text + "\n")
+
+
+class _Signals:
+    """Handlers that only note what came; the loop acts on it. They belong to the main thread."""
+
+    def __init__(self, printer: _Printer) -> None:
+        self._printer = printer
+        self._first_interrupt: float | None = None
+        self._stop_wanted = False
+        self._stop_asked = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> _Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def pass_on(self, run: OpenRun) -> None:
+        """Ask the run to stop, once."""
+        if not self._stop_wanted or self._stop_asked:
+            return
+        self._stop_asked = True
+        try:
+            controls.request(run.folder.control, "stop")
+            self._printer.note("stopping after this step, and saving; Ctrl+C once more leaves at once")
+        except OSError as error:
+            self._stop_asked = False
+            self._printer.note(f"cannot ask the run to stop: {error}; Ctrl+C once more leaves at once")
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._stop_wanted = True
+        if number != signal.SIGINT:
+            return
+        now = monotonic()
+        if self._first_interrupt is None:
+            self._first_interrupt = now
+        elif now - self._first_interrupt > _ONE_PRESS_SECONDS:
+            os._exit(EXIT_FAILED)

@@ -1,0 +1,1 @@
+"""Who runs a run. Front ends ask here; they never touch training."""

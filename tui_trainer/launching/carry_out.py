@@ -1,0 +1,153 @@
+"""The outermost frame of a run, wherever it runs: whatever happens inside becomes an Outcome and a line in the journal."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass
+
+from tui_trainer.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    InputError,
+    Problem,
+    RunError,
+)
+from tui_trainer.launching import prepare
+from tui_trainer.launching.start import OpenRun
+from tui_trainer.planning.calibration import keep_calibration
+from tui_trainer.runs import registry
+from tui_trainer.runs.controls import Controls
+from tui_trainer.runs.events import PhaseChanged, Progress, RunFailed, RunFinished, RunProblem, RunStarted
+from tui_trainer.runs.folder import write_atomically
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.safe_text import one_line
+from tui_trainer.training.checkpoint_folder import CheckpointFolder, clear_leftovers, newest_whole
+from tui_trainer.training.job import Job, Reason
+
+_LOG_NAME = "error.txt"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a run ended. `problems` when the input was wrong, `failure` when the run could not go on."""
+
+    exit_code: int
+    problems: tuple[Problem, ...] = ()
+    failure: str = ""
+
+
+class _StopRequested(Exception):
+    """Asked to stop before the first step."""
+
+
+def carry_out(run: OpenRun) -> Outcome:
+    """Do a run from where it stands to its end. Raises nothing; gives the lock back."""
+    journal = JournalWriter(run.folder.journal)
+    try:
+        reason = _story(run, journal)
+        return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
+    except _StopRequested:
+        journal.append(RunFinished(reason="stopped", loss=None, eval_loss=None, seconds=0.0))
+        return Outcome(exit_code=EXIT_STOPPED)
+    except InputError as error:
+        journal.append(RunFailed(message=str(error)))
+        return Outcome(exit_code=EXIT_BAD_INPUT, problems=error.problems)
+    except RunError as error:
+        journal.append(RunFailed(message=str(error)))
+        return Outcome(exit_code=EXIT_FAILED, failure=str(error))
+    except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
+        return _failed(run, journal, error)
+    finally:
+        journal.close()
+        run.lock.release()
+
+
+def _story(run: OpenRun, journal: JournalWriter) -> Reason:
+    clear_leftovers(run.folder.checkpoints)
+    checkpoint = newest_whole(run.folder.checkpoints, lambda damage: journal.append(_damaged(damage)))
+    step = checkpoint.step if checkpoint else 0
+    journal.append(_started(run, checkpoint), PhaseChanged(phase="preparing", step=step))
+    progress = _ProgressLines(journal, run.controls)
+    if run.plan:
+        plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
+    else:
+        assert run.loaded is not None, "a run has a plan or a config"
+        plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress)
+    prepare.announce(plan, journal)
+    baselines = prepare.measure_baselines(plan, data, journal)
+    progress.stop_if_asked()
+    journal.append(PhaseChanged(phase="loading", step=step))
+    job = Job(
+        plan=plan,
+        data=data,
+        folder=run.folder,
+        checkpoint=checkpoint,
+        baselines=baselines,
+        versions=prepare.versions(),
+    )
+    # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
+    from tui_trainer.training.run import run as train
+
+    result = train(job, journal, run.controls)
+    if result.step_seconds is not None:
+        keep_calibration(
+            registry.state_folder(),
+            plan.cpu_name,
+            plan.threads.value,
+            plan.shape_key,
+            step_seconds=result.step_seconds,
+            flops=plan.step_flops,
+        )
+    return result.reason
+
+
+def _started(run: OpenRun, checkpoint: CheckpointFolder | None) -> RunStarted:
+    config = run.plan.config if run.plan else run.loaded.config if run.loaded else None
+    step = checkpoint.step if checkpoint else 0
+    return RunStarted(
+        step=step,
+        name=run.folder.name,
+        task=config.task.type if config else "",
+        device=run.plan.device if run.plan else "cpu",
+        pid=os.getpid(),
+        total_steps=run.plan.total_steps.value if run.plan else 0,
+        resumed_from_step=None if run.is_new else step,
+        versions=prepare.versions(),
+    )
+
+
+def _damaged(damage: str) -> RunProblem:
+    hint = "an older checkpoint is used"
+    return RunProblem(kind="checkpoint damaged", message=f"{damage}; this checkpoint is not used", hint=hint)
+
+
+def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:
+    log = run.folder.logs / _LOG_NAME
+    message = f"{type(error).__name__}: {one_line(str(error), 300)}"
+    try:
+        write_atomically(log, traceback.format_exc().encode("utf-8", "replace"))
+        log_path = str(log.relative_to(run.folder.root))
+    except OSError:
+        log_path = None
+    journal.append(RunFailed(message=message, log_path=log_path))
+    return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. The traceback is in {log}")
+
+
+class _ProgressLines:
+    """Long work before the first step tells how far it is, and hears when it should stop."""
+
+    def __init__(self, journal: JournalWriter, controls: Controls) -> None:
+        self._journal = journal
+        self._controls = controls
+
+    def __call__(self, what: str, done: float, total: float | None, unit: str) -> None:
+        self._journal.append(Progress(what=what, done=done, total=total, unit=unit))
+        self.stop_if_asked()
+
+    def stop_if_asked(self) -> None:
+        """Raises _StopRequested; other requests make no sense before the first step."""
+        if any(request.action == "stop" for request in self._controls.wanted()):
+            raise _StopRequested

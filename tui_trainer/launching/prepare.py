@@ -1,0 +1,127 @@
+"""From what was asked to an exact plan: the part of a run before torch is loaded."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from time import monotonic
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.data.prepare import PreparedData
+from tui_trainer.data.progress import Progress
+from tui_trainer.data.rows import evenly_spaced
+from tui_trainer.errors import DataError, FolderError
+from tui_trainer.hardware.probe import probe
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.tasks import find_task
+
+_PACKAGES = ("tui-trainer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+def cache_folder() -> Path:
+    """Where prepared data is kept: `$TUI_TRAINER_HOME/cache`, else the user's cache folder (XDG)."""
+    if home := os.environ.get("TUI_TRAINER_HOME"):
+        return Path(home) / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tui-trainer"
+
+
+def estimated_plan(loaded: LoadedConfig) -> Plan:
+    """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
+    config = loaded.config
+    facts = find_task(config.task.type).data_facts(config, cache_folder())
+    return planning.make(loaded, probe(), facts)
+
+
+def exact_plan(
+    loaded: LoadedConfig, folder: RunFolder, journal: JournalWriter, progress: Progress
+) -> tuple[Plan, PreparedData]:
+    """Prepare the data, and write the plan that the run will follow. Raises InputError."""
+    data = _prepare(loaded.config, journal, progress)
+    facts = find_task(loaded.config.task.type).facts(data)
+    plan = planning.make(loaded, probe(), facts, data_fingerprint=data.fingerprint)
+    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
+    return plan, data
+
+
+def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
+    """The data that a run began with. Raises DataError when it is no longer the same."""
+    data = _prepare(plan.config, journal, progress)
+    if data.fingerprint != plan.data_fingerprint:
+        hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
+        raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
+    return data
+
+
+def read_plan(folder: RunFolder) -> Plan | None:
+    """The plan that a run follows; None when it was ended before it had one. Raises FolderError."""
+    if not folder.plan.is_file():
+        return None
+    try:
+        return Plan.model_validate_json(folder.plan.read_bytes())
+    except (OSError, ValueError):
+        hint = "it was written by another version, or changed; start a new run from config.toml"
+        raise FolderError("plan.json cannot be read", where=str(folder.root), hint=hint) from None
+
+
+def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> dict[str, float]:
+    """Held-out loss of simple models on the very rows that evaluation reads."""
+    chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
+    losses = find_task(plan.config.task.type).baselines(data, chosen)
+    if losses:
+        journal.append(BaselinesMeasured(losses=losses, eval_tokens=data.counts.eval_tokens, unit="token"))
+    return losses
+
+
+def announce(plan: Plan, journal: JournalWriter) -> None:
+    """Tell the journal what the exact plan says."""
+    journal.append(
+        PlanMade(
+            total_steps=plan.total_steps.value,
+            steps_per_epoch=plan.steps_per_epoch.value,
+            effective_batch_size=plan.effective_batch_size.value,
+            per_device_train_batch_size=plan.per_device_train_batch_size.value,
+            gradient_accumulation_steps=plan.gradient_accumulation_steps.value,
+            parameters=plan.parameters.value,
+            memory_bytes=plan.memory_bytes.value,
+            disk_bytes=plan.disk_bytes.value,
+            duration_seconds=plan.duration_seconds.value,
+        )
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on, read without importing any of it."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> PreparedData:
+    started = monotonic()
+    data = find_task(config.task.type).prepare(config, cache_folder(), progress)
+    counts = data.counts
+    journal.append(
+        DataPrepared(
+            from_cache=data.from_cache,
+            rows=counts.train_rows,
+            eval_rows=counts.eval_rows,
+            tokens=counts.train_tokens,
+            eval_tokens=counts.eval_tokens,
+            documents=counts.train_documents,
+            eval_documents=counts.eval_documents,
+            vocabulary=counts.vocabulary,
+            seconds=round(monotonic() - started, 3),
+            notes=list(data.notes),
+        )
+    )
+    return data

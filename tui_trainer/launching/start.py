@@ -1,0 +1,84 @@
+"""Opening a run: its folder, its lock, its entry in the index. Everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.save import to_toml
+from tui_trainer.errors import FolderError
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs import registry
+from tui_trainer.runs.controls import Controls
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.lock import RunLock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRun:
+    """A run that nobody else has. A new one has a config and no plan yet; one that goes on has its plan."""
+
+    folder: RunFolder
+    lock: RunLock
+    controls: Controls
+    loaded: LoadedConfig | None
+    plan: Plan | None
+    is_new: bool
+    remembered: bool
+
+
+def load_config(request: Request) -> LoadedConfig:
+    """The config for this machine. Raises ConfigError with all problems."""
+    hardware = probe()
+    return load(request, lambda wish: choose_hardware_profile(wish, hardware))
+
+
+def open_new(loaded: LoadedConfig) -> OpenRun:
+    """Make the run folder and write what was asked. Raises FolderError."""
+    output = loaded.config.output
+    runs_dir = Path(output.runs_dir)
+    folder = RunFolder.create(runs_dir, output.name or free_name(runs_dir, loaded))
+    lock = RunLock(folder.lock)
+    lock.acquire()
+    controls = Controls(folder.control)
+    folder.write_file(folder.config, to_toml(loaded).encode())
+    remembered = registry.remember(folder.root) is None
+    return OpenRun(
+        folder=folder, lock=lock, controls=controls, loaded=loaded, plan=None, is_new=True, remembered=remembered
+    )
+
+
+def open_again(folder: RunFolder) -> OpenRun:
+    """Take hold of a run that was begun. Raises FolderError when it is in use or its files are damaged."""
+    lock = RunLock(folder.lock)
+    lock.acquire()
+    # What was asked before this moment was meant for an earlier start.
+    controls = Controls(folder.control)
+    try:
+        plan = read_plan(folder)
+        loaded = None if plan else load_config(Request(config_file=folder.config))
+    except BaseException:
+        lock.release()
+        raise
+    remembered = registry.remember(folder.root) is None
+    return OpenRun(
+        folder=folder, lock=lock, controls=controls, loaded=loaded, plan=plan, is_new=False, remembered=remembered
+    )
+
+
+def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
+    """RECIPE-DATE-TIME, with a number behind it when two runs start in the same second."""
+    start = loaded.recipe.name if loaded.recipe else loaded.config.task.type
+    start = re.sub(r"[^A-Za-z0-9._-]", "-", start).lstrip("._-")[:40] or "run"
+    name = f"{start}-{datetime.now():%Y%m%d-%H%M%S}"
+    for number in range(2, 1000):
+        if not (runs_dir / name).exists():
+            return name
+        name = f"{name.rsplit('_', 1)[0]}_{number}"
+    raise FolderError(f"{runs_dir} holds too many runs that began this second")

@@ -1,0 +1,184 @@
+"""What the command line prints, as plain lines. Pure: objects in, text out."""
+
+from __future__ import annotations
+
+from tui_trainer.config.profiles import Profile
+from tui_trainer.planning.plan import Plan, Planned
+from tui_trainer.runs.events import (
+    BaselinesMeasured,
+    CheckpointSaved,
+    ControlApplied,
+    DataPrepared,
+    EpochDone,
+    EvalDone,
+    Event,
+    PhaseChanged,
+    Progress,
+    RunProblem,
+    StepDone,
+    TextSampled,
+)
+from tui_trainer.runs.registry import RunSummary
+from tui_trainer.runs.state import RunState
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_bytes, format_count, format_seconds
+
+_PHASES = {
+    "loading": "loading torch and transformers, building the model",
+    "saving": "writing the final model",
+    "paused": "paused",
+}
+
+
+def event_line(event: Event, state: RunState) -> str | None:
+    """One line for an event that people want to read; None for the rest."""
+    match event:
+        case DataPrepared():
+            return _data_line(event)
+        case BaselinesMeasured():
+            losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
+            return f"to beat: held-out loss of n-gram models of this text: {losses} nats a {event.unit}"
+        case PhaseChanged(phase=phase):
+            return _PHASES.get(phase)
+        case StepDone():
+            return step_line(event, state)
+        case EvalDone():
+            note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
+            return f"step {event.step}: held-out loss {event.loss:.4f}{note}, {format_seconds(event.seconds)}"
+        case EpochDone():
+            rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
+        case CheckpointSaved():
+            return (
+                f"step {event.step}: saved {event.path} ({format_bytes(event.bytes)}, {format_seconds(event.seconds)})"
+            )
+        case TextSampled():
+            return f"step {event.step}: writes | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+        case ControlApplied():
+            return f"step {event.step}: {event.action} (asked for)"
+        case RunProblem():
+            return f"step {event.step}: {one_line(event.message)}; {one_line(event.hint)}"
+    return None
+
+
+def _data_line(event: DataPrepared) -> str:
+    how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
+    held_out = f"{event.eval_rows} held out ({event.eval_documents} documents)" if event.eval_rows else "none held out"
+    line = (
+        f"data: {event.rows} rows to train on ({event.documents} documents, {format_count(event.tokens)} tokens), "
+        f"{held_out}, vocabulary {event.vocabulary}; {how}"
+    )
+    return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
+
+
+def step_line(event: StepDone, state: RunState) -> str:
+    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  12 % data  ETA 32.0 s`."""
+    loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
+    rate = format_count(state.tokens_per_second or event.tokens_per_second)
+    eta = f"  ETA {format_seconds(state.eta_seconds)}" if state.eta_seconds is not None else ""
+    return (
+        f"step {event.step}/{state.total_steps}  loss {loss:.4f}  lr {event.lr:.1e}  grad {event.grad_norm:.2f}  "
+        f"{rate} tokens/s{eta}"
+    )
+
+
+def progress_line(event: Progress) -> str:
+    """`tokenising 42 % of 1.2 M characters`."""
+    what = one_line(event.what, 60)
+    if event.total:
+        return f"{what} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
+    return f"{what} {format_count(event.done)} {event.unit}"
+
+
+def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
+    """What is about to happen, in three lines."""
+    steps, batch = plan.total_steps, plan.effective_batch_size
+    sure = "" if plan.train_rows.exact else " (estimated before the data is prepared)"
+    profiles = ", ".join(
+        filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
+    )
+    return [
+        f"run {name} in {folder}",
+        f"{profiles}; {plan.cpu_name}, {plan.threads.value} threads",
+        f"plan: {steps.value} steps of {batch.value} rows, {format_count(plan.parameters.value)} parameters, "
+        f"memory about {format_bytes(plan.memory_bytes.value)}, disk {format_bytes(plan.disk_bytes.value)}, "
+        f"time about {format_seconds(plan.duration_seconds.value)}{sure}",
+    ]
+
+
+def end_lines(state: RunState, name: str, folder: str) -> list[str]:
+    """What came out of a run."""
+    finished = state.finished
+    if finished is None:
+        return []
+    if finished.reason == "stopped":
+        return [f"stopped at step {finished.step} of {state.total_steps}; go on with: tui-trainer resume {name}"]
+    how = "finished" if finished.reason == "done" else "stopped early: no more improvement"
+    lines = [f"{how} after {finished.step} steps, {format_seconds(finished.seconds)} of training"]
+    if finished.eval_loss is not None:
+        lines.append(f"held-out loss  {finished.eval_loss:.4f} nats a token")
+        if state.baselines:
+            lines += [
+                f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
+                for label, loss in state.baselines.losses.items()
+            ]
+    if finished.model_path:
+        lines.append(f"model          {folder}/{finished.model_path}")
+        lines.append(f"try it         tui-trainer generate {name}")
+    return lines
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """The whole plan, each number with its reason; `~` marks an estimate."""
+    rows: list[tuple[str, Planned[int] | Planned[float], str]] = [
+        ("rows to train on", plan.train_rows, _count(plan.train_rows)),
+        ("rows held out", plan.eval_rows, _count(plan.eval_rows)),
+        ("vocabulary", plan.vocabulary, _count(plan.vocabulary)),
+        ("parameters", plan.parameters, _count(plan.parameters)),
+        ("effective batch", plan.effective_batch_size, _count(plan.effective_batch_size)),
+        ("micro-batch", plan.per_device_train_batch_size, _count(plan.per_device_train_batch_size)),
+        ("accumulation", plan.gradient_accumulation_steps, _count(plan.gradient_accumulation_steps)),
+        ("evaluation batch", plan.per_device_eval_batch_size, _count(plan.per_device_eval_batch_size)),
+        ("steps in an epoch", plan.steps_per_epoch, _count(plan.steps_per_epoch)),
+        ("steps", plan.total_steps, _count(plan.total_steps)),
+        ("warm-up steps", plan.warmup_steps, _count(plan.warmup_steps)),
+        ("evaluates every", plan.eval_every_steps, _count(plan.eval_every_steps)),
+        ("saves every", plan.save_every_steps, _count(plan.save_every_steps)),
+        ("writes text every", plan.sample_every_steps, _count(plan.sample_every_steps)),
+        ("CPU threads", plan.threads, _count(plan.threads)),
+        ("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value)),
+        ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
+        ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
+    ]
+    lines = [_plan_line(*row) for row in rows]
+    lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]
+    lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
+    lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
+    return [*lines, "", "~ estimated, = exact; memory is what training adds to a process with its libraries loaded"]
+
+
+def _count(planned: Planned[int]) -> str:
+    return f"{planned.value:,}"
+
+
+def _plan_line(label: str, planned: Planned[int] | Planned[float], shown: str) -> str:
+    return f"{label:<19} {shown:>12} {'=' if planned.exact else '~'} {planned.reason}"
+
+
+def profile_line(profile: Profile, reason: str) -> str:
+    """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
+    why = f"  [{reason}]" if reason else ""
+    return f"{'*' if reason else ' '} {profile.name:<16} {profile.title}{why}"
+
+
+def run_line(summary: RunSummary) -> str:
+    """One line of `tui-trainer runs`."""
+    steps = f"{summary.step}/{summary.total_steps}" if summary.total_steps else str(summary.step)
+    loss = "--" if summary.loss is None else f"{summary.loss:.3f}"
+    eval_loss = "--" if summary.eval_loss is None else f"{summary.eval_loss:.3f}"
+    started = summary.started_at[:16].replace("T", " ")
+    columns = f"{one_line(summary.name, 36):<36} {summary.status:<12} {steps:>13} {loss:>8} {eval_loss:>9}"
+    return f"{columns}  {started:<16} {one_line(str(summary.path))}"
+
+
+RUNS_HEADER = f"{'run':<36} {'state':<12} {'steps':>13} {'loss':>8} {'held out':>9}  {'started (UTC)':<16} folder"

@@ -1,0 +1,73 @@
+"""How the effective batch is cut into micro-batches.
+
+Effective batch = micro-batch x accumulation, and any cut gives the same gradient (the loss is a sum and a count), so
+the last micro-batch may be smaller. Recipes state the effective batch; hardware profiles and memory decide the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import Problem
+
+EFFECTIVE = "training.effective_batch_size"
+MICRO = "training.per_device_train_batch_size"
+ACCUMULATION = "training.gradient_accumulation_steps"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchCut:
+    """Rows behind one optimiser step, rows in one forward pass, and how many of those make one step."""
+
+    effective: int
+    micro: int
+    accumulation: int
+    effective_reason: str
+    micro_reason: str
+
+
+def cut_batch(loaded: LoadedConfig, largest_fit: Callable[[int], int]) -> BatchCut | Problem:
+    """The cut that the config asks for. `largest_fit(limit)`: the most rows up to `limit` whose memory fits."""
+    training = loaded.config.training
+    micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    effective, effective_reason = training.effective_batch_size, f"from {loaded.where(EFFECTIVE)}"
+    written = [loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)]
+    if isinstance(micro, int) and isinstance(accumulation, int) and written[1] and written[2]:
+        if written[0] and micro * accumulation != effective:
+            return _disagreement(loaded, effective, micro, accumulation)
+        return _cut(micro * accumulation, micro, "micro-batch x accumulation", f"from {loaded.where(MICRO)}")
+    if isinstance(micro, int) and written[1]:
+        return _cut(effective, min(micro, effective), effective_reason, f"from {loaded.where(MICRO)}")
+    if isinstance(accumulation, int):
+        reason = f"effective batch / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
+        return _cut(effective, -(-effective // min(accumulation, effective)), effective_reason, reason)
+    limit = min(micro, effective) if isinstance(micro, int) else effective
+    fits = largest_fit(limit)
+    # Equal parts: 32 rows of which 20 fit are cut into 16 and 16, not into 20 and 12.
+    even = -(-effective // -(-effective // fits))
+    return _cut(effective, even, effective_reason, _auto_reason(loaded, micro, fits, limit, effective))
+
+
+def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str) -> BatchCut:
+    return BatchCut(
+        effective=effective,
+        micro=micro,
+        accumulation=-(-effective // micro),
+        effective_reason=effective_reason,
+        micro_reason=micro_reason,
+    )
+
+
+def _auto_reason(loaded: LoadedConfig, wish: int | str, fits: int, limit: int, effective: int) -> str:
+    if fits < limit:
+        return f"the largest equal part of the effective batch that fits in memory ({fits} rows would)"
+    if isinstance(wish, int) and wish < effective:
+        return f"the largest equal part of the effective batch up to {wish}, from {loaded.where(MICRO)}"
+    return "the whole effective batch fits"
+
+
+def _disagreement(loaded: LoadedConfig, effective: int, micro: int, accumulation: int) -> Problem:
+    message = f"is {effective}, but {MICRO} x {ACCUMULATION} = {micro} x {accumulation} = {micro * accumulation}"
+    return loaded.problem(EFFECTIVE, message, "leave one of the three out")

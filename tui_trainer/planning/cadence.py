@@ -1,0 +1,29 @@
+"""Steps: how many there are, and on which of them something happens."""
+
+from __future__ import annotations
+
+import math
+
+
+def steps_per_epoch(rows: int, effective_batch: int) -> int:
+    """The last step of an epoch may have fewer rows."""
+    return max(1, math.ceil(rows / effective_batch))
+
+
+def every(steps_or_share: float, total_steps: int) -> int:
+    """A setting such as `eval_steps` as a number of steps: below 1 a share of all steps, 0 stays 0 (never)."""
+    if 0 < steps_or_share < 1:
+        return max(1, round(steps_or_share * total_steps))
+    return int(steps_or_share)
+
+
+def due(step: int, every_steps: int) -> bool:
+    """Whether something that happens every so many steps happens after this one; 0 is never."""
+    return every_steps > 0 and step % every_steps == 0
+
+
+def times(total_steps: int, every_steps: int) -> int:
+    """How often `due` is true in a run, the end counted in."""
+    if every_steps == 0:
+        return 1
+    return total_steps // every_steps + (total_steps % every_steps != 0)

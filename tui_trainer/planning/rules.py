@@ -1,0 +1,62 @@
+"""What does not go together: settings with each other, and settings with the machine."""
+
+from __future__ import annotations
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.units import format_bytes
+
+# Free space that stays free: file systems slow down and other programs fail on a full disk.
+DISK_MARGIN = 1.05
+
+
+def shape_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Sizes of [model.scratch] that make no model."""
+    scratch = loaded.config.model.scratch
+    width, heads, shared = scratch.hidden_size, scratch.num_attention_heads, scratch.key_value_heads
+    problems = []
+    if width % heads or (width // heads) % 2:
+        message = f"is {heads}, which does not cut hidden_size {width} into heads of an even width"
+        near = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
+        hint = (
+            "these do: " + ", ".join(map(str, sorted(sorted(near, key=lambda n: abs(n - heads))[:4]))) if near else ""
+        )
+        problems.append(loaded.problem("model.scratch.num_attention_heads", message, hint))
+    elif heads % shared:
+        message = f"is {shared}, which does not divide num_attention_heads {heads}"
+        problems.append(loaded.problem("model.scratch.num_key_value_heads", message))
+    return problems
+
+
+def setting_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Settings that contradict each other, known before data and machine are looked at."""
+    config = loaded.config
+    problems = shape_problems(loaded)
+    if not config.data.path:
+        hint = "give --data PATH: a text or JSONL file, a folder, a glob or sample:python-reference"
+        problems.append(loaded.problem("data.path", "is not set", hint))
+    if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0:
+        message = "needs held-out text, but data.eval_fraction is 0"
+        problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
+    return problems
+
+
+def machine_problems(loaded: LoadedConfig, hardware: Hardware, memory_bytes: int) -> list[Problem]:
+    """A plan that needs more memory than the machine has."""
+    if hardware.memory_bytes is None or memory_bytes <= hardware.memory_bytes:
+        return []
+    message = (
+        f"needs about {format_bytes(memory_bytes)} of memory, this machine has {format_bytes(hardware.memory_bytes)}"
+    )
+    hint = "lower training.per_device_train_batch_size, data.max_length or the sizes in [model.scratch]"
+    return [loaded.problem("training.per_device_train_batch_size", message, hint)]
+
+
+def disk_problems(loaded: LoadedConfig, disk_bytes: int, free_bytes: int | None) -> list[Problem]:
+    """A plan that writes more than the disk has free."""
+    if free_bytes is None or disk_bytes * DISK_MARGIN <= free_bytes:
+        return []
+    message = f"the run writes up to {format_bytes(disk_bytes)}, but {format_bytes(free_bytes)} are free"
+    hint = "lower checkpoint.save_total_limit, or choose another disk"
+    return [loaded.problem("output.runs_dir", message, hint)]

@@ -1,0 +1,25 @@
+"""What is learnt. One file is one task: it is found by its name, and no list is kept by hand."""
+
+from __future__ import annotations
+
+import pkgutil
+from difflib import get_close_matches
+from importlib import import_module
+
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.tasks.contract import Task
+
+
+def task_names() -> list[str]:
+    """The names of all tasks: the files of this room that are not its contract."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "contract")
+
+
+def find_task(name: str) -> Task:
+    """The task of that name. Raises ConfigError with the nearest name."""
+    if name not in task_names():
+        near = get_close_matches(name, task_names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(task_names())
+        raise ConfigError(Problem(message=f"there is no task {name[:60]!r}", key="task.type", hint=hint))
+    task: Task = import_module(f"{__name__}.{name}").TASK
+    return task

@@ -1,0 +1,141 @@
+"""A character-level language model from random weights, of Llama shape with rotary attention.
+
+The vocabulary is the training text's own characters; the tokenizer is a real one that `AutoTokenizer` loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.collate import Batch, collate
+from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, prepare_characters
+from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources import Source, open_source
+from tui_trainer.tasks.contract import DataFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class CharLm:
+    """See `tasks/contract.py` for what each part promises."""
+
+    name = "char_lm"
+    title = "Character-level language model, from scratch"
+
+    def data_facts(self, config: Config, cache_dir: Path) -> DataFacts:
+        data, source = config.data, _source(config)
+        prepared = lookup(
+            source,
+            max_length=data.max_length,
+            eval_fraction=data.eval_fraction,
+            seed=data.seed,
+            max_chars=data.max_chars,
+            cache_dir=cache_dir,
+        )
+        if prepared:
+            return self.facts(prepared)
+        guess = estimate_characters(
+            source, max_length=data.max_length, eval_fraction=data.eval_fraction, max_chars=data.max_chars
+        )
+        return DataFacts(
+            rows=guess.rows,
+            eval_rows=guess.eval_rows,
+            tokens=guess.tokens,
+            eval_tokens=guess.eval_tokens,
+            vocabulary=guess.vocabulary,
+            exact=False,
+            reason=guess.reason,
+        )
+
+    def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
+        data = config.data
+        return prepare_characters(
+            _source(config),
+            max_length=data.max_length,
+            eval_fraction=data.eval_fraction,
+            seed=data.seed,
+            max_chars=data.max_chars,
+            cache_dir=cache_dir,
+            progress=progress,
+        )
+
+    def facts(self, data: PreparedData) -> DataFacts:
+        counts = data.counts
+        return DataFacts(
+            rows=counts.train_rows,
+            eval_rows=counts.eval_rows,
+            tokens=counts.train_tokens,
+            eval_tokens=counts.eval_tokens,
+            vocabulary=counts.vocabulary,
+            exact=True,
+            reason="counted in the prepared data",
+        )
+
+    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> dict[str, float]:
+        from tui_trainer.data.ngram import ngram_losses
+        from tui_trainer.data.rows import Rows
+
+        if data.eval_path is None:
+            return {}
+        train_ids, _ = Rows(data.train_path).stream()
+        eval_ids, is_label = Rows(data.eval_path).stream(eval_rows)
+        losses = ngram_losses(train_ids, eval_ids, is_label, vocabulary=data.counts.vocabulary)
+        return {f"order {order}": loss for order, loss in losses.items()}
+
+    def load_tokenizer(self, data: PreparedData) -> PreTrainedTokenizerBase:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast(
+            tokenizer_file=str(data.tokenizer_path),
+            pad_token="<pad>",
+            unk_token="<unk>",
+            eos_token="<eos>",
+            model_max_length=data.max_length,
+            clean_up_tokenization_spaces=False,
+            split_special_tokens=True,  # text that spells <eos> is five characters, as in the training data
+        )
+
+    def build_model(self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        scratch = config.model.scratch
+        shape = LlamaConfig(
+            vocab_size=data.counts.vocabulary,
+            hidden_size=scratch.hidden_size,
+            intermediate_size=scratch.mlp_size,
+            num_hidden_layers=scratch.num_hidden_layers,
+            num_attention_heads=scratch.num_attention_heads,
+            num_key_value_heads=scratch.key_value_heads,
+            max_position_embeddings=config.data.max_length,
+            attention_dropout=scratch.attention_dropout,
+            tie_word_embeddings=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+        )
+        return LlamaForCausalLM(shape)
+
+    def collate(self, rows: Sequence[NDArray[np.int32]], tokenizer: PreTrainedTokenizerBase) -> Batch:
+        return collate(rows, int(tokenizer.pad_token_id))
+
+    def loss_sum(self, model: PreTrainedModel, input_ids_BT: Tensor, labels_BT: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        # Rows are padded at the right and attention is causal, so no mask is needed, and attention stays fast without.
+        logits_BTV = model(input_ids=input_ids_BT, use_cache=False).logits
+        return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum")
+
+
+def _source(config: Config) -> Source:
+    return open_source(config.data.path, config.data.text_column)
+
+
+TASK = CharLm()

@@ -1,0 +1,1 @@
+"""The run itself. torch lives here."""

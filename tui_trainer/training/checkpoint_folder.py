@@ -1,0 +1,140 @@
+"""Checkpoints as folders that are there whole or not at all. No torch here: a start looks for one before it loads any.
+
+A checkpoint is written into `.writing-step-N`, every file is synced and hashed, the manifest comes last by rename, and
+then the folder gets its name. It is removed the other way round: first the name, then the files. So a kill at any
+moment leaves only whole checkpoints and folders whose names begin with a dot, which the next start clears away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tui_trainer.runs.folder import sync_folder, write_atomically
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_NAME = re.compile(r"step-(\d+)")
+_WRITING, _REMOVING = ".writing-", ".removing-"
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """A whole checkpoint: its manifest was checked against every file."""
+
+    path: Path
+    step: int
+    bytes: int
+
+
+def begin(checkpoints: Path, step: int) -> Path:
+    """An empty folder to write a checkpoint into."""
+    checkpoints.mkdir(mode=0o700, exist_ok=True)
+    folder = checkpoints / f"{_WRITING}step-{step}"
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def commit(folder: Path, step: int) -> CheckpointFolder:
+    """Make what was written durable and give it its name."""
+    files = {path.name: _describe(path) for path in sorted(folder.iterdir())}
+    manifest = {"format": FORMAT, "step": step, "files": files}
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    final = folder.parent / f"step-{step}"
+    if final.exists():
+        # Only a damaged one can be there: a run starts after the newest whole checkpoint.
+        remove(final)
+    folder.rename(final)
+    sync_folder(final.parent)
+    return CheckpointFolder(final, step, sum(entry["bytes"] for entry in files.values()))
+
+
+def abandon(folder: Path) -> None:
+    """Take back a checkpoint that could not be written."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(checkpoint: Path) -> None:
+    """Take away the name first: what is left after a kill is no checkpoint any more."""
+    doomed = checkpoint.parent / f"{_REMOVING}{checkpoint.name}"
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    checkpoint.rename(doomed)
+    sync_folder(checkpoint.parent)
+    shutil.rmtree(doomed)
+
+
+def clear_leftovers(checkpoints: Path) -> None:
+    """Remove what a kill left half written or half removed."""
+    if checkpoints.is_dir():
+        for path in checkpoints.iterdir():
+            if path.name.startswith((_WRITING, _REMOVING)) and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+
+
+def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
+    """Remove the oldest by step number, never by date, until `keep` (at least 1) are left beside the spared ones."""
+    spared = set(spare)
+    steps = [step for step in steps_saved(checkpoints) if step not in spared]
+    for step in steps[max(keep, 1) :]:
+        remove(checkpoints / f"step-{step}")
+
+
+def steps_saved(checkpoints: Path) -> list[int]:
+    """The steps of the checkpoints that are there, newest first. Folders that others made there do not count."""
+    if not checkpoints.is_dir():
+        return []
+    found = [_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if (path / MANIFEST).is_file()]
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> CheckpointFolder | None:
+    """The newest checkpoint whose files are what its manifest says; each damaged one is told to `on_damage`."""
+    for step in steps_saved(checkpoints):
+        path = checkpoints / f"step-{step}"
+        damage = damage_of(path, step)
+        if damage is None:
+            return CheckpointFolder(path, step, sum(file.stat().st_size for file in path.iterdir()))
+        on_damage(f"{path.name}: {damage}")
+    return None
+
+
+def damage_of(path: Path, step: int) -> str | None:
+    """What is wrong with a checkpoint, in words; None when it is whole."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']} is not known to this version"
+        if manifest["step"] != step:
+            return f"the manifest is of step {manifest['step']}"
+        for name, expected in manifest["files"].items():
+            if not (path / name).is_file():
+                return f"{name} is missing"
+            if _describe(path / name, sync=False) != expected:
+                return f"{name} is not what was written"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"the manifest cannot be read ({type(error).__name__})"
+    return None
+
+
+def _describe(path: Path, *, sync: bool = True) -> dict[str, Any]:
+    """Size and XXH3-128 of a file; synced to the disk first, and private."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        if sync:
+            os.fchmod(file.fileno(), 0o600)
+            os.fsync(file.fileno())
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+        return {"bytes": file.tell(), "xxh3_128": digest.hexdigest()}

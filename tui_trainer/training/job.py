@@ -1,0 +1,33 @@
+"""What a run is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tui_trainer.data.prepare import PreparedData
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.training.checkpoint_folder import CheckpointFolder
+
+Reason = Literal["done", "early stopping", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """The exact plan, the prepared data, the run's folder, and the checkpoint to go on from (None: from the start)."""
+
+    plan: Plan
+    data: PreparedData
+    folder: RunFolder
+    checkpoint: CheckpointFolder | None
+    baselines: dict[str, float]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a run came to its end, and the median seconds of its last steps (None: too few to say)."""
+
+    reason: Reason
+    step_seconds: float | None

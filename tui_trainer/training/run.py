@@ -1,0 +1,84 @@
+"""The story of a run, from load to the final model, on one page."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from tui_trainer.planning.cadence import due
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.controls import Controls
+from tui_trainer.runs.events import PhaseChanged, RunFinished
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.training.desk import Desk
+from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.training.session import Session
+from tui_trainer.training.step import take_step
+
+
+def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
+    """Carry out a plan. Raises RunError when it cannot go on; the last checkpoint then stands."""
+    plan = job.plan
+    _prepare_process(plan)
+    session = Session(job, journal)
+    desk = Desk(controls, session, journal)
+
+    journal.append(PhaseChanged(phase="training", step=session.position.step))
+    for step in range(session.position.step + 1, plan.total_steps.value + 1):
+        if session.position.stopped_early or desk.wants_stop():
+            break
+        report = take_step(
+            partial(session.batches.at, step),
+            session.loss_sum,
+            session.parameters,
+            session.optimiser,
+            lr=session.learning_rate(step),
+            max_grad_norm=plan.config.training.max_grad_norm,
+        )
+        session.finished_step(step, report)
+        if due(step, session.batches.steps_per_epoch):
+            session.finish_epoch()
+        if due(step, plan.eval_every_steps.value) or step == plan.total_steps.value:
+            session.evaluate(scheduled=True)
+        if due(step, plan.sample_every_steps.value):
+            session.sample()
+        if due(step, plan.save_every_steps.value) or step == plan.total_steps.value:
+            session.save("scheduled")
+
+    reason = _reason(session)
+    session.save("end" if reason != "stopped" else "stopped")
+    if reason != "stopped":
+        journal.append(PhaseChanged(phase="saving", step=session.position.step))
+        session.write_final_model()
+    journal.append(_finished(reason, session, job.folder))
+    return Result(reason=reason, step_seconds=session.median_step_seconds)
+
+
+def _reason(session: Session) -> Reason:
+    if session.position.stopped_early:
+        return "early stopping"
+    return "done" if session.position.step >= session.plan.total_steps.value else "stopped"
+
+
+def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:
+    position = session.position
+    return RunFinished(
+        step=position.step,
+        reason=reason,
+        loss=session.recent_loss,
+        eval_loss=position.eval_loss,
+        seconds=round(position.training_seconds, 3),
+        model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
+    )
+
+
+def _prepare_process(plan: Plan) -> None:
+    """What is global in a process. The number of threads is part of exactness: another one sums in another order."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(plan.threads.value)
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()

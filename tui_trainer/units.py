@@ -1,0 +1,47 @@
+"""Numbers as people read them. Bytes are binary (GiB), counts decimal (1.2 M), durations in days down to seconds."""
+
+from __future__ import annotations
+
+import math
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+
+def format_bytes(count: float | None) -> str:
+    """`1.5 GiB`; `--` when not reported."""
+    if count is None:
+        return "--"
+    for unit, size in (("TiB", 1024**4), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(count) >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_count(count: float | None) -> str:
+    """`1.24 M`, `640 k`, `999`; `--` when not reported."""
+    if count is None:
+        return "--"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g}" if count != int(count) else f"{int(count)}"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """`350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
+    if seconds is None or not math.isfinite(seconds):
+        return "--"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
+    if seconds < 86400:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours} h"
