@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
-from tui_trainer.safe_text import one_line, visible
+from tui_trainer.standard_files import open_standard_files, silence_output, tell
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
-    from tui_trainer.exporting.generate import Sampling, Writer
 
 _DEFAULT_COMMAND = "train"
 
@@ -46,8 +45,14 @@ class _TrainByDefault(TyperGroup):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if args and args[0] not in self.commands and args[0] not in ("--help", "--version"):
+            self._refuse_misspelt_command(args[0])
             args = [_DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_misspelt_command(self, word: str) -> None:
+        near = get_close_matches(word, self.commands, n=1)
+        if near and not Path(word).exists():
+            raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
 
 
 app = typer.Typer(
@@ -222,6 +227,7 @@ def generate(
     from tui_trainer.runs.registry import find_run
 
     folder = find_run(run)
+    from tui_trainer.conversation import continue_once, converse
     from tui_trainer.exporting.generate import Sampling, Writer, weights_of
 
     weights_of(folder)
@@ -229,32 +235,9 @@ def generate(
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     print(f"{folder.name}: {writer.source.name}", file=sys.stderr)
     if prompt is not None:
-        _continue(writer, prompt, sampling)
+        continue_once(writer, prompt, sampling)
         return
-    _converse(writer, sampling)
-
-
-def _continue(writer: Writer, prompt: str, sampling: Sampling) -> None:
-    print(visible(prompt), end="", flush=True)
-    left_out = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
-    print()
-    if left_out:
-        print(f"(the first {left_out} tokens of the prompt do not fit and were left out)", file=sys.stderr)
-
-
-def _converse(writer: Writer, sampling: Sampling) -> None:
-    """Line by line until the end of the input; each line is a prompt of its own."""
-    interactive = sys.stdin.isatty()
-    if interactive:
-        print("write the beginning of a text; an empty line or Ctrl+D ends", file=sys.stderr)
-    while True:
-        try:
-            line = input("> " if interactive else "")
-        except (EOFError, KeyboardInterrupt):
-            return
-        if not line and interactive:
-            return
-        _continue(writer, line, sampling)
+    converse(writer, sampling)
 
 
 def _ask(reference: str, action: str) -> None:
@@ -282,45 +265,23 @@ def _load(config: Path | None, profile: str, assignments: list[str] | None, data
 
 def main(arguments: list[str] | None = None) -> int:
     """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
-    _open_standard_files()
+    open_standard_files()
     try:
         code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
         return code if isinstance(code, int) else EXIT_DONE
     except InputError as error:
         for problem in error.problems:
-            _tell(str(problem))
+            tell(str(problem))
         return EXIT_BAD_INPUT
     except RunError as error:
-        _tell(str(error))
+        tell(str(error))
         return EXIT_FAILED
     except typer.TyperException as error:
-        _tell(f"{error.format_message()}; `tui-trainer --help` lists commands and options")
+        tell(f"{error.format_message().rstrip('.')}; `tui-trainer --help` lists commands and options")
         return EXIT_BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
-        _tell("interrupted before anything was started")
+        tell("interrupted before anything was started")
         return EXIT_FAILED
     except BrokenPipeError:
-        _silence_output()
+        silence_output()
         return EXIT_DONE
-
-
-def _tell(sentence: str) -> None:
-    print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr)
-
-
-def _open_standard_files() -> None:
-    """Where a standard file is closed, the first file that is opened would take its number, and prints go there."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-
-
-def _silence_output() -> None:
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)

@@ -21,6 +21,7 @@ from tui_trainer.runs import controls
 from tui_trainer.runs.events import Event, Progress, StepDone, to_line
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
+from tui_trainer.standard_files import silence_output, tell
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_STEP_LINES = 5.0
@@ -71,14 +72,8 @@ class Output:
             sys.stdout.write(text)
             sys.stdout.flush()
         except (OSError, ValueError):
-            self._close()
-
-    def _close(self) -> None:
-        self.open = False
-        # What is still in the buffer would raise once more when the interpreter flushes it at exit.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+            self.open = False
+            silence_output()
 
 
 class _Printer:
@@ -98,9 +93,9 @@ class _Printer:
 
     def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
         for problem in outcome.problems:
-            print(f"tui-trainer: {problem}", file=sys.stderr)
+            tell(str(problem))
         if outcome.failure:
-            print(f"tui-trainer: {outcome.failure}", file=sys.stderr)
+            tell(outcome.failure)
 
 
 class _JsonPrinter(_Printer):

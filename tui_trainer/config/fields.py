@@ -6,6 +6,7 @@ The declaration is a pydantic field. Loader, `explain`, the JSON Schema and ever
 
 from __future__ import annotations
 
+import json
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -57,7 +58,7 @@ class Setting:
 
     key: str
     kinds: tuple[type, ...]
-    choices: tuple[str, ...]
+    choices: tuple[str | int, ...]
     default: Any
     bounds: str
     help: str
@@ -71,7 +72,7 @@ class Setting:
         words = [_KIND_WORDS[kind] for kind in self.kinds]
         if words and self.bounds:
             words[-1] += f", {self.bounds}"
-        quoted = [f'"{choice}"' for choice in self.choices]
+        quoted = [json.dumps(choice) for choice in self.choices]
         if not words:
             return "one of " + ", ".join(quoted) if len(quoted) > 1 else quoted[0]
         return ", or ".join(words + quoted)
@@ -108,11 +109,11 @@ def _setting(key: str, field: FieldInfo) -> Setting:
     )
 
 
-def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...], str]:
+def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[str | int, ...], str]:
     """The plain types, the literal choices and the bounds inside one annotation."""
     origin = get_origin(annotation)
     if origin is Literal:
-        return (), tuple(str(choice) for choice in get_args(annotation)), ""
+        return (), get_args(annotation), ""
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
         kinds, choices, _ = _parts(inner)

@@ -6,7 +6,7 @@ Precedence: defaults < recipe < hardware profile < config file < `--set`. All mi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
@@ -20,6 +20,7 @@ from tui_trainer.config.profiles import Profile, find_profile
 from tui_trainer.config.sections import Config
 from tui_trainer.config.toml_files import nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.safe_text import one_line
 
 DEFAULT_RECIPE = "quickstart"
 
@@ -76,8 +77,12 @@ class LoadedConfig:
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
         """A mistake in one setting, with the place where it was written."""
-        where = self.where(key) if self.origin(key).by_user else ""
-        return Problem(message=message, where=where, key=key, hint=hint)
+        return self.placed(Problem(message=message, key=key, hint=hint))
+
+    def placed(self, problem: Problem) -> Problem:
+        """The same mistake with the place where its setting was written, if it names a setting and no place."""
+        by_user = not problem.where and self.origin(problem.key).by_user
+        return replace(problem, where=self.where(problem.key)) if by_user else problem
 
 
 HardwareChoice = Callable[[str], tuple[Profile | None, str]]
@@ -87,6 +92,13 @@ HardwareChoice = Callable[[str], tuple[Profile | None, str]]
 def all_settings() -> dict[str, Setting]:
     """Every declared setting by dotted key."""
     return settings_of(Config)
+
+
+@cache
+def all_tables() -> frozenset[str]:
+    """The names of all tables: `training`, `model`, `model.scratch`."""
+    parts = [key.split(".") for key in all_settings()]
+    return frozenset(".".join(part[:length]) for part in parts for length in range(1, len(part)))
 
 
 def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
@@ -99,7 +111,7 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     recipe = _recipe(request, user_layers, problems)
     layers = [_profile_layer(recipe, Origin.RECIPE, problems)] if recipe else []
     wish = _last("hardware_profile", [*layers, *user_layers], "auto")
-    hardware, reason = _hardware(wish, choose_hardware, problems)
+    hardware, reason = _hardware(wish, choose_hardware, [*layers, *user_layers], problems)
     layers += [_profile_layer(hardware, Origin.HARDWARE, problems)] if hardware else []
     by_key = {key: layer for layer in [*layers, *user_layers] for key in layer.values}
     config = _validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
@@ -131,16 +143,24 @@ def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem])
     try:
         return find_profile(name, "recipes") if name else None
     except ConfigError as error:
-        problems.extend(error.problems)
+        problems.extend(_placed(error, "profile", user_layers))
         return None
 
 
-def _hardware(wish: str, choose: HardwareChoice, problems: list[Problem]) -> tuple[Profile | None, str]:
+def _hardware(
+    wish: str, choose: HardwareChoice, layers: list[Layer], problems: list[Problem]
+) -> tuple[Profile | None, str]:
     try:
         return choose(wish)
     except ConfigError as error:
-        problems.extend(error.problems)
+        problems.extend(_placed(error, "hardware_profile", layers))
         return None, ""
+
+
+def _placed(error: ConfigError, key: str, layers: list[Layer]) -> list[Problem]:
+    """Problems that name no place are where the setting was written."""
+    where = next((layer.where for layer in reversed(layers) if key in layer.values), "")
+    return [problem if problem.where else replace(problem, where=where, key=key) for problem in error.problems]
 
 
 def _last(key: str, layers: list[Layer], default: str) -> str:
@@ -159,7 +179,8 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem]) -> dict[
         key, equals, text = assignment.partition("=")
         key = key.strip()
         if not equals:
-            problems.append(Problem(message=f"{assignment!r} is no KEY=VALUE", where="--set"))
+            hint = f"write {key}=VALUE" if key in all_settings() else did_you_mean(key)
+            problems.append(Problem(message=f"{one_line(assignment, 60)!r} is no KEY=VALUE", where="--set", hint=hint))
         elif key not in all_settings():
             problems.append(_unknown(key, "--set"))
         else:
@@ -180,8 +201,7 @@ def _value(key: str, text: str) -> Any:
 def _flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
     """Known settings by dotted key; what is unknown becomes a problem."""
     flat: dict[str, Any] = {}
-    tables = {key.rsplit(".", 1)[0] for key in all_settings() if "." in key}
-    tables |= {table.rsplit(".", 1)[0] for table in tables if "." in table}
+    tables = all_tables()
 
     def walk(table: dict[str, Any], prefix: str) -> None:
         for name, value in table.items():
@@ -192,6 +212,9 @@ def _flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[s
                 problems.append(Problem(message="must be a table", where=where, key=key, hint=f"write [{key}]"))
             elif key in all_settings():
                 flat[key] = value
+            elif isinstance(value, dict) and (near := get_close_matches(key, tables, n=1)):
+                hint = f"did you mean [{near[0]}]?"
+                problems.append(Problem(message="unknown table", where=where, key=key[:80], hint=hint))
             else:
                 problems.append(_unknown(key, where))
 
@@ -221,7 +244,7 @@ def _validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[P
         keys = {_key_of(item["loc"]): None for item in error.errors()}
         for key in keys:
             # A value inside a union fails once for each member: one sentence from the declaration says it all.
-            shown = repr(values.get(key))[:60]
+            shown = one_line(repr(values.get(key)), 60)
             message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where, key=key))
         return None

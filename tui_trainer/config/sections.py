@@ -77,7 +77,7 @@ class DataSection(Section):
 
 
 class TrainingSection(Section):
-    num_train_epochs: float = option(3.0, "Passes over the training text.", above=0, high=1e6)
+    num_train_epochs: float = option(3.0, "Passes over the training text.", above=0, high=10**6)
     max_steps: int = option(
         0, "Stop after so many optimiser steps; 0: num_train_epochs decides.", low=0, high=10**9, unit="steps"
     )

@@ -18,7 +18,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     where = str(path)
     try:
         if not path.is_file():
-            raise ConfigError("is not a file" if path.exists() else "does not exist", where=where)
+            hint = "give the path of a TOML file; `tui-trainer profiles` lists what --profile takes"
+            raise ConfigError("is not a file" if path.exists() else "does not exist", where=where, hint=hint)
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:

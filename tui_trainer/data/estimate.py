@@ -39,6 +39,8 @@ class _Look:
     alphabet: frozenset[str] = frozenset()
 
     def add(self, text: str) -> None:
+        if not text:
+            return  # an empty document is left out when the data is prepared
         self.characters += len(text)
         self.documents += 1
         self.alphabet |= set(text)

@@ -125,7 +125,7 @@ def _build(source: Source, cut: Cut, folder: Path, progress: Progress | None) ->
     alphabet = characters_of(train for train, _ in _parts(source, cut, split, progress))
     tokenizer = build_tokenizer(alphabet)
     train, held_out = _encode(source, cut, split, tokenizer, folder, sum(survey.lengths), progress)
-    _refuse_too_little(train.writer.token_count, cut.max_length)
+    _refuse_too_little(source, train.writer.token_count, cut.max_length)
     (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     if not held_out.documents:
         (folder / EVAL_FILE).unlink()
@@ -185,12 +185,13 @@ def _encode(
     return sides[0], sides[1]
 
 
-def _refuse_too_little(train_tokens: int, max_length: int) -> None:
+def _refuse_too_little(source: Source, train_tokens: int, max_length: int) -> None:
     if train_tokens < max_length + 1:
         raise DataError(
             f"the training text has {train_tokens:,} tokens, fewer than one row of {max_length + 1:,} "
             f"(data.max_length = {max_length:,}, and one)",
-            hint=f"lower data.max_length to {max(1, train_tokens // 10):,} or so, or give more text",
+            where=source.description,
+            hint=f"lower data.max_length to {max(2, train_tokens // 10):,} or so, or give more text",
         )
 
 

@@ -14,14 +14,16 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.prepare import PreparedData
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.rows import evenly_spaced
-from tui_trainer.errors import DataError, FolderError
+from tui_trainer.errors import ConfigError, DataError, FolderError, InputError
 from tui_trainer.hardware.probe import probe
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.rules import setting_problems
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts
 
 _PACKAGES = ("tui-trainer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -35,9 +37,21 @@ def cache_folder() -> Path:
 
 def estimated_plan(loaded: LoadedConfig) -> Plan:
     """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
-    config = loaded.config
-    facts = find_task(config.task.type).data_facts(config, cache_folder())
+    problems = setting_problems(loaded)
+    try:
+        facts = _estimated_facts(loaded.config)
+    except InputError as error:
+        raise ConfigError([*problems, *(loaded.placed(problem) for problem in error.problems)]) from None
+    if problems:
+        raise ConfigError(problems)
     return planning.make(loaded, probe(), facts)
+
+
+def _estimated_facts(config: Config) -> DataFacts:
+    task = find_task(config.task.type)
+    facts = task.data_facts(config, cache_folder())
+    # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
+    return facts if facts.rows else task.facts(task.prepare(config, cache_folder(), lambda *_: None))
 
 
 def exact_plan(

@@ -28,17 +28,30 @@ class BatchCut:
     micro_reason: str
 
 
+def batch_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Three numbers from the user that contradict each other."""
+    training = loaded.config.training
+    micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    effective = training.effective_batch_size
+    if not (isinstance(micro, int) and isinstance(accumulation, int)) or micro * accumulation == effective:
+        return []
+    if not all(loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)):
+        return []
+    message = f"is {effective}, but {MICRO} x {ACCUMULATION} = {micro} x {accumulation} = {micro * accumulation}"
+    return [loaded.problem(EFFECTIVE, message, "leave one of the three out")]
+
+
 def cut_batch(loaded: LoadedConfig, largest_fit: Callable[[int], int]) -> BatchCut | Problem:
     """The cut that the config asks for. `largest_fit(limit)`: the most rows up to `limit` whose memory fits."""
+    if problems := batch_problems(loaded):
+        return problems[0]
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     effective, effective_reason = training.effective_batch_size, f"from {loaded.where(EFFECTIVE)}"
-    written = [loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)]
-    if isinstance(micro, int) and isinstance(accumulation, int) and written[1] and written[2]:
-        if written[0] and micro * accumulation != effective:
-            return _disagreement(loaded, effective, micro, accumulation)
+    micro_written, accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    if isinstance(micro, int) and isinstance(accumulation, int) and micro_written and accumulation_written:
         return _cut(micro * accumulation, micro, "micro-batch x accumulation", f"from {loaded.where(MICRO)}")
-    if isinstance(micro, int) and written[1]:
+    if isinstance(micro, int) and micro_written:
         return _cut(effective, min(micro, effective), effective_reason, f"from {loaded.where(MICRO)}")
     if isinstance(accumulation, int):
         reason = f"effective batch / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
@@ -66,8 +79,3 @@ def _auto_reason(loaded: LoadedConfig, wish: int | str, fits: int, limit: int, e
     if isinstance(wish, int) and wish < effective:
         return f"the largest equal part of the effective batch up to {wish}, from {loaded.where(MICRO)}"
     return "the whole effective batch fits"
-
-
-def _disagreement(loaded: LoadedConfig, effective: int, micro: int, accumulation: int) -> Problem:
-    message = f"is {effective}, but {MICRO} x {ACCUMULATION} = {micro} x {accumulation} = {micro * accumulation}"
-    return loaded.problem(EFFECTIVE, message, "leave one of the three out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.planning.batching import batch_problems
 from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
@@ -25,17 +26,15 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
         problems.append(loaded.problem("model.scratch.num_attention_heads", message, hint))
     elif heads % shared:
         message = f"is {shared}, which does not divide num_attention_heads {heads}"
-        problems.append(loaded.problem("model.scratch.num_key_value_heads", message))
+        fit = [str(n) for n in range(1, heads + 1) if heads % n == 0]
+        problems.append(loaded.problem("model.scratch.num_key_value_heads", message, "these do: " + ", ".join(fit)))
     return problems
 
 
 def setting_problems(loaded: LoadedConfig) -> list[Problem]:
     """Settings that contradict each other, known before data and machine are looked at."""
     config = loaded.config
-    problems = shape_problems(loaded)
-    if not config.data.path:
-        hint = "give --data PATH: a text or JSONL file, a folder, a glob or sample:python-reference"
-        problems.append(loaded.problem("data.path", "is not set", hint))
+    problems = [*shape_problems(loaded), *batch_problems(loaded)]
     if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))

@@ -1,0 +1,115 @@
+"""How the effective batch is cut, whoever gave which of its three numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.profiles import Profile
+from tui_trainer.errors import Problem
+from tui_trainer.planning.batching import BatchCut, batch_problems, cut_batch
+
+NAMES = {
+    "e": "effective_batch_size",
+    "m": "per_device_train_batch_size",
+    "a": "gradient_accumulation_steps",
+}
+
+
+def loaded(user: dict[str, int | str], profile: dict[str, int | str] | None = None) -> LoadedConfig:
+    values = {"training": {NAMES[short]: value for short, value in (profile or {}).items()}}
+    card = Profile(name="card", kind="hardware", path=Path("c"), title="", summary="", source="", values=values)
+    sets = tuple(f"training.{NAMES[short]}={value}" for short, value in user.items())
+    return load(Request(profile="char-lm", assignments=sets), lambda wish: (card, ""))
+
+
+def cut(user, profile=None, *, fits: int = 10**9) -> BatchCut | Problem:
+    return cut_batch(loaded(user, profile), lambda limit: min(limit, fits))
+
+
+# The recipe asks for an effective batch of 128.
+@pytest.mark.parametrize(
+    ("user", "profile", "fits", "expected"),
+    [
+        ({}, {}, 10**9, (128, 128, 1)),
+        ({"e": 32}, {}, 10**9, (32, 32, 1)),
+        ({"e": 32}, {}, 20, (32, 16, 2)),
+        ({"e": 30}, {}, 7, (30, 6, 5)),
+        ({"e": 31}, {}, 30, (31, 16, 2)),
+        ({"e": 32}, {}, 1, (32, 1, 32)),
+        ({"e": 1}, {}, 10**9, (1, 1, 1)),
+        ({"e": 32, "m": 8}, {}, 10**9, (32, 8, 4)),
+        ({"e": 32, "m": 5}, {}, 10**9, (32, 5, 7)),
+        ({"e": 32, "m": 64}, {}, 10**9, (32, 32, 1)),
+        ({"e": 32, "m": 8}, {}, 2, (32, 8, 4)),
+        ({"m": 8}, {}, 10**9, (128, 8, 16)),
+        ({"e": 32, "a": 4}, {}, 10**9, (32, 8, 4)),
+        ({"e": 32, "a": 5}, {}, 10**9, (32, 7, 5)),
+        ({"e": 32, "a": 100}, {}, 10**9, (32, 1, 32)),
+        ({"a": 4}, {}, 10**9, (128, 32, 4)),
+        ({"m": 8, "a": 3}, {}, 10**9, (24, 8, 3)),
+        ({"e": 32, "m": 4, "a": 8}, {}, 10**9, (32, 4, 8)),
+        ({}, {"m": 16}, 10**9, (128, 16, 8)),
+        ({"e": 30}, {"m": 16}, 10**9, (30, 15, 2)),
+        ({"e": 8}, {"m": 16}, 10**9, (8, 8, 1)),
+        ({"e": 32}, {"m": 16}, 10, (32, 8, 4)),
+        ({"e": 32}, {"a": 2}, 10**9, (32, 16, 2)),
+        ({"e": 32, "m": 8}, {"a": 2}, 10**9, (32, 8, 4)),
+        ({"e": 32, "a": 4}, {"m": 16}, 10**9, (32, 8, 4)),
+        ({"m": "auto", "e": 32}, {"m": 4}, 10**9, (32, 32, 1)),
+        ({"m": 4, "a": 3}, {"e": 64}, 10**9, (12, 4, 3)),
+    ],
+)
+def test_the_cut_follows_what_was_written(user, profile, fits, expected):
+    found = cut(user, profile, fits=fits)
+    assert isinstance(found, BatchCut)
+    assert (found.effective, found.micro, found.accumulation) == expected
+
+
+def test_three_numbers_that_disagree_are_a_problem_that_names_all():
+    found = cut({"e": 32, "m": 4, "a": 3})
+    assert isinstance(found, Problem)
+    assert found.key == "training.effective_batch_size" and found.where == "--set"
+    for words in ("32", NAMES["m"], NAMES["a"], "4 x 3 = 12"):
+        assert words in found.message
+    assert found.hint == "leave one of the three out"
+
+
+@pytest.mark.parametrize(
+    "user", [{"e": 12, "m": 4, "a": 3}, {"m": 4, "a": 3}, {"e": 32, "m": 4}, {"e": 32, "a": 3}, {}]
+)
+def test_numbers_that_agree_or_are_missing_are_no_problem(user):
+    assert batch_problems(loaded(user, {"e": 7, "m": 2, "a": 2} if len(user) < 3 else None)) == []
+
+
+def test_a_cut_holds_every_row_and_no_empty_micro_batch():
+    swept = 0
+    for effective in range(1, 25):
+        for given in ({}, {"m": 3}, {"m": 24}, {"a": 5}, {"a": 24}):
+            for fits in (1, 2, 7, 24):
+                found = cut({"e": effective, **given}, fits=fits)
+                assert found.effective == effective
+                assert found.micro * (found.accumulation - 1) < effective <= found.micro * found.accumulation
+                swept += 1
+    assert swept == 480
+
+
+@pytest.mark.parametrize(
+    ("user", "profile", "fits", "words"),
+    [
+        ({"e": 32}, {}, 10**9, "the whole effective batch fits"),
+        ({"e": 32}, {}, 20, "fits in memory (20 rows would)"),
+        ({"e": 32}, {"m": 16}, 10**9, "up to 16, from hardware profile card"),
+        ({"e": 32, "m": 8}, {}, 10**9, "from --set"),
+        ({"e": 32, "a": 4}, {}, 10**9, "gradient_accumulation_steps from --set"),
+    ],
+)
+def test_each_cut_says_why(user, profile, fits, words):
+    assert words in cut(user, profile, fits=fits).micro_reason
+
+
+def test_the_effective_batch_says_where_it_comes_from():
+    assert cut({}).effective_reason == "from recipe char-lm"
+    assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"

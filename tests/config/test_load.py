@@ -1,0 +1,146 @@
+"""Layers of values: which one wins, where it came from, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, did_you_mean, load, value_of
+from tui_trainer.config.profiles import Profile
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import ConfigError
+
+STEPS = "training.max_steps"
+RECIPE = "[training]\nmax_steps = 1\neffective_batch_size = 1\nlearning_rate = 1.0\nweight_decay = 1.0\n"
+HARDWARE = {"training": {"max_steps": 2, "effective_batch_size": 2, "learning_rate": 2.0}}
+FILE = "profile = 'recipe.toml'\n[training]\nmax_steps = 3\neffective_batch_size = 3\n"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "my.toml").write_text(FILE)
+    return tmp_path
+
+
+def hardware_profile(values=HARDWARE) -> Profile:
+    return Profile(name="card", kind="hardware", path=Path("card.toml"), title="", summary="", source="", values=values)
+
+
+def loaded(*assignments: str, file: str = "my.toml", hardware: Profile | None = None, **more) -> LoadedConfig:
+    request = Request(config_file=Path(file) if file else None, assignments=assignments, **more)
+    return load(request, lambda wish: (hardware, wish))
+
+
+def problems(*assignments: str, **more) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loaded(*assignments, **more)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_each_layer_wins_over_those_below_it_and_is_named():
+    found = loaded("training.max_steps=4", hardware=hardware_profile())
+    keys = [STEPS, *(f"training.{name}" for name in ("effective_batch_size", "learning_rate", "weight_decay", "seed"))]
+    assert [value_of(found.config, key) for key in keys] == [4, 3, 2.0, 1.0, 42]
+    assert [found.where(key) for key in keys] == [
+        "--set", "my.toml", "hardware profile card", "recipe recipe", "default",
+    ]  # fmt: skip
+    assert [found.origin(key) for key in keys] == list(reversed(Origin))
+    assert [found.origin(key).by_user for key in keys] == [True, True, False, False, False]
+
+
+def test_the_last_of_two_assignments_counts_and_beats_a_shortcut():
+    assert loaded(f"{STEPS}=4", f"{STEPS}=5").config.training.max_steps == 5
+    assert loaded("data.path=b.txt", shortcuts={"data.path": "a.txt"}).config.data.path == "b.txt"
+    assert loaded(shortcuts={"data.path": "a.txt"}).config.data.path == "a.txt"
+
+
+def test_a_recipe_on_the_command_line_replaces_that_of_the_file(place):
+    (place / "other.toml").write_text("[training]\nweight_decay = 5.0\n")
+    found = loaded(profile="other.toml")
+    assert found.recipe is not None and found.recipe.name == "other"
+    assert (found.config.training.weight_decay, found.config.training.learning_rate) == (5.0, 1e-3)
+
+
+def test_without_a_file_there_is_the_quickstart_and_with_one_only_what_it_names(place):
+    (place / "bare.toml").write_text("")
+    assert loaded(file="").recipe.name == "quickstart"
+    bare = loaded(file="bare.toml")
+    assert bare.recipe is None and bare.config == Config()
+    assert {bare.where(key) for key in all_settings()} == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "wish"),
+    [([], "auto"), (["recipe"], "r"), (["recipe", "my"], "m"), (["recipe", "my", "--set"], "s")],
+    ids=["nobody", "recipe", "file", "command line"],
+)
+def test_the_wish_for_a_hardware_profile_comes_from_the_strongest_layer(layers, wish, place):
+    for name in ("recipe", "my"):
+        if name in layers:
+            path = place / f"{name}.toml"
+            path.write_text(f"hardware_profile = '{name[0]}'\n" + path.read_text())
+    assert loaded(*(["hardware_profile=s"] if "--set" in layers else [])).hardware_reason == wish
+
+
+@pytest.mark.parametrize(
+    ("assignment", "value"),
+    [
+        ("output.name=123", "123"),
+        ("output.name=true", "true"),
+        ("output.name='with quotes'", "with quotes"),
+        ("data.path=a=b.txt", "a=b.txt"),
+        (" training.max_steps = 7 ", 7),
+        ("training.max_steps=1_000", 1000),
+        ("training.learning_rate=1e-4", 1e-4),
+        ("training.learning_rate=1", 1.0),
+        ("training.per_device_train_batch_size=auto", "auto"),
+        ("training.per_device_train_batch_size=8", 8),
+    ],
+)
+def test_an_assignment_is_read_as_toml_and_a_text_needs_no_quotes(assignment, value):
+    found = value_of(loaded(assignment).config, assignment.partition("=")[0].strip())
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("training.max_step", "training.max_steps"),
+        ("max_steps", "training.max_steps"),
+        ("model.max_length", "data.max_length"),
+        ("learning_rat", "training.learning_rate"),
+        ("training.lr_scheduler", "training.lr_scheduler_type"),
+    ],
+)
+def test_a_misspelt_key_is_named_with_its_nearest_neighbour(key, meant):
+    assert did_you_mean(key) == f"did you mean {meant}?"
+    assert problems(f"{key}=1") == [f"--set: {key}: unknown setting; did you mean {meant}?"]
+
+
+def test_a_key_without_a_neighbour_gets_the_way_to_the_list():
+    assert "`tui-trainer explain`" in did_you_mean("zzzzzz")
+
+
+def test_a_mistake_names_the_layer_that_it_stands_in(place):
+    (place / "my.toml").write_text(FILE + "warmup_steps = -1\n")
+    (place / "recipe.toml").write_text(RECIPE + "adam_beta1 = 2.0\n")
+    hardware = hardware_profile({"training": {"seed": -1}})
+    told = problems("data.seed=-1", hardware=hardware)
+    places = ["recipe recipe: training.adam_beta1", "hardware profile card: training.seed"]
+    places += ["my.toml: training.warmup_steps", "--set: data.seed"]
+    assert len(told) == len(places)
+    assert all(any(line.startswith(start) for line in told) for start in places)
+
+
+def test_an_unknown_key_in_a_profile_names_its_file(place):
+    (place / "recipe.toml").write_text(RECIPE + "batch = 1\n")
+    assert [line.partition(";")[0] for line in problems()] == ["recipe.toml: training.batch: unknown setting"]
+
+
+def test_tables_of_profiles_are_not_settings_of_config_files(place):
+    (place / "my.toml").write_text("[match]\ndevice = 'cpu'\n")
+    assert [line.partition(";")[0] for line in problems()] == ["my.toml: match: unknown setting"]

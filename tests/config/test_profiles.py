@@ -1,0 +1,102 @@
+"""The presets that are shipped, and those that people write."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tui_trainer
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request, load
+from tui_trainer.config.profiles import all_profiles, find_profile
+from tui_trainer.errors import ConfigError
+from tui_trainer.hardware.probe import probe
+from tui_trainer.planning import plan as planning
+from tui_trainer.tasks.contract import DataFacts
+
+FOLDER = Path(tui_trainer.__file__).resolve().parent.parent / "profiles"
+FILES = sorted(FOLDER.rglob("*.toml"))
+FACTS = DataFacts(
+    rows=5000, eval_rows=500, tokens=640_000, eval_tokens=64_000, vocabulary=100, exact=True, reason="made up"
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def test_there_are_presets_of_both_kinds_and_each_file_is_one():
+    assert len(FILES) >= 3
+    found = {profile.path.resolve() for kind in ("hardware", "recipes") for profile in all_profiles(kind).values()}
+    assert found == set(FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path):
+    about = tomllib.loads(path.read_text(encoding="utf-8"))["about"]
+    assert about["title"] and (about.get("source") or about.get("summary"))
+    if path.parent.name == "hardware":
+        hardware = find_profile(path.stem, "hardware")
+        assert hardware.match, "a hardware profile says what it matches"
+        loaded = load(Request(), lambda wish: (hardware, "test"))
+        assert loaded.hardware_profile == hardware
+    else:
+        loaded = load(Request(profile=path.stem), lambda wish: (None, ""))
+        assert loaded.recipe is not None and loaded.recipe.name == path.stem
+    machine = replace(probe(), memory_bytes=1 << 42, memory_available_bytes=1 << 42)
+    plan = planning.make(loaded, machine, FACTS, check_disk=False)
+    assert plan.total_steps.value >= 1 and plan.memory_bytes.value > 0
+    used = loaded.layers and {layer.where.split()[-1] for layer in loaded.layers.values()}
+    assert path.stem in used
+
+
+def test_each_preset_can_be_listed_and_shown(capsys):
+    assert main(["profiles"]) == 0
+    printed = capsys.readouterr().out
+    for path in FILES:
+        assert path.stem in printed
+        assert main(["profiles", path.stem]) == 0
+        assert capsys.readouterr().out == path.read_text(encoding="utf-8")
+
+
+def test_a_preset_of_the_user_is_found_and_replaces_one_of_the_same_name(place):
+    folder = place / "settings" / "tui-trainer" / "profiles" / "recipes"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text("[about]\ntitle = 'Mine'\n[training]\nseed = 7\n")
+    (folder / "quickstart.toml").write_text("[training]\nseed = 8\n")
+    assert find_profile("mine", "recipes").title == "Mine"
+    assert load(Request(profile="mine"), lambda wish: (None, "")).config.training.seed == 7
+    assert load(Request(), lambda wish: (None, "")).config.training.seed == 8
+
+
+def test_a_preset_can_be_given_as_a_file(place):
+    (place / "here.toml").write_text("[training]\nseed = 9\n")
+    assert load(Request(profile="here.toml"), lambda wish: (None, "")).config.training.seed == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("about = 3", "must be tables"),
+        ("[training]\nsead = 1", "training.sead: unknown setting"),
+        ("[training", "not valid TOML"),
+    ],
+)
+def test_a_broken_preset_names_its_file(text, words, place):
+    (place / "here.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"^here.toml: .*{words}"):
+        load(Request(profile="here.toml"), lambda wish: (None, ""))
+
+
+@pytest.mark.parametrize(("name", "words"), [("quikstart", "did you mean quickstart?"), ("zzz", "known: char-lm, ")])
+def test_an_unknown_preset_is_told_with_the_nearest_or_all(name, words):
+    with pytest.raises(ConfigError) as caught:
+        find_profile(name, "recipes")
+    assert caught.value.problems[0].hint.startswith(words)

@@ -1,0 +1,76 @@
+"""A saved config is the same config when it is loaded again."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.config.fields import Setting
+from tui_trainer.config.load import Request, all_settings, load, value_of
+from tui_trainer.config.profiles import find_profile
+from tui_trainer.config.save import to_toml
+from tui_trainer.config.sections import Config
+
+NONE = (None, "none")
+
+
+def other_value(setting: Setting):
+    """A value of this setting that is allowed and is not its default."""
+    special = {"schema_version": 1, "profile": "char-lm", "output.name": 'a "quoted" \\ n\u00e4me\n'}
+    if setting.key in special:
+        return special[setting.key]
+    if str in setting.kinds:
+        return "other"
+    if float in setting.kinds:
+        return math.nextafter(setting.default, 0) if setting.default else 0.3
+    return setting.default * 2 if isinstance(setting.default, int) and setting.default else 3
+
+
+def assigned(key: str, value: object) -> str:
+    import tomli_w
+
+    return f"{key}={tomli_w.dumps({'x': value}).partition('=')[2].strip()}"
+
+
+def again(text: str, folder: Path) -> Config:
+    path = folder / "saved.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(Request(config_file=path), lambda wish: NONE).config
+
+
+@pytest.mark.parametrize("setting", all_settings().values(), ids=lambda setting: setting.key)
+def test_each_setting_comes_back_as_it_was(setting, tmp_path):
+    value = setting.choices[-1] if setting.choices and not setting.kinds else other_value(setting)
+    loaded = load(Request(assignments=(assigned(setting.key, value),)), lambda wish: NONE)
+    assert value_of(loaded.config, setting.key) == value
+    assert setting.key == "schema_version" or value != setting.default
+    saved = again(to_toml(loaded), tmp_path)
+    assert value_of(saved, setting.key) == value
+    assert saved.model_copy(update={"profile": ""}) == loaded.config.model_copy(update={"profile": ""})
+
+
+def test_only_what_the_user_wrote_is_saved_and_the_recipe_is_named(tmp_path):
+    hardware = find_profile("cpu", "hardware")
+    request = Request(profile="char-lm", assignments=("data.max_length=64", "training.seed=42"))
+    loaded = load(request, lambda wish: (hardware, ""))
+    text = to_toml(loaded)
+    assert tomllib.loads(text) == {
+        "schema_version": 1,
+        "profile": "char-lm",
+        "data": {"max_length": 64},
+        "training": {"seed": 42},
+    }
+    path = tmp_path / "saved.toml"
+    path.write_text(text)
+    back = load(Request(config_file=path), lambda wish: (hardware, ""))
+    assert back.config == loaded.config and to_toml(back) == text
+
+
+def test_the_recipe_that_nobody_named_is_saved_too(tmp_path):
+    loaded = load(Request(), lambda wish: NONE)
+    saved = again(to_toml(loaded), tmp_path)
+    assert saved.profile == "quickstart"
+    assert saved.model_copy(update={"profile": ""}) == loaded.config != Config()

@@ -1,0 +1,77 @@
+"""What tests share: a private state folder, and tiny real runs made through the same door as the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.launching.carry_out import Outcome, carry_out
+from tui_trainer.launching.start import OpenRun, load_config, open_new
+from tui_trainer.runs.folder import RunFolder
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+TINY = {
+    "data.max_length": 16,
+    "data.eval_fraction": 0.2,
+    "model.scratch.hidden_size": 16,
+    "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2,
+    "training.effective_batch_size": 4,
+    "training.learning_rate": 0.01,
+    "training.max_steps": 10,
+    "evaluation.eval_steps": 0,
+    "evaluation.max_eval_rows": 8,
+    "checkpoint.save_steps": 0,
+    "logging.sample_steps": 0,
+    "logging.logging_steps": 5,
+}
+
+
+@pytest.fixture(autouse=True)
+def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """State, cache and runs of a test stay in its own folder."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return home
+
+
+@pytest.fixture
+def sheep(tmp_path: Path) -> Path:
+    """A small text file of 36 lines."""
+    path = tmp_path / "sheep.txt"
+    path.write_text("\n".join(f"{n} times {m} is {n * m}, said the {n}th sheep." for n in range(12) for m in range(3)))
+    return path
+
+
+@pytest.fixture
+def tiny_config(tmp_path: Path, sheep: Path) -> Callable[..., LoadedConfig]:
+    """`tiny_config(name, {"training.max_steps": 5})`: a loaded config of a run of seconds."""
+
+    def make(name: str, changes: dict[str, Any] | None = None) -> LoadedConfig:
+        settings = {**TINY, "output.runs_dir": tmp_path / "runs", "output.name": name, **(changes or {})}
+        assignments = tuple(f"{key}={value}" for key, value in settings.items())
+        return load_config(Request(assignments=assignments, shortcuts={"data.path": str(sheep)}))
+
+    return make
+
+
+@pytest.fixture
+def tiny_run(tiny_config: Callable[..., LoadedConfig]) -> Callable[..., tuple[RunFolder, Outcome]]:
+    """`tiny_run(name, changes, before=...)`: carries the run out in this thread; `before(run)` may plant requests."""
+
+    def make(
+        name: str, changes: dict[str, Any] | None = None, before: Callable[[OpenRun], None] = lambda run: None
+    ) -> tuple[RunFolder, Outcome]:
+        run = open_new(tiny_config(name, changes))
+        before(run)
+        return run.folder, carry_out(run)
+
+    return make

@@ -1,0 +1,230 @@
+"""Kill a run before every change that a save and a rotation make on the disk, resume it, compare to the bit.
+
+    python tests/faults/kill_sweep.py
+
+One process loads the libraries and forks a child for each kill and each resume. A child runs the real command line under
+an audit hook that counts creates, renames and unlinks below `checkpoints/` and ends the process at the chosen one with
+SIGKILL. Files that Rust code writes raise no audit event: those are counted by a wrapper, which also leaves a torn half.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SETTINGS = {
+    "data.max_length": 16,
+    "data.eval_fraction": 0.2,
+    "model.scratch.hidden_size": 16,
+    "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2,
+    "model.scratch.attention_dropout": 0.2,
+    "training.max_steps": 12,
+    "training.effective_batch_size": 6,
+    "training.gradient_accumulation_steps": 3,
+    "training.learning_rate": 0.01,
+    "evaluation.eval_steps": 2,
+    "evaluation.max_eval_rows": 6,
+    "checkpoint.save_steps": 3,
+    "checkpoint.save_total_limit": 1,
+    "logging.sample_steps": 5,
+    "logging.logging_steps": 4,
+}
+COMPARED = ("model.safetensors", "optimiser.safetensors")
+SWEPT_STEP, NEXT_STEP = 6, 9
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Watch:
+    """Counts changes on the disk, remembers them, and ends the process before number `kill_at`."""
+
+    def __init__(self, kill_at: int | None) -> None:
+        self.seen: list[str] = []
+        self.kill_at = kill_at
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(args[2], int) and args[2] & _WRITES:
+            self.count("create", args[0])
+        elif event in ("os.rename", "os.mkdir"):
+            self.count(event, args[0])
+        elif event in ("os.remove", "os.rmdir"):
+            # rmtree unlinks by name within an open folder: those names have no path.
+            inside = len(args) > 1 and args[1] not in (-1, None)
+            self.count(event, args[0], inside=inside)
+
+    def count(self, what: str, path: object, inside: bool = False, torn: Callable[[], None] | None = None) -> None:
+        text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        if not inside and "/checkpoints/" not in text:
+            return
+        if self.kill_at == len(self.seen):
+            if torn:
+                torn()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.seen.append(f"{what} {text.rsplit('/checkpoints/', 1)[-1]}")
+
+
+def watch_rust_writers(watch: Watch) -> None:
+    """safetensors and tokenizers write their files in Rust, where no audit event is raised."""
+    from transformers import PreTrainedTokenizerFast
+
+    from tui_trainer.training import checkpoint
+
+    save_file, save_pretrained = checkpoint.save_file, PreTrainedTokenizerFast.save_pretrained
+
+    def watched_save_file(tensors: Any, path: Path, *args: Any, **kwargs: Any) -> None:
+        def torn() -> None:
+            save_file(tensors, path, *args, **kwargs)
+            os.truncate(path, path.stat().st_size // 2)
+
+        watch.count("create", path, torn=torn)
+        save_file(tensors, path, *args, **kwargs)
+
+    def watched_save_pretrained(self: Any, folder: Path, *args: Any, **kwargs: Any) -> Any:
+        watch.count("create", f"{folder}/tokenizer.json", torn=lambda: None)
+        return save_pretrained(self, folder, *args, **kwargs)
+
+    checkpoint.save_file = watched_save_file  # type: ignore[assignment]
+    PreTrainedTokenizerFast.save_pretrained = watched_save_pretrained  # type: ignore[method-assign]
+
+
+def in_child(work: Callable[[], int]) -> int:
+    """Run `work` in a forked child; its exit code, negative for a signal."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            code = work()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def train(home: Path, name: str, text: Path, before: Callable[[], None] = lambda: None) -> int:
+    """`tui-trainer --no-ui` on the text with SETTINGS."""
+    from tui_trainer.cli import main
+
+    before()
+    sets = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+    return main(["--no-ui", f"--data={text}", f"--set=output.runs_dir={home}", f"--set=output.name={name}", *sets])
+
+
+def resume(home: Path, name: str, before: Callable[[], None] = lambda: None) -> int:
+    from tui_trainer.cli import main
+
+    before()
+    return main(["resume", str(home / name)])
+
+
+def hashes(run: Path) -> dict[str, str]:
+    """XXH3-128 of the final weights and optimiser state, from the manifest of the last checkpoint."""
+    manifest = json.loads((run / "checkpoints" / f"step-{SETTINGS['training.max_steps']}" / "manifest.json").read_text())
+    return {name: manifest["files"][name]["xxh3_128"] for name in COMPARED}
+
+
+def kill_at_step(step: int) -> None:
+    """End the process with SIGKILL right after an optimiser step, before anything of it is written."""
+    from tui_trainer.training.session import Session
+
+    finished = Session.finished_step
+
+    def killing(self: Session, done: int, report: Any) -> None:
+        if done == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        finished(self, done, report)
+
+    Session.finished_step = killing  # type: ignore[method-assign]
+
+
+def leave_out_random_state() -> None:
+    """The negative control: a resume that does not put back what dropout draws from."""
+    import torch
+
+    torch.set_rng_state = lambda state: None  # type: ignore[assignment]
+
+
+def sweep(home: Path) -> dict[str, Any]:
+    """All kills and resumes; what was swept, and which did not end in the same bits."""
+    import transformers.models.llama.modeling_llama
+    import transformers.models.llama.tokenization_llama  # noqa: F401
+
+    import tui_trainer.training.run  # noqa: F401
+
+    os.environ["TUI_TRAINER_HOME"] = str(home / "state")
+    text = home / "text.txt"
+    text.write_text("\n".join(f"{n} times {m} is {n * m}, said the {n}th sheep." for n in range(12) for m in range(3)))
+    log = home / "events.json"
+
+    def count_all() -> int:
+        watch = Watch(None)
+        watch_rust_writers(watch)
+        sys.addaudithook(watch)
+        code = train(home, "whole", text)
+        log.write_text(json.dumps(watch.seen))
+        return code
+
+    assert in_child(count_all) == 0, "the uninterrupted run must succeed"
+    wanted = hashes(home / "whole")
+    events = json.loads(log.read_text())
+    first = next(n for n, event in enumerate(events) if f"step-{SWEPT_STEP}" in event)
+    last = next(n for n, event in enumerate(events) if f"step-{NEXT_STEP}" in event)
+    different = [
+        f"{number}: {events[number]}: {problem}"
+        for number in range(first, last)
+        if (problem := _kill_and_resume(home, text, f"killed-{number}", wanted, number))
+    ]
+    if problem := _mid_epoch(home, text, "mid-epoch", wanted):
+        different.append(f"mid-epoch: {problem}")
+    control = _mid_epoch(home, text, "control", wanted, leave_out_random_state)
+    return {"swept": events[first:last], "different": different, "control": control}
+
+
+def _kill_and_resume(home: Path, text: Path, name: str, wanted: dict[str, str], number: int) -> str:
+    def before() -> None:
+        watch = Watch(number)
+        watch_rust_writers(watch)
+        sys.addaudithook(watch)
+
+    return _compare(home, text, name, wanted, before)
+
+
+def _mid_epoch(
+    home: Path, text: Path, name: str, wanted: dict[str, str], before_resume: Callable[[], None] = lambda: None
+) -> str:
+    return _compare(home, text, name, wanted, lambda: kill_at_step(8), before_resume)
+
+
+def _compare(
+    home: Path,
+    text: Path,
+    name: str,
+    wanted: dict[str, str],
+    before_train: Callable[[], None],
+    before_resume: Callable[[], None] = lambda: None,
+) -> str:
+    """Why a killed and resumed run is not the uninterrupted one; empty when it is."""
+    if (code := in_child(lambda: train(home, name, text, before_train))) != -signal.SIGKILL:
+        return f"the run ended with {code} instead of being killed"
+    if (code := in_child(lambda: resume(home, name, before_resume))) != 0:
+        return f"the resume ended with {code}"
+    return "" if hashes(home / name) == wanted else "the final weights or optimiser state differ"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        report = sweep(Path(folder))
+    if "--json" in sys.argv:
+        print(json.dumps(report))
+    else:
+        print("\n".join(report["swept"]))
+        print(f"killed before {len(report['swept'])} changes on the disk and once in an epoch, resumed each time")
+        print(f"different: {len(report['different'])} {report['different']}")
+        print(f"negative control, random state left out: {report['control'] or 'NOT NOTICED'}")
+    sys.exit(bool(report["different"]) or not report["control"])

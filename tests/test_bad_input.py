@@ -1,0 +1,426 @@
+"""Malformed configs, data and arguments: one line each, exit code 2, and nothing left behind.
+
+`main` runs in this process and training is barred, so that a mistake that slips through ends with exit code 1 and not
+with a model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.cli import main
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.registry import known_runs, remember
+from tui_trainer.safe_text import visible
+
+GOOD = """
+[data]
+path = "data.txt"
+max_length = 16
+[model.scratch]
+hidden_size = 16
+num_hidden_layers = 1
+num_attention_heads = 2
+[training]
+max_steps = 3
+"""
+TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 40
+ROW = b'{"text": "The quick brown fox jumps over the lazy dog."}\n'
+TRAIN = ("train", "--no-ui", "my.toml")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake. `words` all stand in the one line that is printed for it.
+
+    `toml` replaces the config file, `sets` are given with --set, `files` are written first, `arguments` replace the
+    whole command line.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    toml: str | bytes = GOOD
+    sets: tuple[str, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
+    arguments: tuple[str, ...] = TRAIN
+
+    def command(self) -> list[str]:
+        return [*self.arguments, *(part for assignment in self.sets for part in ("--set", assignment))]
+
+
+def bounds(name: str, assignment: str, *words: str) -> Case:
+    key, _, value = assignment.partition("=")
+    return Case(name, (f"--set: {key}: {value} does not fit", *words), sets=(assignment,))
+
+
+def rows(name: str, content: bytes, *words: str, file: str = "rows.jsonl", sets: tuple[str, ...] = ()) -> Case:
+    return Case(name, (file, *words), sets=(f"data.path={file}", *sets), files={file: content})
+
+
+def run_name(name: str, value: str) -> Case:
+    toml = f"{GOOD}[output]\nname = {json.dumps(value)}\n"
+    return Case(name, ("output.name", "cannot be the name of a run", "letters, digits"), toml=toml)
+
+
+CONFIG_CASES = [
+    Case("unknown key", ("my.toml: training.batch_size", "unknown setting"), toml=GOOD + "batch_size = 4\n"),
+    Case("misspelt key", ("training.max_step", "did you mean training.max_steps?"), sets=("training.max_step=4",)),
+    Case(
+        "misspelt table",
+        ("my.toml: trainig", "unknown table", "did you mean [training]?"),
+        toml=GOOD + "[trainig]\nseed = 1\n",
+    ),
+    Case("wrong type", ("--set: training.max_steps", "'many'", "a whole number"), sets=("training.max_steps=many",)),
+    Case("number as text", ("my.toml: training.learning_rate", "'1e-4'"), toml=GOOD + 'learning_rate = "1e-4"\n'),
+    Case("truth for a number", ("training.seed", "True", "a whole number"), sets=("training.seed=true",)),
+    Case("list for a number", ("training.seed", "[1]", "a whole number"), sets=("training.seed=[1]",)),
+    Case(
+        "no such choice",
+        ("training.lr_scheduler_type", "'cosin'", '"cosine"'),
+        sets=("training.lr_scheduler_type=cosin",),
+    ),
+    bounds("zero epochs", "training.num_train_epochs=0", "above 0"),
+    bounds("negative epochs", "training.num_train_epochs=-1", "above 0"),
+    bounds("NaN epochs", "training.num_train_epochs=nan", "a number"),
+    bounds("NaN learning rate", "training.learning_rate=nan", "a number"),
+    bounds("infinite learning rate", "training.learning_rate=inf", "at most 10"),
+    bounds("zero batch", "training.effective_batch_size=0", "at least 1"),
+    bounds("negative batch", "training.effective_batch_size=-4", "at least 1"),
+    bounds("zero micro-batch", "training.per_device_train_batch_size=0", "at least 1", '"auto"'),
+    bounds("zero accumulation", "training.gradient_accumulation_steps=0", "at least 1", '"auto"'),
+    bounds("negative accumulation", "training.gradient_accumulation_steps=-2", "at least 1"),
+    bounds("negative weight decay", "training.weight_decay=-1", "at least 0"),
+    bounds("negative clipping", "training.max_grad_norm=-1", "at least 0"),
+    bounds("too much held out", "data.eval_fraction=1.5", "at most 0.9"),
+    bounds("negative save_steps", "checkpoint.save_steps=-1", "at least 0"),
+    bounds("integer of 64 bits and more", f"data.seed={2**64}", "at most"),
+    Case("no TOML", ("my.toml", "not valid TOML", "line 2"), toml="[data]\npath = \n"),
+    Case("key twice", ("my.toml", "not valid TOML", "line 3"), toml="[data]\nseed = 1\nseed = 2\n"),
+    Case("empty value after =", ("training.seed", "''", "a whole number"), sets=("training.seed=",)),
+    Case("too large", ("my.toml", "larger than 256 KiB"), toml="# x\n" * 100_000),
+    Case("a line too long", ("my.toml", "line 1", "4096 characters"), toml="a" + ".a" * 3000 + " = 1\n"),
+    Case("deep nesting", ("my.toml", "nested too deeply"), toml="x = " + "[" * 2000 + "]" * 2000 + "\n"),
+    Case("4,000 digits", ("my.toml: schema_version: 111", "it must be 1"), toml=f"schema_version = {'1' * 4000}\n"),
+    Case("5,000 digits", ("my.toml", "line 1", "4096 characters"), toml=f"schema_version = {'1' * 5000}\n"),
+    Case("5,000 digits with --set", ("data.seed", "'111", "a whole number"), sets=(f"data.seed={'1' * 5000}",)),
+    Case("config in UTF-16", ("my.toml", "line 1 is not UTF-8", "save"), toml=GOOD.encode("utf-16")),
+    Case("config in Latin-1", ("my.toml", "line 2 is not UTF-8", "save"), toml=b'[data]\npath = "\xe9.txt"\n'),
+    Case("config is missing", ("no.toml", "does not exist", "TOML"), arguments=("train", "--no-ui", "no.toml")),
+    Case("config is a folder", ("folder", "is not a file"), arguments=("train", "--no-ui", "folder")),
+    Case("config is a FIFO", ("pipe", "is not a file"), arguments=("train", "--no-ui", "pipe")),
+    Case(
+        "config cannot be read", ("/proc/self/mem", "cannot be read"), arguments=("train", "--no-ui", "/proc/self/mem")
+    ),
+    Case(
+        "other version",
+        ("my.toml: schema_version", "2 does not fit", "it must be 1"),
+        toml="schema_version = 2\n" + GOOD,
+    ),
+    Case("section that is no table", ("my.toml: data", "must be a table", "write [data]"), toml="data = 3\n"),
+    Case("table for a setting", ("my.toml: training.seed", "a whole number"), toml=GOOD + "[training.seed]\na = 1\n"),
+    Case("set without =", ("--set", "'training.seed' is no KEY=VALUE", "training.seed=VALUE"), sets=("training.seed",)),
+    Case("set without key", ("--set", "unknown setting"), sets=("=4",)),
+    Case(
+        "unknown profile",
+        ("--set: profile: there is no recipe named 'quikstart'", "did you mean quickstart?"),
+        sets=("profile=quikstart",),
+    ),
+    Case("profile that is missing", ("no/such.toml", "does not exist"), sets=("profile=no/such.toml",)),
+    Case(
+        "unknown hardware profile",
+        ("--set: hardware_profile: there is no hardware profile named 'cpuu'", "cpu"),
+        sets=("hardware_profile=cpuu",),
+    ),
+    Case("unknown task", ("--set: task.type", "'char_lmm'", "did you mean char_lm?"), sets=("task.type=char_lmm",)),
+    Case("task that leaves its room", ("task.type", "no task", "known: "), sets=("task.type=../cli",)),
+    Case(
+        "heads that do not divide",
+        ("num_attention_heads", "hidden_size 16", "these do: "),
+        sets=("model.scratch.num_attention_heads=3",),
+    ),
+    Case(
+        "shared heads that do not divide",
+        ("num_key_value_heads", "num_attention_heads 4", "these do: 1, 2, 4"),
+        sets=("model.scratch.num_attention_heads=4", "model.scratch.num_key_value_heads=3"),
+    ),
+    Case(
+        "batches that disagree",
+        ("training.effective_batch_size", "4 x 3 = 12", "leave one of the three out"),
+        sets=(
+            "training.effective_batch_size=32",
+            "training.per_device_train_batch_size=4",
+            "training.gradient_accumulation_steps=3",
+        ),
+    ),
+    Case(
+        "early stopping on nothing",
+        ("evaluation.early_stopping_patience", "data.eval_fraction"),
+        sets=("evaluation.early_stopping_patience=2", "data.eval_fraction=0"),
+    ),
+    Case(
+        "too little memory",
+        ("per_device_train_batch_size", "of memory, this machine has", "lower"),
+        sets=(
+            "training.effective_batch_size=10000000",
+            "training.per_device_train_batch_size=10000000",
+            "data.max_length=1048576",
+        ),
+    ),
+]
+
+DATA_CASES = [
+    Case("no data", ("no data is named", "set data.path"), toml="[data]\nmax_length = 16\n"),
+    Case("data is missing", ("'nowhere.txt'", "check the path"), sets=("data.path=nowhere.txt",)),
+    Case("glob without files", ("'*.csv'", "nothing was found", "supported are"), sets=("data.path=*.csv",)),
+    Case("data is a FIFO", ("pipe", "not a regular file", "data.path"), sets=("data.path=pipe",)),
+    Case("data cannot be read", ("mem", "cannot be read"), sets=("data.path=/proc/self/mem",)),
+    Case("folder without files", ("'folder'", "nothing was found", "supported are"), sets=("data.path=folder",)),
+    Case(
+        "unknown sample",
+        ("'python-referenc'", "did you mean sample:python-reference?"),
+        sets=("data.path=sample:python-referenc",),
+    ),
+    rows("table", b"a,b\n1,2\n", ".csv files are not supported", "supported are", file="a.csv"),
+    rows("empty file", b"", "holds no text", "choose another data.path", file="empty.txt"),
+    rows("only blank lines", b"\n \n\t\n", "holds no text", "choose another data.path", file="blank.txt"),
+    rows("no rows", b"", "holds no text", "0 documents"),
+    rows(
+        "broken JSON line", ROW * 9 + b'{"text": oops}\n' + ROW * 9, "line 10", "column 10", "expected one JSON object"
+    ),
+    rows("torn last line", ROW * 9 + ROW[:20], "line 10", "broken JSON", "expected one JSON object per line"),
+    rows("broken line after blank ones", b"\n\n" + ROW + b"\nx\n", "line 5", "column 1", "expected one JSON object"),
+    rows("row that is no object", ROW + b"[1, 2]\n", "line 2", "a list, not an object", "expected one JSON object"),
+    rows("null text", ROW + b'{"text": null}\n', "line 2", "'text' is null, not a string"),
+    rows("number for a text", ROW + b'{"text": 7}\n', "line 2", "'text' is a number, not a string"),
+    rows("lone surrogate", ROW + rb'{"text": "ab\ud800"}' + b"\n", "line 2", "surrogate", "character 3"),
+    rows("nested JSON", ROW + b'{"text": ' + b"[" * 90_000 + b"\n", "line 2", "nested too deeply"),
+    rows("number of 5,000 digits", ROW + b'{"n": ' + b"1" * 5000 + b"}\n", "line 2", "cannot be read"),
+    rows(
+        "no text column",
+        b'{"prompt": "a", "answer": "b"}\n',
+        "line 1",
+        "no column 'text'",
+        "columns found: prompt, answer",
+        "data.text_column",
+    ),
+    rows("hostile column name", b'{"\\u001b]0;x\\u0007": "a"}\n', "line 1", "columns found: ", "data.text_column"),
+    rows(
+        "Latin-1 text",
+        TEXT + b"caf\xe9\n",
+        "line 41",
+        "byte offset 1,803",
+        "Windows-1252 or Latin-1",
+        "iconv",
+        file="latin.txt",
+    ),
+    rows("Latin-1 row", ROW * 2 + b'{"text": "\xe9"}\n', "line 3", "0xe9", "byte offset 124", "Latin-1", "iconv"),
+    rows("UTF-16", TEXT.decode().encode("utf-16"), "line 1", "probably UTF-16", "iconv", file="wide.txt"),
+    rows("binary file", b"GIF89a\n\0\0", "line 2", "NUL at byte offset 7", "data.path wants text", file="a.txt"),
+    rows("gzip that is none", TEXT, "not a sound gzip file", "rename it", file="a.txt.gz"),
+    rows("gzip cut short", gzip.compress(TEXT * 9)[:-30], "cut short", "download", file="a.txt.gz"),
+    rows("text shorter than one block", b"short", "fewer than one row of 17", "lower data.max_length", file="a.txt"),
+]
+
+FOLDER_CASES = [
+    *(
+        run_name(f"run name {name}", value)
+        for name, value in {
+            "above": "..",
+            "far above": "../../away",
+            "through": "x/../../y",
+            "absolute": "/tmp/away",
+            "with NUL": "a\0b",
+            "with a line break": "a\nb",
+            "with an escape": "\x1b[31mred",
+            "hidden": ".run",
+            "option": "-rf",
+            "too long": "x" * 300,
+            "with a space": "my run",
+        }.items()
+    ),
+    Case("run exists", ("runs/taken", "exists already", "tui-trainer resume taken"), sets=("output.name=taken",)),
+    Case("run is in use", ("runs/taken", "in use", "process"), arguments=("resume", "taken")),
+    Case(
+        "runs below a file", ("data.txt", "cannot be used", "output.runs_dir"), sets=("output.runs_dir=data.txt/runs",)
+    ),
+    Case(
+        "runs in /proc",
+        ("output.runs_dir", "0 B are free", "choose another disk"),
+        sets=("output.runs_dir=/proc/runs",),
+    ),
+    Case(
+        "runs in a name with NUL",
+        ("cannot be used", "output.runs_dir"),
+        toml=GOOD + '[output]\nruns_dir = "a\\u0000b"\n',
+    ),
+    Case(
+        "too little disk",
+        ("output.runs_dir", "TiB", "are free", "lower checkpoint.save_total_limit"),
+        sets=(
+            "training.max_steps=1000000000",
+            "checkpoint.save_steps=1",
+            "checkpoint.save_total_limit=1000000",
+            "model.scratch.hidden_size=512",
+        ),
+    ),
+]
+
+ARGUMENT_CASES = [
+    Case("no screen yet", ("--no-ui",), arguments=("train", "my.toml")),
+    Case("unknown option", ("--epochs", "tui-trainer --help"), arguments=("train", "--no-ui", "--epochs", "3")),
+    Case("option without its value", ("--set", "tui-trainer --help"), arguments=("train", "--no-ui", "--set")),
+    Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
+    Case("two configs", ("other.toml", "tui-trainer --help"), arguments=("train", "--no-ui", "my.toml", "other.toml")),
+    Case("resume of an unknown run", ("no run 'nothing'", "taken"), arguments=("resume", "nothing")),
+    Case("stop of an unknown run", ("no run 'nothing'", "taken"), arguments=("stop", "nothing")),
+    Case("generate of an unknown run", ("no run 'nothing'", "taken"), arguments=("generate", "nothing")),
+    Case("generate before training", ("taken", "no "), arguments=("generate", "taken", "hello")),
+    Case(
+        "RUN that is a folder of another kind",
+        ("not the folder of a run", "tui-trainer runs"),
+        arguments=("resume", "./folder"),
+    ),
+    Case("unknown request", ("'jump' is no request", "pause, resume"), arguments=("ask", "taken", "jump")),
+    Case(
+        "unknown setting",
+        ("'learning_rat'", "did you mean training.learning_rate?"),
+        arguments=("explain", "learning_rat"),
+    ),
+    Case("unknown preset", ("'quick'", "quickstart"), arguments=("profiles", "quick")),
+    Case(
+        "number out of bounds", ("--temperature", "equal to 10"), arguments=("generate", "taken", "--temperature", "11")
+    ),
+]
+
+CASES = [*CONFIG_CASES, *DATA_CASES, *FOLDER_CASES, *ARGUMENT_CASES]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with good data, a FIFO, an empty folder, and one run that is in use by this process."""
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tui_trainer.training.run", None)
+    (tmp_path / "data.txt").write_bytes(TEXT)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    taken = RunFolder.create(tmp_path / "runs", "taken")
+    assert remember(taken.root) is None
+    with RunLock(taken.lock):
+        yield tmp_path
+
+
+def contents(place: Path) -> dict[str, bytes | None]:
+    """Everything below `place` but the state folder: files with what stands in them."""
+    found = {}
+    for path in sorted(place.rglob("*")):
+        name = path.relative_to(place).as_posix()
+        if name != "home" and not name.startswith("home/"):
+            found[name] = path.read_bytes() if path.is_file() else None
+    return found
+
+
+def cached(place: Path) -> list[Path]:
+    return list((place / "home" / "cache").glob("*"))
+
+
+def written(place: Path, case: Case) -> None:
+    text = case.toml.encode() if isinstance(case.toml, str) else case.toml
+    (place / "my.toml").write_bytes(text)
+    for name, content in case.files.items():
+        (place / name).write_bytes(content)
+
+
+def test_there_are_more_than_forty_cases_each_with_a_name_of_its_own():
+    assert len({case.name for case in CASES}) == len(CASES) >= 100
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_mistake_is_told_in_one_line_and_leaves_nothing(case, place, capsys):
+    written(place, case)
+    before = contents(place)
+    code = main(case.command())
+    told = capsys.readouterr().err
+    assert code == 2, told
+    assert told.endswith("\n") and told.count("\n") == 1, told
+    assert told.startswith("tui-trainer: ")
+    for word in case.words:
+        assert word in told
+    assert visible(told) == told and "Traceback" not in told
+    assert contents(place) == before
+    assert [run.name for run in known_runs()] == ["taken"] and cached(place) == []
+
+
+def test_all_mistakes_of_a_config_are_told_together(place, capsys):
+    toml = GOOD + "batch_size = 4\nlearning_rate = -1.0\n[trainig]\nseed = 1\n"
+    (place / "my.toml").write_text(toml)
+    arguments = [*TRAIN, "--profile", "quikstart", "--set", "data.seed=x", "--set", "training.max_steps"]
+    assert main(arguments) == 2
+    told = capsys.readouterr().err.splitlines()
+    words = ["training.batch_size", "training.learning_rate", "trainig", "quikstart", "data.seed", "KEY=VALUE"]
+    assert len(told) == len(words)
+    assert all(sum(word in line for line in told) == 1 for word in words)
+
+
+def test_contradictions_and_missing_data_are_told_together(place, capsys):
+    (place / "my.toml").write_text(GOOD)
+    settings = {
+        "model.scratch.num_attention_heads": 3,
+        "training.effective_batch_size": 32,
+        "training.per_device_train_batch_size": 4,
+        "training.gradient_accumulation_steps": 3,
+        "evaluation.early_stopping_patience": 2,
+        "data.eval_fraction": 0,
+        "data.path": "nowhere.txt",
+    }
+    assert main([*TRAIN, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}"))]) == 2
+    told = capsys.readouterr().err.splitlines()
+    words = ["num_attention_heads", "4 x 3 = 12", "early_stopping_patience", "nowhere.txt"]
+    assert len(told) == len(words)
+    assert all(sum(word in line for line in told) == 1 for word in words)
+
+
+def test_of_many_broken_rows_ten_are_told_and_the_rest_counted(place, capsys):
+    (place / "my.toml").write_text(GOOD)
+    (place / "rows.jsonl").write_bytes((ROW + b"oops\n") * 30)
+    assert main([*TRAIN, "--set", "data.path=rows.jsonl"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 11
+    assert all(f"rows.jsonl, line {2 * number}:" in told[number - 1] for number in range(1, 11))
+    assert "and 20 more problems" in told[-1]
+    assert cached(place) == []
+
+
+def test_a_good_config_passes_the_same_way(place, capsys):
+    (place / "my.toml").write_text(GOOD)
+    before = contents(place)
+    assert main(["plan", "my.toml"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "" and "micro-batch" in printed.out
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize("arguments", [["plan", "my.toml"], ["plan", "my.toml", "--json"]], ids=["lines", "json"])
+def test_a_plan_for_data_without_the_column_says_so_too(arguments, place, capsys):
+    (place / "my.toml").write_text(GOOD.replace("data.txt", "rows.jsonl"))
+    (place / "rows.jsonl").write_bytes(b'{"prompt": "a"}\n' * 9)
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert "columns found: prompt" in printed.err and printed.out == ""
+
+
+def test_barred_training_would_be_noticed(place, capsys):
+    """The control of the fixture: a good start gets past every check, and only then meets the bar."""
+    (place / "my.toml").write_text(GOOD)
+    assert main([*TRAIN, "--set", "output.name=good"]) == 1
+    assert "tui_trainer.training.run" in capsys.readouterr().err
+    assert (place / "runs" / "good").is_dir() and len(cached(place)) == 1

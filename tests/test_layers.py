@@ -1,0 +1,225 @@
+"""The architecture, read from the sources: who may import whom, where heavy libraries may stand, how long things are.
+
+The checkers take a text, so that each is also shown a text that breaks its rule.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tui_trainer
+
+PACKAGE = Path(tui_trainer.__file__).resolve().parent
+# From the top down. A room sees the lines below its own and not its neighbours.
+LEVELS = (
+    {"cli", "__main__"},
+    {"ui", "headless", "lines", "conversation"},
+    {"checklist"},
+    {"launching"},
+    {"training", "exporting"},
+    {"planning"},
+    {"tasks", "tuning"},
+    {"data", "config", "hardware", "runs"},
+    {"standard_files"},
+    {"errors", "units", "safe_text"},
+)
+LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+ONE_ROOM = {"headless": "headless", "lines": "headless", "conversation": "headless", "__main__": "cli"}
+# Looking for a whole checkpoint needs no torch, and a model is tried from one.
+EXCEPTIONS = {("exporting", "tui_trainer.training.checkpoint_folder")}
+
+HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "bitsandbytes", "deepspeed", "safetensors.torch"}
+HEAVY_ROOMS = {"training", "exporting"}
+ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+LONGEST_FUNCTION = 80
+LONGEST_FILE = 300
+# One declaration per kind of event, to be read side by side.
+LONGER_FILES = {"runs/events.py": 330}
+
+
+@dataclass(frozen=True)
+class Import:
+    """`name` is what is imported, in full; `deferred` when it happens in a function or only for the type checker."""
+
+    name: str
+    line: int
+    deferred: bool
+
+
+def imports_of(text: str, path: str) -> list[Import]:
+    """Every import of a module; `from a import b` counts as `a.b`."""
+    package = ["tui_trainer", *Path(path).parent.parts]
+
+    def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, child.lineno, deferred) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                above = package[: len(package) - child.level + 1] if child.level else []
+                start = ".".join([*above, *filter(None, [child.module])])
+                yield from (Import(f"{start}.{alias.name}", child.lineno, deferred) for alias in child.names)
+            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                yield from walk(ast.Module(child.body, []), True)
+                yield from walk(ast.Module(child.orelse, []), deferred)
+            else:
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from walk(child, deferred or inside)
+
+    return list(walk(ast.parse(text), False))
+
+
+def room_of(path: str) -> str:
+    return Path(path).parts[0].removesuffix(".py")
+
+
+def upward_imports(text: str, path: str) -> list[str]:
+    """Imports of this package that do not go down."""
+    room = room_of(path)
+    wrong = []
+    for found in imports_of(text, path):
+        parts = found.name.split(".")
+        if parts[0] != "tui_trainer" or len(parts) == 1:
+            continue
+        target = parts[1]
+        if target not in LEVEL_OF:
+            wrong.append(f"{path}:{found.line}: {found.name} is in no known room")
+        elif not _may_see(room, target) and not any(
+            (room, name) in EXCEPTIONS for name in (found.name, found.name.rpartition(".")[0])
+        ):
+            wrong.append(f"{path}:{found.line}: {room} may not see {found.name}")
+    return wrong
+
+
+def _may_see(room: str, target: str) -> bool:
+    same = ONE_ROOM.get(room, room) == ONE_ROOM.get(target, target)
+    return same or LEVEL_OF[target] > LEVEL_OF[room]
+
+
+def misplaced_libraries(text: str, path: str) -> list[str]:
+    """Heavy libraries at module scope, and libraries that belong to one place only."""
+    wrong = []
+    for found in imports_of(text, path):
+        for library in HEAVY:
+            if _is_part(found.name, library) and not found.deferred and room_of(path) not in HEAVY_ROOMS:
+                wrong.append(f"{path}:{found.line}: {library} at module scope")
+        for library, place in ONLY_IN.items():
+            if _is_part(found.name, library) and not path.startswith(place):
+                wrong.append(f"{path}:{found.line}: {library} belongs to {place}")
+    return wrong
+
+
+def _is_part(name: str, library: str) -> bool:
+    return name == library or name.startswith(f"{library}.")
+
+
+def long_parts(text: str, path: str) -> list[str]:
+    """Functions and files that are too long to be read at once."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    wrong = [
+        f"{path}:{function.lineno}: {function.name} has {length} lines"
+        for function in functions
+        if (length := function.end_lineno - function.lineno + 1) > LONGEST_FUNCTION
+    ]
+    lines = len(text.splitlines())
+    if lines > LONGER_FILES.get(path, LONGEST_FILE):
+        wrong.append(f"{path}: {lines} lines")
+    return wrong
+
+
+def vague_names(_text: str, path: str) -> list[str]:
+    return [path for part in Path(path).with_suffix("").parts if part in VAGUE_NAMES]
+
+
+def swept(check) -> list[str]:
+    """What `check` says about every module of the package, after a proof that every one was looked at."""
+    paths = sorted(path for path in PACKAGE.rglob("*.py") if "_profiles" not in path.parts)
+    assert len(paths) >= 60
+    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    assert {"cli.py", "runs/journal.py", "training/run.py", "tasks/char_lm.py"} <= set(texts)
+    del texts["__init__.py"]
+    return [problem for path, text in texts.items() for problem in check(text, path)]
+
+
+def test_imports_go_down_only():
+    assert swept(upward_imports) == []
+
+
+def test_every_room_has_its_line():
+    rooms = {room_of(path.relative_to(PACKAGE).as_posix()) for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert rooms <= set(LEVEL_OF)
+    assert len(rooms) >= 14
+
+
+def test_an_import_that_goes_up_or_sideways_is_found():
+    wrong = [
+        ("data/rows.py", "from tui_trainer.training.step import take_step"),
+        ("data/rows.py", "from tui_trainer.config.sections import Config"),
+        ("data/rows.py", "def f():\n    import tui_trainer.cli"),
+        ("runs/events.py", "from tui_trainer import headless"),
+        ("ui/app.py", "from tui_trainer.headless import follow"),
+        ("ui/app.py", "if TYPE_CHECKING:\n    from tui_trainer import lines"),
+        ("exporting/merge.py", "from tui_trainer.training.step import take_step"),
+        ("training/run.py", "from ..exporting import generate"),
+        ("planning/plan.py", "from tui_trainer.nowhere import thing"),
+        ("errors.py", "from .units import format_bytes"),
+    ]
+    for path, text in wrong:
+        assert len(upward_imports(text, path)) == 1, (path, text)
+    right = [
+        ("cli.py", "from tui_trainer.runs.registry import find_run"),
+        ("headless.py", "from tui_trainer import lines"),
+        ("exporting/generate.py", "from tui_trainer.training.checkpoint_folder import newest_whole"),
+        ("training/run.py", "from .step import take_step\nfrom ..runs import events"),
+    ]
+    for path, text in right:
+        assert upward_imports(text, path) == [], (path, text)
+
+
+def test_heavy_libraries_stay_in_their_rooms():
+    assert swept(misplaced_libraries) == []
+
+
+def test_a_misplaced_library_is_found():
+    wrong = [
+        ("planning/plan.py", "import torch"),
+        ("planning/plan.py", "from torch.nn import functional"),
+        ("tasks/chat.py", "try:\n    from transformers import AutoTokenizer\nexcept ImportError:\n    pass"),
+        ("tasks/chat.py", "class A:\n    import peft"),
+        ("tasks/chat.py", "if TYPE_CHECKING:\n    import torch\nelse:\n    import datasets"),
+        ("data/sources.py", "from safetensors.torch import load_file"),
+        ("headless.py", "def f():\n    from textual.app import App"),
+        ("hardware/gauges.py", "import pynvml"),
+    ]
+    for path, text in wrong:
+        assert len(misplaced_libraries(text, path)) == 1, (path, text)
+    right = [
+        ("training/run.py", "import torch"),
+        ("tasks/chat.py", "def f():\n    import torch"),
+        ("tasks/chat.py", "if TYPE_CHECKING:\n    from torch import Tensor"),
+        ("data/sources.py", "import torchlight"),
+        ("ui/screens/train.py", "from textual.app import App"),
+        ("hardware/nvml.py", "import pynvml"),
+    ]
+    for path, text in right:
+        assert misplaced_libraries(text, path) == [], (path, text)
+
+
+def test_functions_and_files_can_be_read_at_once():
+    assert swept(long_parts) == []
+
+
+def test_a_part_that_is_too_long_is_found():
+    body = "    x = 1\n"
+    assert long_parts("def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:1: f has 81 lines"]
+    assert long_parts("class A:\n  async def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:2: f has 81 lines"]
+    assert long_parts("def f():\n" + body * (LONGEST_FUNCTION - 1), "a.py") == []
+    assert long_parts("x = 1\n" * 301, "a.py") == ["a.py: 301 lines"]
+
+
+def test_no_module_has_a_vague_name():
+    assert swept(vague_names) == []
+    assert vague_names("", "data/utils.py") and vague_names("", "common/rows.py") and not vague_names("", "lines.py")

@@ -1,0 +1,130 @@
+"""A checkpoint is whole or it is none: damage is named, and the one before is used."""
+
+import os
+import random
+
+import pytest
+
+from tui_trainer.errors import EXIT_DONE
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.runs.events import RunProblem, RunStarted
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import checkpoint_folder
+from tui_trainer.training.checkpoint_folder import (
+    begin,
+    clear_leftovers,
+    commit,
+    damage_of,
+    newest_whole,
+    rotate,
+    steps_saved,
+)
+
+
+def make(checkpoints, step):
+    folder = begin(checkpoints, step)
+    (folder / "model.safetensors").write_bytes(random.Random(step).randbytes(5000))
+    (folder / "position.json").write_text(f'{{"step": {step}}}')
+    return commit(folder, step)
+
+
+@pytest.fixture
+def three(tmp_path):
+    for step in (9, 10, 100):
+        make(tmp_path, step)
+    return tmp_path
+
+
+def test_rotation_goes_by_step_not_by_date_and_never_down_to_nothing(three):
+    os.utime(three / "step-9", (2**33, 2**33))
+    rotate(three, keep=2)
+    assert steps_saved(three) == [100, 10]
+    rotate(three, keep=0)
+    assert steps_saved(three) == [100]
+
+
+def test_rotation_spares_the_best_and_what_others_put_there(three):
+    (three / "step-best").mkdir()
+    (three / "step-5").mkdir()
+    rotate(three, keep=1, spare=[9])
+    assert steps_saved(three) == [100, 9]
+    assert (three / "step-best").is_dir()
+    assert (three / "step-5").is_dir()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "position.json"])
+def test_every_flipped_bit_and_every_cut_is_noticed(three, name):
+    path, whole, chance = three / "step-100" / name, (three / "step-100" / name).read_bytes(), random.Random(1)
+    for _ in range(100):
+        place = chance.randrange(len(whole) * 8)
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        assert name in (damage_of(three / "step-100", 100) or "")
+    for length in {0, 1, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(20))}:
+        path.write_bytes(whole[:length])
+        assert name in (damage_of(three / "step-100", 100) or "")
+    path.write_bytes(whole)
+    assert damage_of(three / "step-100", 100) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 9, "step": 100, "files": {}}', b"\xff" * 9]
+)
+def test_a_damaged_manifest_is_no_checkpoint(three, content):
+    (three / "step-100" / "manifest.json").write_bytes(content)
+    assert damage_of(three / "step-100", 100)
+    damages = []
+    found = newest_whole(three, damages.append)
+    assert found is not None
+    assert found.step == 10
+    assert len(damages) == 1
+
+
+def test_a_renamed_checkpoint_is_not_taken_for_another_step(three):
+    (three / "step-100").rename(three / "step-200")
+    damages = []
+    assert newest_whole(three, damages.append).step == 10
+    assert "step 100" in damages[0]
+
+
+def test_what_a_kill_left_is_cleared_and_nothing_else(three):
+    begin(three, 11)
+    (three / "step-9").rename(three / ".removing-step-9")
+    (three / ".mine").mkdir()
+    clear_leftovers(three)
+    assert sorted(path.name for path in three.iterdir()) == [".mine", "step-10", "step-100"]
+
+
+def test_a_checkpoint_that_exists_damaged_is_replaced(three):
+    (three / "step-100" / "model.safetensors").write_bytes(b"")
+    make(three, 100)
+    assert damage_of(three / "step-100", 100) is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "random.safetensors", "position.json"])
+def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_bits(tiny_run, name):
+    changes = {"checkpoint.save_steps": 4, "model.scratch.attention_dropout": 0.2}
+    whole, _ = tiny_run("whole", changes)
+    wanted = (whole.checkpoints / "step-10" / "optimiser.safetensors").read_bytes()
+    damaged, _ = tiny_run("damaged", changes)
+    (damaged.checkpoints / "step-10" / name).unlink()
+
+    assert carry_out(open_again(damaged)).exit_code == EXIT_DONE
+    events = read_all(damaged.journal)
+    assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 8]
+    assert [name in event.message for event in events if isinstance(event, RunProblem)] == [True]
+    assert (damaged.checkpoints / "step-10" / "optimiser.safetensors").read_bytes() == wanted
+
+
+def test_a_save_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    sync = os.fsync
+    monkeypatch.setattr(checkpoint_folder.os, "fsync", lambda number: order.append("fsync") or sync(number))
+    rename = type(tmp_path).rename
+    monkeypatch.setattr(type(tmp_path), "rename", lambda self, to: order.append("rename") or rename(self, to))
+    make(tmp_path, 3)
+    named = len(order) - 1 - order[::-1].index("rename")
+    assert order[:named].count("fsync") >= 3
+    assert "fsync" in order[named:]

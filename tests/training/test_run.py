@@ -1,0 +1,271 @@
+"""What a run leaves behind, and what it does on the way."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.runs.events import (
+    BaselinesMeasured,
+    CheckpointSaved,
+    DataPrepared,
+    EpochDone,
+    EvalDone,
+    PlanMade,
+    RunFailed,
+    RunFinished,
+    RunProblem,
+    StepDone,
+    TextSampled,
+)
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+from tui_trainer.tasks.char_lm import CharLm
+from tui_trainer.training import checkpoint
+from tui_trainer.training.checkpoint_folder import steps_saved
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    """One run of 60 steps with everything on, looked at by several tests."""
+    from tui_trainer.config.load import Request
+    from tui_trainer.launching.start import load_config, open_new
+
+    folder = tmp_path_factory.mktemp("learnt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUI_TRAINER_HOME", str(folder / "home"))
+        text = folder / "text.txt"
+        text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(300)))
+        settings = {
+            "data.path": text, "data.max_length": 32, "data.eval_fraction": 0.2, "training.max_steps": 60,
+            "training.effective_batch_size": 8, "training.learning_rate": 0.01, "evaluation.eval_steps": 20,
+            "checkpoint.save_steps": 10, "logging.sample_steps": 30, "logging.logging_steps": 7,
+            "model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 2,
+            "output.runs_dir": folder / "runs", "output.name": "learnt",
+        }  # fmt: skip
+        run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
+        assert carry_out(run).exit_code == EXIT_DONE
+    return run.folder
+
+
+def test_the_loss_falls(learnt):
+    steps = of_kind(learnt, StepDone)
+    assert [event.step for event in steps] == list(range(1, 61))
+    assert steps[-1].loss < 0.5 * steps[0].loss
+
+
+def test_the_model_is_loaded_by_transformers_and_continues_a_prompt(learnt):
+    tokenizer = AutoTokenizer.from_pretrained(learnt.model)
+    model = AutoModelForCausalLM.from_pretrained(learnt.model)
+    ids = tokenizer("12 plus one", return_tensors="pt")
+    text = tokenizer.decode(model.generate(**ids, max_new_tokens=12, do_sample=False)[0])
+    assert text.startswith("12 plus one is")
+    assert tokenizer.decode(tokenizer("plus\n12.")["input_ids"]) == "plus\n12."
+
+
+def test_text_that_spells_the_end_token_is_not_the_end_token(learnt):
+    tokenizer = AutoTokenizer.from_pretrained(learnt.model)
+    ids = tokenizer("<eos>")["input_ids"]
+    assert len(ids) == 5
+    assert tokenizer.eos_token_id not in ids
+
+
+def test_a_checkpoint_is_loaded_by_transformers_too(learnt):
+    folder = learnt.checkpoints / "step-60"
+    final, saved = (AutoModelForCausalLM.from_pretrained(path) for path in (learnt.model, folder))
+    ids = AutoTokenizer.from_pretrained(folder)("7 plus", return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        assert torch.equal(final(ids).logits, saved(ids).logits)
+
+
+def test_evaluation_and_checkpoints_happen_inside_the_epochs(learnt):
+    assert [event.step for event in of_kind(learnt, EvalDone)] == [20, 40, 60]
+    assert [event.step for event in of_kind(learnt, CheckpointSaved)] == [10, 20, 30, 40, 50, 60]
+    assert steps_saved(learnt.checkpoints) == [60, 50]
+    assert [event.step for event in of_kind(learnt, TextSampled)] == [30, 60]
+
+
+def test_an_epoch_summary_is_the_mean_over_its_tokens(learnt):
+    steps, epochs = of_kind(learnt, StepDone), of_kind(learnt, EpochDone)
+    per_epoch = of_kind(learnt, PlanMade)[0].steps_per_epoch
+    assert len(epochs) == 60 // per_epoch > 1
+    second = steps[per_epoch : 2 * per_epoch]
+    mean = sum(event.loss_sum for event in second) / sum(event.tokens for event in second)
+    assert math.isclose(epochs[1].mean_loss, mean, rel_tol=1e-12)
+    assert math.isclose(epochs[1].seconds, sum(event.step_seconds for event in second), abs_tol=0.01)
+
+
+def test_the_loss_of_training_and_of_evaluation_are_one_definition(learnt):
+    """The final weights on the held-out rows give what the last evaluation wrote."""
+    from tui_trainer.data.rows import Rows
+    from tui_trainer.launching.prepare import read_plan
+
+    plan = read_plan(learnt)
+    model = AutoModelForCausalLM.from_pretrained(learnt.model)
+    cache = learnt.root.parent.parent / "home" / "cache"
+    eval_path = next(path for path in cache.rglob("eval.arrow"))
+    rows, total, tokens = Rows(eval_path), 0.0, 0
+    with torch.inference_mode():
+        for index in range(len(rows)):
+            row = torch.tensor(rows.row(index), dtype=torch.int64)
+            total += float(CharLm().loss_sum(model, row[None, :-1], row[None, 1:]))
+            tokens += len(row) - 1
+    last = of_kind(learnt, EvalDone)[-1]
+    assert plan.eval_rows.value == len(rows)
+    assert last.tokens == tokens
+    assert math.isclose(last.loss, total / tokens, rel_tol=1e-5)
+
+
+def test_the_plan_is_exact_and_the_journal_tells_it(learnt):
+    plan = json.loads(learnt.plan.read_text())
+    made = of_kind(learnt, PlanMade)[0]
+    assert plan["total_steps"] == {"value": 60, "exact": True, "reason": plan["total_steps"]["reason"]}
+    assert plan["parameters"]["exact"]
+    assert made.parameters == plan["parameters"]["value"]
+    model = AutoModelForCausalLM.from_pretrained(learnt.model)
+    assert made.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_baselines_are_measured_and_the_model_card_names_what_matters(learnt):
+    baselines = of_kind(learnt, BaselinesMeasured)[0].losses
+    assert list(baselines) == ["order 1", "order 2", "order 3"]
+    card = (learnt.model / "README.md").read_text()
+    for word in ("text.txt", "order 1", "learning rate", "torch", "held out", f"{of_kind(learnt, EvalDone)[-1].loss:.4f}"):
+        assert word in card, word
+
+
+def test_everything_in_the_run_folder_is_private(learnt):
+    open_to_others = [path for path in learnt.root.rglob("*") if path.stat().st_mode & 0o077]
+    assert not open_to_others
+
+
+def test_the_second_run_reuses_the_tokenised_data(tiny_run):
+    first, _ = tiny_run("first")
+    second, _ = tiny_run("second")
+    assert not of_kind(first, DataPrepared)[0].from_cache
+    assert of_kind(second, DataPrepared)[0].from_cache
+
+
+def test_early_stopping_keeps_the_best_weights(tiny_run):
+    changes = {
+        "training.max_steps": 200,
+        "training.learning_rate": 0.3,
+        "training.lr_scheduler_type": "constant",
+        "evaluation.eval_steps": 5,
+        "evaluation.early_stopping_patience": 3,
+    }
+    folder, outcome = tiny_run("early", changes)
+    assert outcome.exit_code == EXIT_DONE
+    finished = of_kind(folder, RunFinished)[0]
+    evals = of_kind(folder, EvalDone)
+    best = min(evals, key=lambda event: event.loss)
+    assert finished.reason == "early stopping"
+    assert finished.step == best.step + 3 * 5 < 200
+    assert best.step in steps_saved(folder.checkpoints)
+    best_weights = (folder.checkpoints / f"step-{best.step}" / "model.safetensors").read_bytes()
+    model = AutoModelForCausalLM.from_pretrained(folder.model)
+    kept = AutoModelForCausalLM.from_pretrained(folder.checkpoints / f"step-{best.step}")
+    assert best_weights
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), kept.parameters(), strict=True))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_weight(tiny_run, monkeypatch):
+    plain_loss, calls = CharLm.loss_sum, []
+
+    def poisoned(self, model, ids, labels):
+        calls.append(1)
+        loss = plain_loss(self, model, ids, labels)
+        return loss * float("nan") if len(calls) == 7 else loss
+
+    monkeypatch.setattr(CharLm, "loss_sum", poisoned)
+    kept = []
+    monkeypatch.setattr(
+        "tui_trainer.launching.carry_out.RunFailed", lambda **fields: kept.append(fields) or RunFailed(**fields)
+    )
+    folder, outcome = tiny_run("poisoned", {"checkpoint.save_steps": 2, "logging.logging_steps": 1})
+    assert outcome.exit_code == EXIT_FAILED
+    assert "step 7" in outcome.failure
+    steps = of_kind(folder, StepDone)
+    assert [event.step for event in steps] == list(range(1, 8))
+    assert math.isnan(steps[-1].loss)
+    assert fold(read_all(folder.journal)).status == "failed"
+    weights = checkpoint.load_file(folder.checkpoints / "step-6" / "model.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert kept
+
+
+def test_a_poisoned_step_within_a_group_changes_no_weight(tiny_run, monkeypatch):
+    """The steps after it, before the group is read, still start from finite weights."""
+    plain_loss, calls = CharLm.loss_sum, []
+
+    def poisoned(self, model, ids, labels):
+        calls.append(1)
+        assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+        loss = plain_loss(self, model, ids, labels)
+        return loss * float("inf") if len(calls) == 3 else loss
+
+    monkeypatch.setattr(CharLm, "loss_sum", poisoned)
+    _, outcome = tiny_run("poisoned", {"logging.logging_steps": 8})
+    assert "step 3" in outcome.failure
+    assert len(calls) == 8
+
+
+def test_a_save_that_fails_is_told_and_training_goes_on(tiny_run, monkeypatch):
+    save, failures = checkpoint.save_file, []
+
+    def failing(tensors, path, **kwargs):
+        if len(failures) < 2:
+            failures.append(path)
+            raise OSError(28, "No space left on device")
+        save(tensors, path, **kwargs)
+
+    monkeypatch.setattr(checkpoint, "save_file", failing)
+    folder, outcome = tiny_run("full", {"checkpoint.save_steps": 3})
+    assert outcome.exit_code == EXIT_DONE
+    problems = of_kind(folder, RunProblem)
+    assert [problem.step for problem in problems] == [3, 6]
+    assert "No space left" in problems[0].message
+    assert steps_saved(folder.checkpoints) == [10, 9]
+    assert not [path for path in folder.checkpoints.iterdir() if path.name.startswith(".")]
+
+
+def test_three_failed_saves_in_a_row_end_the_run(tiny_run, monkeypatch):
+    def failing(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", failing)
+    _, outcome = tiny_run("full", {"checkpoint.save_steps": 2})
+    assert outcome.exit_code == EXIT_FAILED
+    assert "third failure" in outcome.failure
+
+
+def test_changed_data_is_refused_on_resume(tiny_run, sheep):
+    folder, _ = tiny_run("changed", before=lambda run: None)
+    (folder.journal).write_text("")
+    sheep.write_text(sheep.read_text().replace("sheep", "goats"))
+    outcome = carry_out(open_again(folder))
+    assert outcome.exit_code == 2
+    assert "data changed" in str(outcome.problems[0])
+    assert folder.plan.is_file()
+
+
+def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, monkeypatch):
+    def broken(self, model, ids, labels):
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(CharLm, "loss_sum", broken)
+    folder, outcome = tiny_run("broken")
+    assert outcome.exit_code == EXIT_FAILED
+    assert "nobody thought of this" in (folder.logs / "error.txt").read_text()
+    assert of_kind(folder, RunFailed)[0].log_path == "logs/error.txt"
+    monkeypatch.undo()
+    open_again(folder).lock.release()

@@ -1,0 +1,35 @@
+"""Trying a model at a prompt: a text goes in, and what the model makes of it appears as it is written."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tui_trainer.safe_text import visible
+
+if TYPE_CHECKING:
+    from tui_trainer.exporting.generate import Sampling, Writer
+
+
+def continue_once(writer: Writer, prompt: str, sampling: Sampling) -> None:
+    """The prompt and its continuation, and on stderr how much of the prompt the model could not read."""
+    print(visible(prompt), end="", flush=True)
+    left_out = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
+    print()
+    if left_out:
+        print(f"(the first {left_out} tokens of the prompt do not fit and were left out)", file=sys.stderr)
+
+
+def converse(writer: Writer, sampling: Sampling) -> None:
+    """Line by line until the end of the input; each line is a prompt of its own."""
+    interactive = sys.stdin.isatty()
+    if interactive:
+        print("write the beginning of a text; an empty line or Ctrl+D ends", file=sys.stderr)
+    while True:
+        try:
+            line = input("> " if interactive else "")
+        except (EOFError, KeyboardInterrupt):
+            return
+        if not line and interactive:
+            return
+        continue_once(writer, line, sampling)

@@ -1,0 +1,35 @@
+"""Standard input, output and error, any of which may be closed or have nobody at the other end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from tui_trainer.safe_text import one_line
+
+
+def open_standard_files() -> None:
+    """Where a standard file is closed, the first file that is opened would take its number, and prints go there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def tell(sentence: str) -> None:
+    """One line on standard error, whatever stands in the sentence. That nobody hears it changes no exit code."""
+    if sys.stderr is not None:  # print() would take None for standard output
+        with suppress(OSError, ValueError):
+            print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr, flush=True)
+
+
+def silence_output() -> None:
+    """What is still in the buffer would raise once more when the interpreter flushes it at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
