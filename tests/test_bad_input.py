@@ -282,7 +282,9 @@ ARGUMENT_CASES = [
     Case("resume of an unknown run", ("no run 'nothing'", "taken"), arguments=("resume", "nothing")),
     Case("stop of an unknown run", ("no run 'nothing'", "taken"), arguments=("stop", "nothing")),
     Case("generate of an unknown run", ("no run 'nothing'", "taken"), arguments=("generate", "nothing")),
-    Case("generate before training", ("taken", "no "), arguments=("generate", "taken", "hello")),
+    Case(
+        "generate before training", ("taken", "no model yet", "resume taken"), arguments=("generate", "taken", "hello")
+    ),
     Case(
         "RUN that is a folder of another kind",
         ("not the folder of a run", "tui-trainer runs"),
@@ -309,7 +311,8 @@ def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "tui_trainer.training.run", None)
+    for heavy in ("tui_trainer.training.run", "tui_trainer.exporting.generate"):
+        monkeypatch.setitem(sys.modules, heavy, None)
     (tmp_path / "data.txt").write_bytes(TEXT)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")

@@ -227,10 +227,12 @@ def generate(
     from tui_trainer.runs.registry import find_run
 
     folder = find_run(run)
-    from tui_trainer.conversation import continue_once, converse
-    from tui_trainer.exporting.generate import Sampling, Writer, weights_of
+    from tui_trainer.exporting.weights import weights_of
 
     weights_of(folder)
+    from tui_trainer.conversation import continue_once, converse
+    from tui_trainer.exporting.generate import Sampling, Writer
+
     writer = Writer(folder)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     print(f"{folder.name}: {writer.source.name}", file=sys.stderr)

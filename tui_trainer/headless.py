@@ -7,13 +7,14 @@ it saves first; a second Ctrl+C leaves at once.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from time import monotonic
 from types import FrameType
 
 from tui_trainer import lines
-from tui_trainer.errors import EXIT_FAILED
+from tui_trainer.errors import EXIT_FAILED, FolderError
 from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
@@ -126,7 +127,8 @@ class _LinePrinter(_Printer):
 
     def refresh(self) -> None:
         if self.output.is_terminal and self._live != self._shown_live:
-            width = os.get_terminal_size(sys.stdout.fileno()).columns
+            # Not os.get_terminal_size: it raises once the terminal is gone, and says 0 where no size was set.
+            width = shutil.get_terminal_size().columns
             self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
             self._shown_live = self._live
 
@@ -167,6 +169,7 @@ class _Signals:
         self._first_interrupt: float | None = None
         self._stop_wanted = False
         self._stop_asked = False
+        self._trouble = ""
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> _Signals:
@@ -183,13 +186,18 @@ class _Signals:
         """Ask the run to stop, once."""
         if not self._stop_wanted or self._stop_asked:
             return
-        self._stop_asked = True
         try:
             controls.request(run.folder.control, "stop")
+        except FolderError as error:
+            self._say_once(f"{error}; it is tried again; Ctrl+C once more leaves at once")
+        else:
+            self._stop_asked = True
             self._printer.note("stopping after this step, and saving; Ctrl+C once more leaves at once")
-        except OSError as error:
-            self._stop_asked = False
-            self._printer.note(f"cannot ask the run to stop: {error}; Ctrl+C once more leaves at once")
+
+    def _say_once(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._printer.note(trouble)
+        self._trouble = trouble
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = True

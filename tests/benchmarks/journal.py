@@ -1,6 +1,6 @@
 """Time and memory to open and fold a journal of 100,000 steps.
 
-    python tests/benchmarks/journal.py [STEPS]
+python tests/benchmarks/journal.py [STEPS]
 """
 
 from __future__ import annotations
@@ -64,8 +64,12 @@ def main() -> None:
             times.append(perf_counter() - started)
         growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         assert len(state.steps) == steps
-        print(f"{steps:,} steps, {format_bytes(path.stat().st_size)}: opened and folded in {min(times):.2f} s (best of 5),")
-        print(f"slowest {max(times):.2f} s; memory grew by {format_bytes(growth)}  (under {LIMIT_SECONDS:.0f} s required)")
+        print(
+            f"{steps:,} steps, {format_bytes(path.stat().st_size)}: opened and folded in {min(times):.2f} s (best of 5),"
+        )
+        print(
+            f"slowest {max(times):.2f} s; memory grew by {format_bytes(growth)}  (under {LIMIT_SECONDS:.0f} s required)"
+        )
     sys.exit(max(times) > LIMIT_SECONDS)
 
 

@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,27 @@ def in_child(work: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def side_by_side(units: dict[str, Callable[[], str]], home: Path) -> dict[str, str]:
+    """The results of all units, each in a process on a core of its own."""
+    waiting, results, running = list(units.items()), {}, {}
+    free = sorted(range(os.cpu_count() or 1))
+    while waiting or running:
+        if waiting and free:
+            (name, work), core = waiting.pop(0), free.pop()
+            pid = os.fork()
+            if pid == 0:
+                os.sched_setaffinity(0, {core})
+                (home / f"result-{os.getpid()}").write_text(work())
+                os._exit(0)
+            running[pid] = (name, core)
+        else:
+            pid, _ = os.wait()
+            name, core = running.pop(pid)
+            free.append(core)
+            results[name] = (home / f"result-{pid}").read_text()
+    return results
+
+
 def train(home: Path, name: str, text: Path, before: Callable[[], None] = lambda: None) -> int:
     """`tui-trainer --no-ui` on the text with SETTINGS."""
     from tui_trainer.cli import main
@@ -125,7 +147,9 @@ def resume(home: Path, name: str, before: Callable[[], None] = lambda: None) -> 
 
 def hashes(run: Path) -> dict[str, str]:
     """XXH3-128 of the final weights and optimiser state, from the manifest of the last checkpoint."""
-    manifest = json.loads((run / "checkpoints" / f"step-{SETTINGS['training.max_steps']}" / "manifest.json").read_text())
+    manifest = json.loads(
+        (run / "checkpoints" / f"step-{SETTINGS['training.max_steps']}" / "manifest.json").read_text()
+    )
     return {name: manifest["files"][name]["xxh3_128"] for name in COMPARED}
 
 
@@ -170,19 +194,22 @@ def sweep(home: Path) -> dict[str, Any]:
         log.write_text(json.dumps(watch.seen))
         return code
 
+    # One core each: as many runs side by side as there are cores, and the same number of threads in all of them.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     assert in_child(count_all) == 0, "the uninterrupted run must succeed"
     wanted = hashes(home / "whole")
     events = json.loads(log.read_text())
     first = next(n for n, event in enumerate(events) if f"step-{SWEPT_STEP}" in event)
     last = next(n for n, event in enumerate(events) if f"step-{NEXT_STEP}" in event)
-    different = [
-        f"{number}: {events[number]}: {problem}"
+    units = {
+        f"{number}: {events[number]}": partial(_kill_and_resume, home, text, f"killed-{number}", wanted, number)
         for number in range(first, last)
-        if (problem := _kill_and_resume(home, text, f"killed-{number}", wanted, number))
-    ]
-    if problem := _mid_epoch(home, text, "mid-epoch", wanted):
-        different.append(f"mid-epoch: {problem}")
-    control = _mid_epoch(home, text, "control", wanted, leave_out_random_state)
+    }
+    units["in the middle of an epoch"] = partial(_mid_epoch, home, text, "mid-epoch", wanted)
+    units["control"] = partial(_mid_epoch, home, text, "control", wanted, leave_out_random_state)
+    problems = side_by_side(units, home)
+    control = problems.pop("control")
+    different = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     return {"swept": events[first:last], "different": different, "control": control}
 
 

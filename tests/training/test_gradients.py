@@ -84,9 +84,7 @@ def weights_after_five_steps(rows, micro_batch: int, training_section) -> torch.
     optimiser = build_optimiser(model, training_section)
     parameters = list(model.parameters())
     for _ in range(5):
-        take_step(
-            lambda: window(rows, micro_batch), loss_of(model), parameters, optimiser, lr=0.01, max_grad_norm=1.0
-        )
+        take_step(lambda: window(rows, micro_batch), loss_of(model), parameters, optimiser, lr=0.01, max_grad_norm=1.0)
     return torch.cat([p.detach().flatten() for p in parameters])
 
 

@@ -94,3 +94,12 @@ def test_a_stop_before_the_first_step_leaves_a_run_that_starts_from_the_beginnin
     assert outcome.exit_code == EXIT_STOPPED
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
     assert list(fold(read_all(folder.journal)).steps) == list(range(1, 11))
+
+
+def test_a_run_begun_with_a_relative_path_is_resumed_from_another_folder(tiny_run, tmp_path, monkeypatch):
+    relative = {"data.path": "sheep.txt", "output.runs_dir": "runs"}
+    folder, _ = tiny_run("here", relative, before=lambda run: controls.request(run.folder.control, "stop"))
+    assert not folder.plan.exists()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE

@@ -139,7 +139,14 @@ def test_baselines_are_measured_and_the_model_card_names_what_matters(learnt):
     baselines = of_kind(learnt, BaselinesMeasured)[0].losses
     assert list(baselines) == ["order 1", "order 2", "order 3"]
     card = (learnt.model / "README.md").read_text()
-    for word in ("text.txt", "order 1", "learning rate", "torch", "held out", f"{of_kind(learnt, EvalDone)[-1].loss:.4f}"):
+    for word in (
+        "text.txt",
+        "order 1",
+        "learning rate",
+        "torch",
+        "held out",
+        f"{of_kind(learnt, EvalDone)[-1].loss:.4f}",
+    ):
         assert word in card, word
 
 

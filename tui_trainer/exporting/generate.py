@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
 from transformers.utils import logging as transformers_logging
 
-from tui_trainer.errors import FolderError
+from tui_trainer.exporting.weights import weights_of
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import visible
-from tui_trainer.training.checkpoint_folder import newest_whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +68,3 @@ class _Pieces(TextStreamer):
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         self._show(visible(text))
-
-
-def weights_of(run: RunFolder) -> Path:
-    """The folder to load a model from. Raises FolderError when the run has none yet."""
-    if run.model.is_dir():
-        return run.model
-    checkpoint = newest_whole(run.checkpoints, lambda damage: None)
-    if checkpoint is None:
-        raise FolderError("this run has no model yet, and no checkpoint", where=run.name)
-    return checkpoint.path

@@ -107,6 +107,9 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             memory_bytes=plan.memory_bytes.value,
             disk_bytes=plan.disk_bytes.value,
             duration_seconds=plan.duration_seconds.value,
+            eval_rows=plan.eval_rows.value,
+            eval_every_steps=plan.eval_every_steps.value,
+            save_every_steps=plan.save_every_steps.value,
         )
     )
 

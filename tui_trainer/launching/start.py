@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import FolderError
 from tui_trainer.hardware.probe import probe
@@ -47,7 +48,8 @@ def open_new(loaded: LoadedConfig) -> OpenRun:
     lock = RunLock(folder.lock)
     lock.acquire()
     controls = Controls(folder.control)
-    folder.write_file(folder.config, to_toml(loaded).encode())
+    from_anywhere = replace(loaded, config=with_absolute_paths(loaded.config))
+    folder.write_file(folder.config, to_toml(from_anywhere).encode())
     remembered = registry.remember(folder.root) is None
     return OpenRun(
         folder=folder, lock=lock, controls=controls, loaded=loaded, plan=None, is_new=True, remembered=remembered

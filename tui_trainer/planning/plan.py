@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
@@ -115,14 +116,20 @@ def _assemble(
     config = loaded.config
     steps = _Steps(loaded, facts, cut)
     eval_batch, eval_reason = _eval_batch(loaded, cut, facts)
-    parts = memory.memory_parts(shape, micro_batch=cut.micro, eval_batch=eval_batch, row_tokens=config.data.max_length)
+    parts = memory.memory_parts(
+        shape,
+        micro_batch=cut.micro,
+        eval_batch=eval_batch,
+        row_tokens=config.data.max_length,
+        accumulation=cut.accumulation,
+    )
     threads = _threads(hardware)
     time_of = _Times(config, hardware, facts, shape, cut, steps, threads.value)
     saved = checkpoint_bytes(shape.parameters)
     disk, disk_reason = run_bytes(shape.parameters, config.checkpoint.save_total_limit, steps.saves, steps.total.value)
     exact = facts.exact
     return Plan(
-        config=_with_absolute_paths(config),
+        config=with_absolute_paths(config),
         recipe=loaded.recipe.name if loaded.recipe else "",
         hardware_profile=loaded.hardware_profile.name if loaded.hardware_profile else "",
         cpu_name=hardware.cpu_name,
@@ -213,9 +220,8 @@ class _Times:
         step_tokens = min(cut.effective, facts.rows) * row_tokens
         self.step_flops = flops_per_token * step_tokens
         self.shape_key = shape_key(shape, cut.micro, cut.effective, row_tokens)
-        self.step = step_time(
-            self.step_flops, read_calibration(state_folder(), hardware.cpu_name, threads, self.shape_key)
-        )
+        calibration = read_calibration(state_folder(), hardware.cpu_name, threads, self.shape_key)
+        self.step = step_time(self.step_flops, shape.hidden_size, calibration)
         evaluation = self.step.seconds / step_tokens * steps.eval_rows * row_tokens * EVALUATION_SHARE
         training = steps.total.value * self.step.seconds
         self.total_seconds = training + steps.evaluations * evaluation
@@ -239,7 +245,13 @@ def _largest_fit(shape: ModelShape, config: Config, hardware: Hardware, limit: i
     low, high = 1, limit
     while low < high:
         middle = (low + high + 1) // 2
-        parts = memory.memory_parts(shape, micro_batch=middle, eval_batch=middle, row_tokens=config.data.max_length)
+        parts = memory.memory_parts(
+            shape,
+            micro_batch=middle,
+            eval_batch=middle,
+            row_tokens=config.data.max_length,
+            accumulation=-(-config.training.effective_batch_size // middle),
+        )
         low, high = (middle, high) if memory.total_bytes(parts) <= budget else (low, middle - 1)
     return low
 
@@ -256,14 +268,3 @@ def _threads(hardware: Hardware) -> Planned[int]:
     if cores >= 4:
         return Planned(value=cores - 1, exact=True, reason=f"{cores} usable cores, one left for everything else")
     return Planned(value=cores, exact=True, reason=f"all {cores} usable cores")
-
-
-def _with_absolute_paths(config: Config) -> Config:
-    """So that a run can be resumed from another folder."""
-    path = config.data.path
-    if not path.startswith("sample:"):
-        path = str(Path(path).expanduser().absolute())
-    runs_dir = str(Path(config.output.runs_dir).expanduser().absolute())
-    data = config.data.model_copy(update={"path": path})
-    output = config.output.model_copy(update={"runs_dir": runs_dir})
-    return config.model_copy(update={"data": data, "output": output})

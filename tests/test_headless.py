@@ -1,0 +1,241 @@
+"""A run without a screen, as real processes: what a hang-up, a closed pipe, SIGTERM and Ctrl+C do to it.
+
+Nothing is timed: each step waits until the journal or a file shows what has to be there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from tui_trainer import headless
+from tui_trainer.runs.events import ControlApplied, RunFinished, RunStarted, StepDone, from_line
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.registry import find_run, summarise
+from tui_trainer.runs.state import RunState, fold
+from tui_trainer.training.checkpoint_folder import newest_whole
+
+PATIENCE_SECONDS = 120
+CONFIG = """
+[data]
+path = "data.txt"
+max_length = 16
+[model.scratch]
+hidden_size = 16
+num_hidden_layers = 1
+num_attention_heads = 2
+[training]
+max_steps = 500_000
+effective_batch_size = 2
+[evaluation]
+eval_steps = 0
+max_eval_rows = 2
+[checkpoint]
+save_steps = 0
+[logging]
+logging_steps = 5
+sample_steps = 0
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text(CONFIG)
+    (tmp_path / "data.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 40)
+    return tmp_path
+
+
+@contextmanager
+def one_core():
+    """For children: two threads that wait for each other take a second a step where others use the cores too."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def started(
+    *arguments: str, closed: str = "", stdout: object = subprocess.DEVNULL, stderr: object = subprocess.DEVNULL
+):
+    """`python -m tui_trainer ARGUMENTS` with the standard files in `closed` (`<&- 2>&-`) closed; never left alive."""
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "tui_trainer", *arguments]
+    with one_core():
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout and not process.stdout.closed:
+            process.stdout.close()
+
+
+def until(what: Callable[[], object], process: subprocess.Popen | None = None) -> None:
+    """Waits for a condition; fails at once when the process that should bring it about is gone."""
+    end = monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert monotonic() < end, "waited too long"
+        assert process is None or process.poll() is None or what(), f"ended with {process.returncode}"
+        sleep(0.03)
+
+
+def run_named(name: str, place: Path) -> RunFolder:
+    return RunFolder(place / "runs" / name)
+
+
+def last_step(run: RunFolder) -> int:
+    return summarise(run).step if run.journal.exists() else 0
+
+
+def finished(run: RunFolder) -> RunFinished:
+    return next(event for event in reversed(read_all(run.journal)) if isinstance(event, RunFinished))
+
+
+def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_ctrl_c(place):
+    run = run_named("story", place)
+    arguments = ("--no-ui", "my.toml", "--set", "output.name=story")
+    # Standard input and error are closed from the beginning, standard output after its first line.
+    with started(*arguments, closed="<&- 2>&-", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"run story in " in process.stdout.readline()
+        process.stdout.close()
+        until(lambda: last_step(run) > 0, process)
+        process.send_signal(signal.SIGHUP)
+        heard = last_step(run)
+        until(lambda: last_step(run) > heard + 20, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 3
+    stopped = finished(run)
+    assert stopped.reason == "stopped" and stopped.step > heard + 20
+    checkpoint = newest_whole(run.checkpoints, pytest.fail)
+    assert checkpoint is not None and checkpoint.step == stopped.step
+    assert summarise(find_run("last")).status == "stopped"
+
+    lines_before = run.journal.read_bytes().splitlines()
+    printed = place / "printed.jsonl"
+    with printed.open("wb") as output, started("resume", "last", "--json", stdout=output) as process:
+        until(lambda: last_step(run) > stopped.step + 20, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 3
+    assert printed.read_bytes().splitlines() == run.journal.read_bytes().splitlines()[len(lines_before) :]
+    events = [from_line(line) for line in printed.read_bytes().splitlines()]
+    assert isinstance(events[0], RunStarted) and events[0].resumed_from_step == stopped.step
+    assert next(event for event in events if isinstance(event, StepDone)).step == stopped.step + 1
+    assert [event.action for event in events if isinstance(event, ControlApplied)] == ["stop"]
+    state = fold(read_all(run.journal))
+    assert list(state.steps) == list(range(1, finished(run).step + 1))
+    assert newest_whole(run.checkpoints, pytest.fail).step == finished(run).step > stopped.step + 20
+
+
+def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place):
+    run = run_named("stuck", place)
+    printed = place / "printed.txt"
+    with (
+        printed.open("wb") as output,
+        started("--no-ui", "my.toml", "--set", "output.name=stuck", stdout=output) as process,
+    ):
+        until(run.root.is_dir, process)
+        run.control.mkdir()  # no request can be written
+        until(lambda: last_step(run) > 0, process)
+        process.send_signal(signal.SIGINT)
+        pressed = monotonic()
+        until(lambda: b"cannot ask for stop" in printed.read_bytes(), process)
+        heard = last_step(run)
+        until(lambda: last_step(run) > heard + 20, process)
+        until(lambda: monotonic() > pressed + 2 * headless._ONE_PRESS_SECONDS, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 1
+    assert printed.read_bytes().count(b"cannot ask for stop") == 1
+    assert summarise(find_run("stuck")).status == "interrupted"
+
+
+def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
+    """A terminal sends Ctrl+C to the whole group, and a parent may pass it on."""
+    clock = iter([10.0, 10.2, 10.4])
+    left: list[int] = []
+    monkeypatch.setattr(headless, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(os, "_exit", left.append)
+    signals = headless._Signals(headless._JsonPrinter())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        signals._note(number, None)
+    assert left == []
+    signals._note(signal.SIGINT, None)
+    assert left == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code"),
+    [
+        (("plan", "my.toml"), "<&- >&- 2>&-", 0),
+        (("plan", "no.toml"), "<&- >&- 2>&-", 2),
+        (("plan", "no.toml"), "2>&-", 2),
+    ],
+)
+def test_closed_standard_files_change_no_exit_code(arguments, closed, code, place):
+    """An error that standard error cannot take is not printed among the results."""
+    before = sorted(place.rglob("*"))
+    with started(*arguments, closed=closed, stdout=subprocess.PIPE) as process:
+        printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == code and printed == b""
+    assert sorted(place.rglob("*")) == before
+
+
+def test_no_file_takes_the_number_of_a_closed_standard_file(place):
+    code = (
+        "from tui_trainer.standard_files import open_standard_files; open_standard_files(); "
+        "file = open('number.txt', 'w'); file.write(str(file.fileno()))"
+    )
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    assert subprocess.run(command, timeout=PATIENCE_SECONDS).returncode == 0
+    assert int((place / "number.txt").read_text()) > 2
+
+
+def test_an_error_nobody_reads_is_an_error_all_the_same(place):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with started("plan", "no.toml", stderr=writing) as process:
+        os.close(writing)
+        assert process.wait(PATIENCE_SECONDS) == 2
+
+
+def step(number: int) -> StepDone:
+    parts = dict.fromkeys(("data_seconds", "forward_seconds", "backward_seconds", "optimiser_seconds"), 0.02)
+    rates = {"tokens_per_second": 40.0, "samples_per_second": 10.0, "step_seconds": 0.1, "epoch": 0.1}
+    return StepDone(
+        step=number, loss_sum=8.0, tokens=4, samples=1, lr=1e-3, grad_norm=1.0, peak_memory_bytes=1, **parts, **rates
+    )
+
+
+def test_a_terminal_that_goes_away_ends_the_lines_and_nothing_else(monkeypatch):
+    master, slave = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        state = RunState()
+        printer = headless._LinePrinter(state)
+        printer.show(step(1))
+        printer.refresh()
+        assert b"step 1/" in os.read(master, 1000)
+        os.close(master)
+        for number in (2, 3):
+            printer.show(step(number))
+            printer.refresh()
+            printer.note("still here")
+        assert not printer.output.open
