@@ -15,6 +15,8 @@ from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.runs.folder import RunFolder
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# As the program does before it loads torch: threads that spin are slow where tests share their cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 TINY = {
     "data.max_length": 16,

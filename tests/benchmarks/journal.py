@@ -65,7 +65,7 @@ def main() -> None:
         growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         assert len(state.steps) == steps
         print(
-            f"{steps:,} steps, {format_bytes(path.stat().st_size)}: opened and folded in {min(times):.2f} s (best of 5),"
+            f"{steps:,} steps, {format_bytes(path.stat().st_size)}: opened and folded in {min(times):.2f} s (best of 5)"
         )
         print(
             f"slowest {max(times):.2f} s; memory grew by {format_bytes(growth)}  (under {LIMIT_SECONDS:.0f} s required)"

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # both loops, as the program does
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -2,9 +2,9 @@
 
     python tests/faults/kill_sweep.py
 
-One process loads the libraries and forks a child for each kill and each resume. A child runs the real command line under
-an audit hook that counts creates, renames and unlinks below `checkpoints/` and ends the process at the chosen one with
-SIGKILL. Files that Rust code writes raise no audit event: those are counted by a wrapper, which also leaves a torn half.
+One process loads the libraries and forks a child for each kill and each resume. A child runs the real command line
+under an audit hook that counts creates, renames and unlinks below `checkpoints/` and ends the process at the chosen one
+with SIGKILL. Files that Rust code writes raise no audit event: a wrapper counts those, and leaves a torn half.
 """
 
 from __future__ import annotations
