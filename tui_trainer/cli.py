@@ -98,12 +98,10 @@ def train(
     loaded = _load(config, profile, assignments, data, task)
     plan = estimated_plan(loaded)
     run = open_new(loaded)
-    if not as_json:
-        output = headless.Output()
-        output.write("\n".join(lines.start_lines(run.folder.name, str(run.folder.root), plan)) + "\n")
-        if not run.remembered:
-            output.write("the index of runs cannot be written: `resume` and `stop` need this run's path\n")
-    raise typer.Exit(headless.follow(run, as_json=as_json))
+    greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
+    if not run.remembered:
+        greeting.append("the index of runs cannot be written: `resume` and `stop` need this run's path")
+    raise typer.Exit(headless.follow(run, as_json=as_json, greeting=greeting))
 
 
 @app.command()

@@ -10,6 +10,8 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
+from collections.abc import Sequence
 from time import monotonic
 from types import FrameType
 
@@ -19,7 +21,7 @@ from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import Event, Progress, StepDone, to_line
+from tui_trainer.runs.events import Event, PhaseChanged, Progress, StepDone, to_line
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.standard_files import silence_output, tell
@@ -30,7 +32,7 @@ _SECONDS_BETWEEN_STEP_LINES = 5.0
 _ONE_PRESS_SECONDS = 0.3
 
 
-def follow(run: OpenRun, *, as_json: bool) -> int:
+def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     """Carry out a run in a thread and print its journal until it ends. Returns the exit code."""
     reader = JournalReader(run.folder.journal)
     # What an earlier start wrote belongs to the state, but is not news.
@@ -38,6 +40,8 @@ def follow(run: OpenRun, *, as_json: bool) -> int:
     for event in reader.read_new():
         state.apply(event)
     printer = _JsonPrinter() if as_json else _LinePrinter(state)
+    for line in greeting:
+        printer.note(line)
     thread = RunThread(run)
     with _Signals(printer) as signals:
         thread.start()
@@ -121,9 +125,11 @@ class _LinePrinter(_Printer):
             self._show_passing(lines.progress_line(event))
         elif isinstance(event, StepDone):
             self._show_passing(lines.step_line(event, self._state))
-        elif line := lines.event_line(event, self._state):
-            self._keep_last_step(event)
-            self._print(line)
+        else:
+            if isinstance(event, PhaseChanged):
+                self._live = ""
+            if line := lines.event_line(event, self._state):
+                self._print(line)
 
     def refresh(self) -> None:
         if self.output.is_terminal and self._live != self._shown_live:
@@ -149,13 +155,11 @@ class _LinePrinter(_Printer):
             self._print(line)
             self._last_step_line = monotonic()
 
-    def _keep_last_step(self, event: Event) -> None:
-        if self._state.last_step is None or event.step != self._state.last_step.step:
-            self._live = ""
-
     def _print(self, text: str) -> None:
         if self.output.is_terminal:
-            self.output.write(f"\r\x1b[K{text}\n")
+            width = shutil.get_terminal_size().columns - 1
+            folded = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
+            self.output.write(f"\r\x1b[K{folded}\n")
             self._shown_live = ""
         else:
             self.output.write(text + "\n")

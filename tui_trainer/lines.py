@@ -44,7 +44,8 @@ def event_line(event: Event, state: RunState) -> str | None:
             return step_line(event, state)
         case EvalDone():
             note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
-            return f"step {event.step}: held-out loss {event.loss:.4f}{note}, {format_seconds(event.seconds)}"
+            training = "" if state.loss_smoothed is None else f", training loss {state.loss_smoothed:.4f}"
+            return f"step {event.step}: held-out loss {event.loss:.4f}{note}{training}, {format_seconds(event.seconds)}"
         case EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
@@ -75,7 +76,7 @@ def step_line(event: StepDone, state: RunState) -> str:
     """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  12 % data  ETA 32.0 s`."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_count(state.tokens_per_second or event.tokens_per_second)
-    eta = f"  ETA {format_seconds(state.eta_seconds)}" if state.eta_seconds is not None else ""
+    eta = f"  ETA {format_seconds(state.eta_seconds)}" if state.eta_seconds else ""
     return (
         f"step {event.step}/{state.total_steps}  loss {loss:.4f}  lr {event.lr:.1e}  grad {event.grad_norm:.2f}  "
         f"{rate} tokens/s{eta}"

@@ -66,7 +66,7 @@ class Case:
 CASES = (
     Case(name="4 x 128, accumulation 4", hidden_size=256, layers=4, heads=4, rows=4, row_tokens=128,
          accumulation=4, steps=40),
-    Case(name="2 x 64, 38 M weights", hidden_size=512, layers=12, heads=8, rows=2, row_tokens=64, steps=40),
+    Case(name="2 x 64, 38 M weights", hidden_size=512, layers=12, heads=8, rows=2, row_tokens=64, steps=30),
     Case(name="16 x 128, the quickstart", hidden_size=128, layers=4, heads=4, rows=16, row_tokens=128, steps=100),
     Case(name="8 x 512, 2 key/value heads", hidden_size=256, layers=3, heads=8, key_value_heads=2, rows=8,
          row_tokens=512, steps=24),

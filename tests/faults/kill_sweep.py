@@ -79,16 +79,22 @@ def watch_rust_writers(watch: Watch) -> None:
     save_file, save_pretrained = checkpoint.save_file, PreTrainedTokenizerFast.save_pretrained
 
     def watched_save_file(tensors: Any, path: Path, *args: Any, **kwargs: Any) -> None:
-        def torn() -> None:
-            save_file(tensors, path, *args, **kwargs)
-            os.truncate(path, path.stat().st_size // 2)
+        # As strace shows it: safetensors creates a temporary file beside and renames it.
+        temporary = path.with_name(".tmpKilled")
 
-        watch.count("create", path, torn=torn)
+        def torn() -> None:
+            save_file(tensors, temporary, *args, **kwargs)
+            os.truncate(temporary, temporary.stat().st_size // 2)
+
+        watch.count("create", f"{temporary} of {path.name}")
+        watch.count("os.rename", f"{temporary} to {path.name}", torn=torn)
         save_file(tensors, path, *args, **kwargs)
 
     def watched_save_pretrained(self: Any, folder: Path, *args: Any, **kwargs: Any) -> Any:
-        watch.count("create", f"{folder}/tokenizer.json", torn=lambda: None)
-        return save_pretrained(self, folder, *args, **kwargs)
+        result = save_pretrained(self, folder, *args, **kwargs)
+        path = Path(folder) / "tokenizer.json"
+        watch.count("create", path, torn=path.unlink)
+        return result
 
     checkpoint.save_file = watched_save_file  # type: ignore[assignment]
     PreTrainedTokenizerFast.save_pretrained = watched_save_pretrained  # type: ignore[method-assign]
