@@ -30,6 +30,7 @@ from tui_trainer.runs.state import RunState
 MEMORY_TOLERANCE, TIME_TOLERANCE = 0.20, 0.25
 FIRST_STEPS, FIRST_SHARE = 10, 0.05
 TEXT_CHARACTERS = 400_000
+EVALUATION_BATCHES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class Case:
             "training.per_device_train_batch_size": self.rows,
             "training.effective_batch_size": self.rows * self.accumulation,
             "training.max_steps": self.steps,
+            "evaluation.max_eval_rows": EVALUATION_BATCHES * self.rows,
         }
 
 
