@@ -178,11 +178,11 @@ CONFIG_CASES = [
 
 DATA_CASES = [
     Case("no data", ("no data is named", "set data.path"), toml="[data]\nmax_length = 16\n"),
-    Case("data is missing", ("'nowhere.txt'", "check the path"), sets=("data.path=nowhere.txt",)),
-    Case("glob without files", ("'*.csv'", "nothing was found", "supported are"), sets=("data.path=*.csv",)),
+    Case("data is missing", ("/nowhere.txt'", "check the path"), sets=("data.path=nowhere.txt",)),
+    Case("glob without files", ("/*.csv'", "nothing was found", "supported are"), sets=("data.path=*.csv",)),
     Case("data is a FIFO", ("pipe", "not a regular file", "data.path"), sets=("data.path=pipe",)),
     Case("data cannot be read", ("mem", "cannot be read"), sets=("data.path=/proc/self/mem",)),
-    Case("folder without files", ("'folder'", "nothing was found", "supported are"), sets=("data.path=folder",)),
+    Case("folder without files", ("/folder'", "nothing was found", "supported are"), sets=("data.path=folder",)),
     Case(
         "unknown sample",
         ("'python-referenc'", "did you mean sample:python-reference?"),

@@ -51,7 +51,7 @@ class _TrainByDefault(TyperGroup):
 
     def _refuse_misspelt_command(self, word: str) -> None:
         near = get_close_matches(word, self.commands, n=1)
-        if near and not Path(word).exists():
+        if near and not word.startswith("-") and not Path(word).exists():
             raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
 
 
@@ -130,7 +130,7 @@ def resume(run: RunReference = "last", as_json: AsJson = False) -> None:
 
     folder = find_run(run)
     if summarise(folder).status == "finished":
-        print(f"{folder.name} is finished; its model is in {folder.model}")
+        tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
     raise typer.Exit(headless.follow(open_again(folder), as_json=as_json))
 
@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
         tell(f"{error.format_message().rstrip('.')}; `tui-trainer --help` lists commands and options")
         return EXIT_BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
-        tell("interrupted before anything was started")
+        tell("interrupted")
         return EXIT_FAILED
     except BrokenPipeError:
         silence_output()

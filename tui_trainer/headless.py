@@ -48,12 +48,18 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         while thread.alive:
             thread.join(_POLL_SECONDS)
             signals.pass_on(run)
+            _tell_failing_journal(run, printer)
             _show_new(reader, state, printer)
         _show_new(reader, state, printer)
     outcome = thread.outcome
     assert outcome is not None, "a run that ended has an outcome"
     printer.end(run, state, outcome)
     return outcome.exit_code
+
+
+def _tell_failing_journal(run: OpenRun, printer: _Printer) -> None:
+    if reason := run.journal.failing:
+        printer.note_once(f"the journal cannot be written ({reason}): training goes on, but is not shown here")
 
 
 def _show_new(reader: JournalReader, state: RunState, printer: _Printer) -> None:
@@ -86,6 +92,7 @@ class _Printer:
 
     def __init__(self) -> None:
         self.output = Output()
+        self._noted: set[str] = set()
 
     def show(self, event: Event) -> None:
         raise NotImplementedError
@@ -95,6 +102,12 @@ class _Printer:
 
     def note(self, text: str) -> None:
         """A word of this program itself, not of the run."""
+
+    def note_once(self, text: str) -> None:
+        """The same word is not said again and again."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.note(text)
 
     def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
         for problem in outcome.problems:
@@ -173,7 +186,6 @@ class _Signals:
         self._first_interrupt: float | None = None
         self._stop_wanted = False
         self._stop_asked = False
-        self._trouble = ""
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> _Signals:
@@ -193,15 +205,10 @@ class _Signals:
         try:
             controls.request(run.folder.control, "stop")
         except FolderError as error:
-            self._say_once(f"{error}; it is tried again; Ctrl+C once more leaves at once")
+            self._printer.note_once(f"{error}; it is tried again; Ctrl+C once more leaves at once")
         else:
             self._stop_asked = True
             self._printer.note("stopping after this step, and saving; Ctrl+C once more leaves at once")
-
-    def _say_once(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._printer.note(trouble)
-        self._trouble = trouble
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = True

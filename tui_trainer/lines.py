@@ -13,8 +13,10 @@ from tui_trainer.runs.events import (
     EvalDone,
     Event,
     PhaseChanged,
+    PlanMade,
     Progress,
     RunProblem,
+    RunStarted,
     StepDone,
     TextSampled,
 )
@@ -33,8 +35,12 @@ _PHASES = {
 def event_line(event: Event, state: RunState) -> str | None:
     """One line for an event that people want to read; None for the rest."""
     match event:
+        case RunStarted(resumed_from_step=int(step)):
+            return f"goes on from step {step}" if step else "starts again: there was no checkpoint yet"
         case DataPrepared():
             return _data_line(event)
+        case PlanMade():
+            return _plan_made_line(event)
         case BaselinesMeasured():
             losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
             return f"to beat: held-out loss of n-gram models of this text: {losses} nats a {event.unit}"
@@ -62,6 +68,16 @@ def event_line(event: Event, state: RunState) -> str | None:
     return None
 
 
+def _plan_made_line(event: PlanMade) -> str:
+    cut = f"{event.gradient_accumulation_steps} x {event.per_device_train_batch_size}"
+    rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if event.gradient_accumulation_steps > 1 else "")
+    return (
+        f"plan: {event.total_steps} steps of {rows}, {event.steps_per_epoch} in an epoch; "
+        f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
+        f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
+    )
+
+
 def _data_line(event: DataPrepared) -> str:
     how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
     held_out = f"{event.eval_rows} held out ({event.eval_documents} documents)" if event.eval_rows else "none held out"
@@ -73,7 +89,7 @@ def _data_line(event: DataPrepared) -> str:
 
 
 def step_line(event: StepDone, state: RunState) -> str:
-    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  12 % data  ETA 32.0 s`."""
+    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_count(state.tokens_per_second or event.tokens_per_second)
     eta = f"  ETA {format_seconds(state.eta_seconds)}" if state.eta_seconds else ""
@@ -92,19 +108,17 @@ def progress_line(event: Progress) -> str:
 
 
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
-    """What is about to happen, in three lines."""
-    steps, batch = plan.total_steps, plan.effective_batch_size
-    sure = "" if plan.train_rows.exact else " (estimated before the data is prepared)"
+    """What is about to happen; the exact plan follows once the data is prepared."""
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    return [
-        f"run {name} in {folder}",
-        f"{profiles}; {plan.cpu_name}, {plan.threads.value} threads",
-        f"plan: {steps.value} steps of {batch.value} rows, {format_count(plan.parameters.value)} parameters, "
-        f"memory about {format_bytes(plan.memory_bytes.value)}, disk {format_bytes(plan.disk_bytes.value)}, "
-        f"time about {format_seconds(plan.duration_seconds.value)}{sure}",
-    ]
+    lines = [f"run {name} in {folder}", f"{profiles}; {plan.cpu_name}, {plan.threads.value} threads"]
+    if not plan.train_rows.exact:
+        lines.append(
+            f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
+            f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
+        )
+    return lines
 
 
 def end_lines(state: RunState, name: str, folder: str) -> list[str]:
@@ -112,6 +126,8 @@ def end_lines(state: RunState, name: str, folder: str) -> list[str]:
     finished = state.finished
     if finished is None:
         return []
+    if finished.reason == "stopped" and not finished.step:
+        return [f"stopped before the first step; begin with: tui-trainer resume {name}"]
     if finished.reason == "stopped":
         return [f"stopped at step {finished.step} of {state.total_steps}; go on with: tui-trainer resume {name}"]
     how = "finished" if finished.reason == "done" else "stopped early: no more improvement"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, did_you_mean, load, value_of
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
@@ -54,8 +55,16 @@ def test_each_layer_wins_over_those_below_it_and_is_named():
 
 def test_the_last_of_two_assignments_counts_and_beats_a_shortcut():
     assert loaded(f"{STEPS}=4", f"{STEPS}=5").config.training.max_steps == 5
-    assert loaded("data.path=b.txt", shortcuts={"data.path": "a.txt"}).config.data.path == "b.txt"
-    assert loaded(shortcuts={"data.path": "a.txt"}).config.data.path == "a.txt"
+    assert loaded("data.path=/b.txt", shortcuts={"data.path": "/a.txt"}).config.data.path == "/b.txt"
+    assert loaded(shortcuts={"data.path": "/a.txt"}).config.data.path == "/a.txt"
+
+
+def test_paths_are_whole_so_that_a_run_can_be_resumed_from_another_folder(place):
+    config = loaded("data.path=d/*.txt", "output.runs_dir=out").config
+    assert config.data.path == f"{place}/d/*.txt"
+    assert config.output.runs_dir == f"{place}/out"
+    assert loaded("data.path=sample:python-reference").config.data.path == "sample:python-reference"
+    assert loaded("output.runs_dir=~nosuchuser/x").config.output.runs_dir.endswith("~nosuchuser/x")
 
 
 def test_a_recipe_on_the_command_line_replaces_that_of_the_file(place):
@@ -69,7 +78,7 @@ def test_without_a_file_there_is_the_quickstart_and_with_one_only_what_it_names(
     (place / "bare.toml").write_text("")
     assert loaded(file="").recipe.name == "quickstart"
     bare = loaded(file="bare.toml")
-    assert bare.recipe is None and bare.config == Config()
+    assert bare.recipe is None and bare.config == with_absolute_paths(Config())
     assert {bare.where(key) for key in all_settings()} == {"default"}
 
 
@@ -92,7 +101,7 @@ def test_the_wish_for_a_hardware_profile_comes_from_the_strongest_layer(layers, 
         ("output.name=123", "123"),
         ("output.name=true", "true"),
         ("output.name='with quotes'", "with quotes"),
-        ("data.path=a=b.txt", "a=b.txt"),
+        ("data.path=/a=b.txt", "/a=b.txt"),
         (" training.max_steps = 7 ", 7),
         ("training.max_steps=1_000", 1000),
         ("training.learning_rate=1e-4", 1e-4),

@@ -18,6 +18,7 @@ from tui_trainer.training.checkpoint_folder import (
     damage_of,
     newest_whole,
     rotate,
+    set_aside_after,
     steps_saved,
 )
 
@@ -128,3 +129,25 @@ def test_a_save_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
     named = len(order) - 1 - order[::-1].index("rename")
     assert order[:named].count("fsync") >= 3
     assert "fsync" in order[named:]
+
+
+def test_damaged_newer_checkpoints_do_not_make_rotation_remove_the_good_one(three):
+    for step in (10, 100):
+        (three / f"step-{step}" / "model.safetensors").write_bytes(b"")
+    assert newest_whole(three, lambda damage: None).step == 9
+    set_aside_after(three, 9)
+    make(three, 12)
+    rotate(three, keep=1)
+    assert newest_whole(three, lambda damage: pytest.fail(damage)).step == 12
+    assert sorted(path.name for path in three.iterdir()) == ["damaged-step-10", "damaged-step-100", "step-12"]
+
+
+def test_a_run_whose_two_newest_checkpoints_are_damaged_keeps_what_it_saves_next(tiny_run):
+    changes = {"checkpoint.save_steps": 2, "checkpoint.save_total_limit": 3}
+    folder, _ = tiny_run("damaged", changes)
+    assert steps_saved(folder.checkpoints) == [10, 8, 6]
+    for step in (10, 8):
+        (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert steps_saved(folder.checkpoints) == [10, 8, 6]
+    assert newest_whole(folder.checkpoints, lambda damage: pytest.fail(damage)).step == 10

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tui_trainer.config.fields import Setting, settings_of
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile, find_profile
 from tui_trainer.config.sections import Config
 from tui_trainer.config.toml_files import nest, parse_toml, read_toml
@@ -117,7 +118,13 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     config = _validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
     if problems or config is None:
         raise ConfigError(problems)
-    return LoadedConfig(config=config, layers=by_key, recipe=recipe, hardware_profile=hardware, hardware_reason=reason)
+    return LoadedConfig(
+        config=with_absolute_paths(config),
+        layers=by_key,
+        recipe=recipe,
+        hardware_profile=hardware,
+        hardware_reason=reason,
+    )
 
 
 def _user_layers(request: Request, problems: list[Problem]) -> list[Layer]:

@@ -116,18 +116,28 @@ class Rows:
         place = index - self._first_rows[batch]
         return self._values[batch][offsets[place] : offsets[place + 1]]
 
-    def stream(self, chosen: Sequence[int] | None = None) -> tuple[Tokens, NDArray[np.bool_]]:
-        """The tokens that the rows were cut from, each once, and which of them are labels of the `chosen` rows.
+    def first_tokens(self, limit: int) -> Tokens:
+        """The first tokens of the stream that the rows were cut from, about `limit` of them: int32 [N]."""
+        parts, count = [self.row(0)[:1]], 1
+        for index in range(len(self)):
+            if count >= limit:
+                break
+            parts.append(self.row(index)[1:])
+            count += len(parts[-1])
+        return np.concatenate(parts)
 
-        Shapes: int32 [N] and bool [N]. Consecutive rows overlap by one token; every token but the first is one label.
+    def stream(self, chosen: Sequence[int]) -> tuple[Tokens, NDArray[np.bool_]]:
+        """The tokens of the chosen rows one after another, and which of them are labels.
+
+        Shapes: int32 [N] and bool [N]. A row that follows the one before it in the file does not repeat the token that
+        they share, so all rows give the stream that they were cut from, in which every token but the first is a label.
         """
-        rows = [self.row(index) for index in range(len(self))]
-        tokens = np.concatenate([rows[0][:1], *(row[1:] for row in rows)])
-        is_label = np.zeros(len(tokens), dtype=np.bool_)
-        starts = np.concatenate([[1], 1 + np.cumsum(self.lengths - 1)])
-        for index in range(len(self)) if chosen is None else chosen:
-            is_label[starts[index] : starts[index + 1]] = True
-        return tokens, is_label
+        parts, labels = [], []
+        for place, index in enumerate(chosen):
+            row, follows = self.row(index), place > 0 and chosen[place - 1] == index - 1
+            parts.append(row[1:] if follows else row)
+            labels.append(np.arange(len(parts[-1])) >= (0 if follows else 1))
+        return np.concatenate(parts), np.concatenate(labels)
 
 
 def evenly_spaced(available: int, wanted: int) -> list[int]:

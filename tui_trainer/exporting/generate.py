@@ -39,24 +39,38 @@ class Writer:
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
 
-        A model reads at most as many tokens as it was trained on; of a longer prompt, the end counts.
+        A model reads at most as many tokens as it was trained on. Of a longer prompt the end counts, and when the text
+        has filled the window, writing goes on from its last half.
         """
-        ids = self._tokenizer(prompt)["input_ids"] or [self._tokenizer.eos_token_id]
-        room = max(1, self._tokenizer.model_max_length - sampling.max_new_tokens)
-        ids_BT = torch.tensor([ids[-room:]])
+        # An argument that was no UTF-8 has lone surrogates, which the tokenizer refuses.
+        text = prompt.encode("utf-8", "replace").decode("utf-8")
+        ids = self._tokenizer(text)["input_ids"] or [self._tokenizer.eos_token_id]
+        window = self._tokenizer.model_max_length
         torch.manual_seed(sampling.seed)
-        choice = (
-            {"do_sample": True, "temperature": sampling.temperature} if sampling.temperature else {"do_sample": False}
-        )
-        self._model.generate(
+        written, context = 0, ids[-(window - 1) :]
+        while written < sampling.max_new_tokens:
+            room = min(window - len(context), sampling.max_new_tokens - written)
+            new = self._write(context, room, sampling, show)
+            written += len(new)
+            if len(new) < room or new[-1] == self._tokenizer.eos_token_id:
+                break
+            context = (context + new)[-max(1, window // 2) :]
+        return max(0, len(ids) - (window - 1))
+
+    def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
+        choice: dict[str, Any] = {"do_sample": False}
+        if sampling.temperature:
+            choice = {"do_sample": True, "temperature": sampling.temperature}
+        ids_BT = torch.tensor([context])
+        output_BT = self._model.generate(
             ids_BT,
             attention_mask=torch.ones_like(ids_BT),
-            max_new_tokens=sampling.max_new_tokens,
+            max_new_tokens=new_tokens,
             pad_token_id=self._tokenizer.pad_token_id,
             streamer=_Pieces(self._tokenizer, show),
             **choice,
         )
-        return max(0, len(ids) - room)
+        return list(output_BT[0, len(context) :].tolist())
 
 
 class _Pieces(TextStreamer):

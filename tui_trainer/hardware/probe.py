@@ -34,9 +34,9 @@ def probe() -> Hardware:
 def disk_free_bytes(folder: Path) -> int | None:
     """Free bytes for this user where `folder` is, or will be."""
     folder = folder.absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
         return psutil.disk_usage(str(folder)).free
     except OSError:
         return None

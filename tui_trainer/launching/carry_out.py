@@ -15,16 +15,23 @@ from tui_trainer.errors import (
     Problem,
     RunError,
 )
+from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import prepare
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import PhaseChanged, Progress, RunFailed, RunFinished, RunProblem, RunStarted
-from tui_trainer.runs.folder import write_atomically
+from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.safe_text import one_line
-from tui_trainer.training.checkpoint_folder import CheckpointFolder, clear_leftovers, newest_whole
+from tui_trainer.training.checkpoint_folder import (
+    CheckpointFolder,
+    clear_leftovers,
+    newest_whole,
+    set_aside_after,
+    steps_saved,
+)
 from tui_trainer.training.job import Job, Reason
 
 _LOG_NAME = "error.txt"
@@ -45,18 +52,18 @@ class _StopRequested(Exception):
 
 def carry_out(run: OpenRun) -> Outcome:
     """Do a run from where it stands to its end. Raises nothing; gives the lock back."""
-    journal = JournalWriter(run.folder.journal)
+    journal = run.journal
     try:
         reason = _story(run, journal)
         return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
     except _StopRequested:
-        journal.append(RunFinished(reason="stopped", loss=None, eval_loss=None, seconds=0.0))
+        journal.append(RunFinished(step=_saved_step(run), reason="stopped", loss=None, eval_loss=None, seconds=0.0))
         return Outcome(exit_code=EXIT_STOPPED)
     except InputError as error:
-        journal.append(RunFailed(message=str(error)))
+        journal.append(RunFailed(step=_saved_step(run), message=str(error)))
         return Outcome(exit_code=EXIT_BAD_INPUT, problems=error.problems)
     except RunError as error:
-        journal.append(RunFailed(message=str(error)))
+        journal.append(RunFailed(step=_saved_step(run), message=str(error)))
         return Outcome(exit_code=EXIT_FAILED, failure=str(error))
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
         return _failed(run, journal, error)
@@ -66,12 +73,12 @@ def carry_out(run: OpenRun) -> Outcome:
 
 
 def _story(run: OpenRun, journal: JournalWriter) -> Reason:
-    clear_leftovers(run.folder.checkpoints)
-    checkpoint = newest_whole(run.folder.checkpoints, lambda damage: journal.append(_damaged(damage)))
+    checkpoint = _newest_checkpoint(run.folder, journal)
     step = checkpoint.step if checkpoint else 0
     journal.append(_started(run, checkpoint), PhaseChanged(phase="preparing", step=step))
     progress = _ProgressLines(journal, run.controls)
     if run.plan:
+        prepare.tell_changed_versions(run.plan, journal)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
     else:
         assert run.loaded is not None, "a run has a plan or a config"
@@ -98,13 +105,28 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
     if result.step_seconds is not None:
         keep_calibration(
             registry.state_folder(),
-            plan.cpu_name,
+            probe().cpu_name,
             plan.threads.value,
             plan.shape_key,
             step_seconds=result.step_seconds,
             flops=plan.step_flops,
         )
     return result.reason
+
+
+def _saved_step(run: OpenRun) -> int:
+    return max(steps_saved(run.folder.checkpoints), default=0)
+
+
+def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointFolder | None:
+    """What to go on from; leftovers of a kill are cleared, and damaged checkpoints lose their names."""
+    try:
+        clear_leftovers(folder.checkpoints)
+    except OSError as error:
+        journal.append(RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {error}"))
+    checkpoint = newest_whole(folder.checkpoints, lambda damage: journal.append(_damaged(damage)))
+    set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
+    return checkpoint
 
 
 def _started(run: OpenRun, checkpoint: CheckpointFolder | None) -> RunStarted:
@@ -123,8 +145,8 @@ def _started(run: OpenRun, checkpoint: CheckpointFolder | None) -> RunStarted:
 
 
 def _damaged(damage: str) -> RunProblem:
-    hint = "an older checkpoint is used"
-    return RunProblem(kind="checkpoint damaged", message=f"{damage}; this checkpoint is not used", hint=hint)
+    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
+    return RunProblem(kind="checkpoint damaged", message=damage, hint=hint)
 
 
 def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:
@@ -135,7 +157,7 @@ def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:
         log_path = str(log.relative_to(run.folder.root))
     except OSError:
         log_path = None
-    journal.append(RunFailed(message=message, log_path=log_path))
+    journal.append(RunFailed(step=_saved_step(run), message=message, log_path=log_path))
     return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. The traceback is in {log}")
 
 
@@ -151,6 +173,8 @@ class _ProgressLines:
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
-        """Raises _StopRequested; other requests make no sense before the first step."""
-        if any(request.action == "stop" for request in self._controls.wanted()):
+        """Raises _StopRequested; other requests wait for the first step."""
+        requests = self._controls.wanted()
+        if any(request.action == "stop" for request in requests):
             raise _StopRequested
+        self._controls.put_back(requests)

@@ -19,7 +19,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.rules import setting_problems
-from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade
+from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
@@ -60,7 +60,7 @@ def exact_plan(
     """Prepare the data, and write the plan that the run will follow. Raises InputError."""
     data = _prepare(loaded.config, journal, progress)
     facts = find_task(loaded.config.task.type).facts(data)
-    plan = planning.make(loaded, probe(), facts, data_fingerprint=data.fingerprint)
+    plan = planning.make(loaded, probe(), facts, data_key=data.folder.name, versions=versions())
     folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
     return plan, data
 
@@ -68,7 +68,7 @@ def exact_plan(
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
     """The data that a run began with. Raises DataError when it is no longer the same."""
     data = _prepare(plan.config, journal, progress)
-    if data.fingerprint != plan.data_fingerprint:
+    if data.folder.name != plan.data_key:
         hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
         raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
     return data
@@ -88,10 +88,22 @@ def read_plan(folder: RunFolder) -> Plan | None:
 def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> dict[str, float]:
     """Held-out loss of simple models on the very rows that evaluation reads."""
     chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
-    losses = find_task(plan.config.task.type).baselines(data, chosen)
-    if losses:
-        journal.append(BaselinesMeasured(losses=losses, eval_tokens=data.counts.eval_tokens, unit="token"))
-    return losses
+    measured = find_task(plan.config.task.type).baselines(data, chosen)
+    if measured is None:
+        return {}
+    journal.append(BaselinesMeasured(losses=measured.losses, eval_tokens=measured.eval_tokens, unit="token"))
+    return measured.losses
+
+
+def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
+    """A run that goes on with other libraries is told so: its curve may not continue to the bit."""
+    now = versions()
+    changed = [
+        f"{name} {old} is now {now.get(name, 'gone')}" for name, old in plan.versions.items() if now.get(name) != old
+    ]
+    if changed:
+        hint = "the run goes on, but not necessarily to the bit"
+        journal.append(RunProblem(kind="versions changed", message=", ".join(changed), hint=hint))
 
 
 def announce(plan: Plan, journal: JournalWriter) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig, Request, load
-from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import FolderError
 from tui_trainer.hardware.probe import probe
@@ -18,6 +18,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 
 
@@ -28,6 +29,7 @@ class OpenRun:
     folder: RunFolder
     lock: RunLock
     controls: Controls
+    journal: JournalWriter
     loaded: LoadedConfig | None
     plan: Plan | None
     is_new: bool
@@ -46,13 +48,25 @@ def open_new(loaded: LoadedConfig) -> OpenRun:
     runs_dir = Path(output.runs_dir)
     folder = RunFolder.create(runs_dir, output.name or free_name(runs_dir, loaded))
     lock = RunLock(folder.lock)
-    lock.acquire()
-    controls = Controls(folder.control)
-    from_anywhere = replace(loaded, config=with_absolute_paths(loaded.config))
-    folder.write_file(folder.config, to_toml(from_anywhere).encode())
+    try:
+        lock.acquire()
+        controls = Controls(folder.control)
+        folder.write_file(folder.config, to_toml(loaded).encode())
+        journal = JournalWriter(folder.journal)
+    except FolderError:
+        lock.release()
+        folder.discard()
+        raise
     remembered = registry.remember(folder.root) is None
     return OpenRun(
-        folder=folder, lock=lock, controls=controls, loaded=loaded, plan=None, is_new=True, remembered=remembered
+        folder=folder,
+        lock=lock,
+        controls=controls,
+        journal=journal,
+        loaded=loaded,
+        plan=None,
+        is_new=True,
+        remembered=remembered,
     )
 
 
@@ -65,12 +79,20 @@ def open_again(folder: RunFolder) -> OpenRun:
     try:
         plan = read_plan(folder)
         loaded = None if plan else load_config(Request(config_file=folder.config))
+        journal = JournalWriter(folder.journal)
     except BaseException:
         lock.release()
         raise
     remembered = registry.remember(folder.root) is None
     return OpenRun(
-        folder=folder, lock=lock, controls=controls, loaded=loaded, plan=plan, is_new=False, remembered=remembered
+        folder=folder,
+        lock=lock,
+        controls=controls,
+        journal=journal,
+        loaded=loaded,
+        plan=plan,
+        is_new=False,
+        remembered=remembered,
     )
 
 
@@ -80,7 +102,7 @@ def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
     start = re.sub(r"[^A-Za-z0-9._-]", "-", start).lstrip("._-")[:40] or "run"
     name = f"{start}-{datetime.now():%Y%m%d-%H%M%S}"
     for number in range(2, 1000):
-        if not (runs_dir / name).exists():
+        if not os.path.lexists(runs_dir / name):
             return name
         name = f"{name.rsplit('_', 1)[0]}_{number}"
     raise FolderError(f"{runs_dir} holds too many runs that began this second")

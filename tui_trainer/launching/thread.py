@@ -33,7 +33,7 @@ class RunThread:
 
     def _work(self) -> None:
         outcome = carry_out(self.run)
-        if self.run.is_new and outcome.problems:
+        if self.run.is_new and outcome.problems and not self.run.folder.plan.exists():
             discard(self.run)
         self.outcome = outcome
 

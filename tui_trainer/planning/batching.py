@@ -7,7 +7,7 @@ the last micro-batch may be smaller. Recipes state the effective batch; hardware
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import Problem
@@ -26,6 +26,7 @@ class BatchCut:
     accumulation: int
     effective_reason: str
     micro_reason: str
+    accumulation_reason: str
 
 
 def batch_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -52,10 +53,17 @@ def cut_batch(loaded: LoadedConfig, largest_fit: Callable[[int], int]) -> BatchC
     if isinstance(micro, int) and isinstance(accumulation, int) and micro_written and accumulation_written:
         return _cut(micro * accumulation, micro, "micro-batch x accumulation", f"from {loaded.where(MICRO)}")
     if isinstance(micro, int) and micro_written:
-        return _cut(effective, min(micro, effective), effective_reason, f"from {loaded.where(MICRO)}")
+        reason = f"from {loaded.where(MICRO)}"
+        if micro > effective:
+            reason += f", which says {micro}: no more than the effective batch"
+        return _cut(effective, min(micro, effective), effective_reason, reason)
     if isinstance(accumulation, int):
         reason = f"effective batch / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
-        return _cut(effective, -(-effective // min(accumulation, effective)), effective_reason, reason)
+        cut = _cut(effective, -(-effective // min(accumulation, effective)), effective_reason, reason)
+        if cut.accumulation == accumulation:
+            return cut
+        uneven = f"{cut.accumulation_reason}; {accumulation}, as asked for, would leave a part empty"
+        return replace(cut, accumulation_reason=uneven)
     limit = min(micro, effective) if isinstance(micro, int) else effective
     fits = largest_fit(limit)
     # Equal parts: 32 rows of which 20 fit are cut into 16 and 16, not into 20 and 12.
@@ -70,6 +78,7 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str) -
         accumulation=-(-effective // micro),
         effective_reason=effective_reason,
         micro_reason=micro_reason,
+        accumulation_reason=f"{effective} rows in parts of {micro}",
     )
 
 

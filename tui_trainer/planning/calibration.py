@@ -27,8 +27,8 @@ class Calibration:
 
 def read_calibration(state_folder: Path, cpu_name: str, threads: int, shape_key: str) -> Calibration:
     """What is known about this machine; a missing or damaged file means nothing is."""
-    machine = _read(state_folder).get(_machine_key(cpu_name, threads), {})
-    shapes = machine.get("step_seconds", {}) if isinstance(machine, dict) else {}
+    machine = _table(_read(state_folder), _machine_key(cpu_name, threads))
+    shapes = _table(machine, "step_seconds")
     return Calibration(
         step_seconds=_number(shapes.get(shape_key)), flops_per_second=_number(machine.get("flops_per_second"))
     )
@@ -39,12 +39,12 @@ def keep_calibration(
 ) -> None:
     """Remember the seconds of a step of `flops` operations. A folder that cannot be written is no error."""
     everything = _read(state_folder)
-    machine = everything.setdefault(_machine_key(cpu_name, threads), {})
-    shapes = machine.setdefault("step_seconds", {})
+    key = _machine_key(cpu_name, threads)
+    shapes = _table(_table(everything, key), "step_seconds")
     shapes.pop(shape_key, None)
     shapes[shape_key] = step_seconds
-    machine["step_seconds"] = dict(list(shapes.items())[-_KEEP_SHAPES:])
-    machine["flops_per_second"] = flops / step_seconds
+    newest = dict(list(shapes.items())[-_KEEP_SHAPES:])
+    everything[key] = {"step_seconds": newest, "flops_per_second": flops / step_seconds}
     try:
         state_folder.mkdir(parents=True, exist_ok=True)
         write_atomically(state_folder / _FILE, json.dumps(everything, indent=1).encode())
@@ -61,6 +61,11 @@ def _read(state_folder: Path) -> dict[str, Any]:
         found = json.loads((state_folder / _FILE).read_bytes())
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _table(values: dict[str, Any], key: str) -> dict[str, Any]:
+    found = values.get(key)
     return found if isinstance(found, dict) else {}
 
 

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
@@ -25,9 +24,8 @@ from tui_trainer.planning.calibration import read_calibration
 from tui_trainer.planning.disk import checkpoint_bytes, run_bytes
 from tui_trainer.planning.duration import EVALUATION_SHARE, step_time
 from tui_trainer.planning.model_shape import ModelShape
-from tui_trainer.planning.rules import disk_problems, machine_problems, shape_problems
+from tui_trainer.planning.rules import disk_problems, machine_problems, setting_problems
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
 T = TypeVar("T")
@@ -57,7 +55,8 @@ class Plan(BaseModel):
     hardware_profile: str
     cpu_name: str
     device: str
-    data_fingerprint: str
+    data_key: str
+    versions: dict[str, str]
     threads: Planned[int]
     vocabulary: Planned[int]
     parameters: Planned[int]
@@ -85,22 +84,27 @@ class Plan(BaseModel):
 
 
 def make(
-    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, *, data_fingerprint: str = "", check_disk: bool = True
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    facts: DataFacts,
+    *,
+    data_key: str = "",
+    versions: dict[str, str] | None = None,
+    check_disk: bool = True,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
-    `data_fingerprint` names the prepared data that `facts` were counted on; empty while they are estimates.
+    `data_key` names the prepared data that `facts` were counted on; empty while they are estimates. `versions` are
+    those of the libraries that the run begins with.
     """
     config = loaded.config
-    find_task(config.task.type)
-    problems = shape_problems(loaded)
-    if problems:
+    if problems := setting_problems(loaded):
         raise ConfigError(problems)
     shape = ModelShape.of(config.model.scratch, facts.vocabulary)
     cut = cut_batch(loaded, lambda limit: _largest_fit(shape, config, hardware, limit))
     if isinstance(cut, Problem):
         raise ConfigError(cut)
-    plan = _assemble(loaded, hardware, facts, shape, cut, data_fingerprint)
+    plan = _assemble(loaded, hardware, facts, shape, cut, data_key, versions or {})
     problems = machine_problems(loaded, hardware, plan.memory_bytes.value)
     if check_disk:
         free = disk_free_bytes(Path(config.output.runs_dir))
@@ -111,7 +115,13 @@ def make(
 
 
 def _assemble(
-    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, shape: ModelShape, cut: BatchCut, data_fingerprint: str
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    facts: DataFacts,
+    shape: ModelShape,
+    cut: BatchCut,
+    data_key: str,
+    versions: dict[str, str],
 ) -> Plan:
     config = loaded.config
     steps = _Steps(loaded, facts, cut)
@@ -126,30 +136,35 @@ def _assemble(
     threads = _threads(hardware)
     time_of = _Times(config, hardware, facts, shape, cut, steps, threads.value)
     saved = checkpoint_bytes(shape.parameters)
-    disk, disk_reason = run_bytes(shape.parameters, config.checkpoint.save_total_limit, steps.saves, steps.total.value)
+    disk, disk_reason = run_bytes(
+        shape.parameters,
+        save_total_limit=config.checkpoint.save_total_limit,
+        saves=steps.saves,
+        keeps_best=config.evaluation.early_stopping_patience > 0,
+        total_steps=steps.total.value,
+    )
     exact = facts.exact
     return Plan(
-        config=with_absolute_paths(config),
+        config=config,
         recipe=loaded.recipe.name if loaded.recipe else "",
         hardware_profile=loaded.hardware_profile.name if loaded.hardware_profile else "",
         cpu_name=hardware.cpu_name,
         device="cpu",
-        data_fingerprint=data_fingerprint,
+        data_key=data_key,
+        versions=versions,
         threads=threads,
         vocabulary=Planned(value=facts.vocabulary, exact=exact, reason=facts.reason),
         parameters=Planned(value=shape.parameters, exact=exact, reason="counted from the shape in [model.scratch]"),
         train_rows=Planned(value=facts.rows, exact=exact, reason=facts.reason),
         eval_rows=Planned(value=steps.eval_rows, exact=exact, reason=steps.eval_rows_reason),
         train_tokens=Planned(value=facts.tokens, exact=exact, reason=facts.reason),
-        effective_batch_size=Planned(value=cut.effective, exact=True, reason=cut.effective_reason),
+        effective_batch_size=Planned(value=cut.effective, exact=True, reason=_effective_reason(cut, facts)),
         per_device_train_batch_size=Planned(value=cut.micro, exact=True, reason=cut.micro_reason),
-        gradient_accumulation_steps=Planned(
-            value=cut.accumulation, exact=True, reason=f"{cut.effective} rows in parts of {cut.micro}"
-        ),
+        gradient_accumulation_steps=Planned(value=cut.accumulation, exact=True, reason=cut.accumulation_reason),
         per_device_eval_batch_size=Planned(value=eval_batch, exact=True, reason=eval_reason),
         steps_per_epoch=steps.per_epoch,
         total_steps=steps.total,
-        warmup_steps=steps.cadence("warmup_steps", config.training.warmup_steps),
+        warmup_steps=steps.warmup(config.training.lr_scheduler_type, config.training.warmup_steps),
         eval_every_steps=steps.cadence("eval_steps", config.evaluation.eval_steps),
         save_every_steps=steps.cadence("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.cadence("sample_steps", config.logging.sample_steps),
@@ -182,7 +197,8 @@ class _Steps:
                 reason=f"training.max_steps from {loaded.where('training.max_steps')}",
             )
         else:
-            total = max(1, math.ceil(training.num_train_epochs * per_epoch))
+            # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
+            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
             reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
             self.total = Planned(value=total, exact=facts.exact, reason=reason)
         limit = evaluation.max_eval_rows
@@ -191,6 +207,14 @@ class _Steps:
         self.eval_rows_reason = "evaluation.max_eval_rows, evenly spaced" if cut_down else facts.reason
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
         self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
+        if evaluation.early_stopping_patience:
+            self.saves += self.evaluations
+
+    def warmup(self, scheduler: str, setting: float) -> Planned[int]:
+        if scheduler == "constant":
+            return Planned(value=0, exact=True, reason="this schedule has none; constant_with_warmup has")
+        planned = self.cadence("warmup_steps", setting)
+        return planned if planned.value else Planned(value=0, exact=True, reason="the peak learning rate at once")
 
     def cadence(self, name: str, setting: float) -> Planned[int]:
         total = self.total
@@ -219,7 +243,7 @@ class _Times:
         flops_per_token = shape.training_flops_per_token(row_tokens)
         step_tokens = min(cut.effective, facts.rows) * row_tokens
         self.step_flops = flops_per_token * step_tokens
-        self.shape_key = shape_key(shape, cut.micro, cut.effective, row_tokens)
+        self.shape_key = shape_key(shape, cut.micro, min(cut.effective, facts.rows), row_tokens)
         calibration = read_calibration(state_folder(), hardware.cpu_name, threads, self.shape_key)
         self.step = step_time(self.step_flops, shape.hidden_size, calibration)
         evaluation = self.step.seconds / step_tokens * steps.eval_rows * row_tokens * EVALUATION_SHARE
@@ -254,6 +278,12 @@ def _largest_fit(shape: ModelShape, config: Config, hardware: Hardware, limit: i
         )
         low, high = (middle, high) if memory.total_bytes(parts) <= budget else (low, middle - 1)
     return low
+
+
+def _effective_reason(cut: BatchCut, facts: DataFacts) -> str:
+    if facts.rows >= cut.effective:
+        return cut.effective_reason
+    return f"{cut.effective_reason}; the data has only {facts.rows} rows, so every step has all of them"
 
 
 def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[int, str]:

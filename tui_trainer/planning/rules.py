@@ -10,6 +10,8 @@ from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
 DISK_MARGIN = 1.05
+# Where transformers' polynomial schedule ends.
+POLYNOMIAL_END_RATE = 1e-7
 
 
 def shape_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -38,6 +40,10 @@ def setting_problems(loaded: LoadedConfig) -> list[Problem]:
     if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
+    training = config.training
+    if training.lr_scheduler_type == "polynomial" and training.learning_rate <= POLYNOMIAL_END_RATE:
+        message = f"is {training.learning_rate:g}, but the polynomial schedule goes down to {POLYNOMIAL_END_RATE:g}"
+        problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
 
 

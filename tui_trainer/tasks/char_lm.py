@@ -17,11 +17,14 @@ from tui_trainer.data.collate import Batch, collate
 from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, prepare_characters
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
-from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.tasks.contract import Baselines, DataFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# N-gram models count on so much text at the most: their tables take about 80 bytes a token.
+_BASELINE_TOKENS = 3_000_000
 
 
 class CharLm:
@@ -79,16 +82,19 @@ class CharLm:
             reason="counted in the prepared data",
         )
 
-    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> dict[str, float]:
+    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         from tui_trainer.data.ngram import ngram_losses
-        from tui_trainer.data.rows import Rows
+        from tui_trainer.data.rows import Rows, evenly_spaced
 
         if data.eval_path is None:
-            return {}
-        train_ids, _ = Rows(data.train_path).stream()
-        eval_ids, is_label = Rows(data.eval_path).stream(eval_rows)
+            return None
+        train_ids = Rows(data.train_path).first_tokens(_BASELINE_TOKENS)
+        held_out = Rows(data.eval_path)
+        few = max(1, _BASELINE_TOKENS // data.max_length)
+        eval_ids, is_label = held_out.stream([eval_rows[place] for place in evenly_spaced(len(eval_rows), few)])
         losses = ngram_losses(train_ids, eval_ids, is_label, vocabulary=data.counts.vocabulary)
-        return {f"order {order}": loss for order, loss in losses.items()}
+        named = {f"order {order}": loss for order, loss in losses.items()}
+        return Baselines(losses=named, eval_tokens=int(is_label.sum()))
 
     def load_tokenizer(self, data: PreparedData) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast

@@ -34,6 +34,14 @@ class DataFacts:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baselines:
+    """Held-out loss of simple models in nats per token, by name, over `eval_tokens` labels."""
+
+    losses: dict[str, float]
+    eval_tokens: int
+
+
 class Task(Protocol):
     """One way to learn. `loss` returns a sum, not a mean: `training/step.py` divides once, over the whole batch."""
 
@@ -49,8 +57,8 @@ class Task(Protocol):
     def facts(self, data: PreparedData) -> DataFacts:
         """How much data there is, exactly."""
 
-    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> dict[str, float]:
-        """Held-out loss (nats per token) of simple models on the rows that evaluation reads; may be empty."""
+    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
 
     def load_tokenizer(self, data: PreparedData) -> PreTrainedTokenizerBase:
         """The tokenizer that the final model is saved with."""

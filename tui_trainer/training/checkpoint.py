@@ -43,11 +43,20 @@ def save_checkpoint(
         save_file(random_tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
         model.config.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        _save_tokenizer(tokenizer, folder)
         return checkpoint_folder.commit(folder, position.step)
     except BaseException:
         checkpoint_folder.abandon(folder)
         raise
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # the tokenizers library raises nothing narrower when a disk is full
+        raise OSError(f"the tokenizer cannot be written: {error}") from error
 
 
 def load_checkpoint(checkpoint: CheckpointFolder, model: PreTrainedModel, optimiser: Optimizer) -> Position:

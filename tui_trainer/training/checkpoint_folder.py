@@ -83,6 +83,18 @@ def clear_leftovers(checkpoints: Path) -> None:
                 shutil.rmtree(path)
 
 
+def set_aside_after(checkpoints: Path, step: int) -> None:
+    """Take the names of checkpoints after `step` away, which are damaged: rotation must not count them as newer ones.
+
+    Their files stay, as `damaged-step-N`; an older one of that name makes room.
+    """
+    for newer in [found for found in steps_saved(checkpoints) if found > step]:
+        target = checkpoints / f"damaged-step-{newer}"
+        if target.exists():
+            shutil.rmtree(target)
+        (checkpoints / f"step-{newer}").rename(target)
+
+
 def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
     """Remove the oldest by step number, never by date, until `keep` (at least 1) are left beside the spared ones."""
     spared = set(spare)

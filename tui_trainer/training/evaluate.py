@@ -30,9 +30,12 @@ def evaluate(
     model: nn.Module,
     loss_sum: LossSum,
     batches: Iterable[MicroBatch],
-    on_rows: Callable[[int], None] = lambda rows: None,
-) -> Evaluation:
-    """Measure without touching weights, gradients or random state. `on_rows` is told how many rows were read so far."""
+    go_on: Callable[[int], bool] = lambda rows: True,
+) -> Evaluation | None:
+    """Measure without touching weights, gradients or random state.
+
+    `go_on` is told how many rows were read so far; when it says no, the evaluation is given up and there is no result.
+    """
     started, rows, tokens = perf_counter(), 0, 0
     total = torch.zeros((), dtype=torch.float64)
     model.eval()
@@ -42,7 +45,8 @@ def evaluate(
                 total += loss_sum(batch.input_ids, batch.labels).double()
                 tokens += batch.label_tokens
                 rows += len(batch.input_ids)
-                on_rows(rows)
+                if not go_on(rows):
+                    return None
     finally:
         model.train()
     return Evaluation(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started)

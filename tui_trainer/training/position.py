@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+import math
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.training.step import StepReport
+
+_RECENT_STEPS = 50
 
 
 @dataclass(slots=True)
@@ -25,9 +28,12 @@ class Position:
     best_step: int = 0
     evaluations_without_improvement: int = 0
     stopped_early: bool = False
+    recent: list[tuple[float, int]] = field(default_factory=list)
+    """Loss sum and tokens of the last steps."""
 
     def count(self, report: StepReport, loss_sum: float) -> None:
         """Add one finished step to the sums of its epoch."""
+        self.recent = [*self.recent[1 - _RECENT_STEPS :], (loss_sum, report.tokens)]
         self.training_seconds += report.step_seconds
         self.epoch_loss_sum += loss_sum
         self.epoch_tokens += report.tokens
@@ -37,10 +43,17 @@ class Position:
     def start_epoch(self) -> None:
         self.epoch_loss_sum, self.epoch_tokens, self.epoch_samples, self.epoch_seconds = 0.0, 0, 0, 0.0
 
+    @property
+    def recent_loss(self) -> float | None:
+        """Mean training loss of the last steps, in nats per token; None before the first."""
+        tokens = sum(count for _, count in self.recent)
+        return sum(loss_sum for loss_sum, _ in self.recent) / tokens if tokens else None
+
     def judge(self, eval_loss: float, *, threshold: float) -> bool:
-        """Take in a scheduled evaluation; whether it is the best so far."""
+        """Take in a scheduled evaluation; whether it is the best so far. One that is not finite never is."""
         self.evaluated_step, self.eval_loss = self.step, eval_loss
-        if self.best_eval_loss is None or eval_loss < self.best_eval_loss - threshold:
+        best = self.best_eval_loss
+        if math.isfinite(eval_loss) and (best is None or eval_loss < best - threshold):
             self.best_eval_loss, self.best_step = eval_loss, self.step
             self.evaluations_without_improvement = 0
             return True
@@ -55,4 +68,4 @@ class Position:
         """Raises CheckpointError when a field is missing or unknown."""
         if set(values) != {field.name for field in fields(cls)}:
             raise CheckpointError("the position in the checkpoint was written by another version")
-        return cls(**values)
+        return cls(**{**values, "recent": [tuple(pair) for pair in values["recent"]]})

@@ -28,14 +28,7 @@ class Recorder:
         self._steps_per_epoch = steps_per_epoch
         self._group = group
         self._waiting: list[tuple[int, StepReport]] = []
-        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
         self._recent_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
-
-    @property
-    def recent_loss(self) -> float | None:
-        """Mean loss of the last steps that were written, in nats per token; None before the first."""
-        tokens = sum(count for _, count in self._recent)
-        return sum(loss_sum for loss_sum, _ in self._recent) / tokens if tokens else None
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -59,7 +52,6 @@ class Recorder:
         for (step, report), loss_sum, grad_norm in zip(self._waiting, loss_sums, grad_norms, strict=True):
             events.append(self._event(step, report, loss_sum, grad_norm, peak))
             self._position.count(report, loss_sum)
-            self._recent.append((loss_sum, report.tokens))
             self._recent_seconds.append(report.step_seconds)
             if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
                 bad_step = step

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from transformers.utils import logging as transformers_logging
 
+from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
@@ -28,6 +29,8 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     desk = Desk(controls, session, journal)
 
     journal.append(PhaseChanged(phase="training", step=session.position.step))
+    # A stop may have cut an evaluation short, and the checkpoint of that step was saved without it.
+    session.evaluate_if_due()
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
         if session.position.stopped_early or desk.wants_stop():
             break
@@ -42,16 +45,18 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
         session.finished_step(step, report)
         if due(step, session.batches.steps_per_epoch):
             session.finish_epoch()
-        if due(step, plan.eval_every_steps.value) or step == plan.total_steps.value:
-            session.evaluate(scheduled=True)
+        session.evaluate_if_due()
         if due(step, plan.sample_every_steps.value):
             session.sample()
         if due(step, plan.save_every_steps.value) or step == plan.total_steps.value:
             session.save("scheduled")
 
     reason = _reason(session)
-    session.save("end" if reason != "stopped" else "stopped")
-    if reason != "stopped":
+    saved = session.save(reason)
+    if reason == "stopped":
+        if not saved:
+            raise RunError(f"stopped at step {session.position.step}, which could not be saved; see the problem before")
+    else:
         journal.append(PhaseChanged(phase="saving", step=session.position.step))
         session.write_final_model()
     journal.append(_finished(reason, session, job.folder))
@@ -61,7 +66,8 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
 def _reason(session: Session) -> Reason:
     if session.position.stopped_early:
         return "early stopping"
-    return "done" if session.position.step >= session.plan.total_steps.value else "stopped"
+    at_the_end = session.position.step >= session.plan.total_steps.value
+    return "done" if at_the_end and not session.evaluation_is_due else "stopped"
 
 
 def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:
@@ -69,7 +75,7 @@ def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinishe
     return RunFinished(
         step=position.step,
         reason=reason,
-        loss=session.recent_loss,
+        loss=position.recent_loss,
         eval_loss=position.eval_loss,
         seconds=round(position.training_seconds, 3),
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),

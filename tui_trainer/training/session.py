@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter
@@ -11,6 +12,7 @@ from safetensors import SafetensorError
 
 from tui_trainer.data.rows import Rows, evenly_spaced
 from tui_trainer.errors import RunError
+from tui_trainer.planning.cadence import due
 from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
@@ -64,19 +66,15 @@ class Session:
         self.position = Position()
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.model, self.optimiser)
+        self.is_interrupted: Callable[[], bool] = lambda: False
         self._saved_step = self.position.step
-        self._failed_saves = 0
+        self._failed_steps: set[int] = set()
         self._recorder = Recorder(
             journal,
             self.position,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=plan.config.logging.logging_steps,
         )
-
-    @property
-    def recent_loss(self) -> float | None:
-        """Mean training loss of the last steps of this process, in nats per token."""
-        return self._recorder.recent_loss
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -107,16 +105,34 @@ class Session:
         )
         position.start_epoch()
 
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the plan has an evaluation after this step that was not made yet."""
+        step, plan = self.position.step, self.plan
+        planned = due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
+        return self._eval_rows is not None and planned and step not in (0, self.position.evaluated_step)
+
+    def evaluate_if_due(self) -> None:
+        if self.evaluation_is_due:
+            self.evaluate(scheduled=True)
+
     def evaluate(self, *, scheduled: bool) -> None:
-        """Measure the held-out loss. Only a scheduled evaluation counts for early stopping."""
-        if self._eval_rows is None:
-            return
+        """Measure the held-out loss. Only a scheduled evaluation counts for early stopping. A stop gives it up."""
         self.flush()
+        if self._eval_rows is None:
+            message = "there is no held-out text to evaluate on"
+            self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
+            return
         batch = self.plan.per_device_eval_batch_size.value
         batches = micro_batches(self._eval_rows, self._eval_chosen, self._collate, batch)
         result = evaluate(self.model, self.loss_sum, batches, self._evaluation_progress())
-        evaluation = self.plan.config.evaluation
-        best = scheduled and self.position.judge(result.loss, threshold=evaluation.early_stopping_threshold)
+        if result is None:
+            return
+        evaluation, position = self.plan.config.evaluation, self.position
+        before = (position.best_eval_loss, position.best_step)
+        best = scheduled and position.judge(result.loss, threshold=evaluation.early_stopping_threshold)
+        if not math.isfinite(result.loss):
+            self._problem("not finite", "the held-out loss is not finite", "lower training.learning_rate in a new run")
         self._journal.append(
             EvalDone(
                 step=self.position.step,
@@ -128,14 +144,14 @@ class Session:
                 best=best,
             )
         )
-        if scheduled and evaluation.early_stopping_patience:
-            self._stop_early_or_keep_best(best, evaluation.early_stopping_patience)
-
-    def _stop_early_or_keep_best(self, best: bool, patience: int) -> None:
-        if best:
-            self.save("best")
-        elif self.position.evaluations_without_improvement >= patience:
-            self.position.stopped_early = True
+        if not scheduled or not evaluation.early_stopping_patience:
+            return
+        if best and not self.save("best"):
+            # What is not on the disk cannot be gone back to.
+            position.best_eval_loss, position.best_step = before
+        at_the_end = position.step >= self.plan.total_steps.value
+        if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
+            position.stopped_early = True
 
     def sample(self) -> None:
         """Let the model continue a few words of held-out text."""
@@ -149,14 +165,16 @@ class Session:
         prompt = str(self.tokenizer.decode(prompt_ids, skip_special_tokens=True))
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text))
 
-    def save(self, reason: str) -> None:
-        """Write a checkpoint of this step unless there is one. Raises RunError after three failures in a row.
+    def save(self, reason: str) -> bool:
+        """Write a checkpoint of this step unless there is one; whether it is there now.
+
+        Raises RunError after three failures in a row.
 
         The journal is made durable first, so that a resumed curve has no gap.
         """
         self.flush()
         if self.position.step == self._saved_step:
-            return
+            return True
         self._journal.sync()
         started = perf_counter()
         try:
@@ -165,11 +183,9 @@ class Session:
             )
         except (OSError, SafetensorError) as error:
             self._save_failed(error)
-            return
-        self._saved_step, self._failed_saves = self.position.step, 0
-        limit = self.plan.config.checkpoint.save_total_limit
-        spare = [self.position.best_step] if self.plan.config.evaluation.early_stopping_patience else []
-        checkpoint_folder.rotate(self.job.folder.checkpoints, limit, spare)
+            return False
+        self._saved_step = self.position.step
+        self._failed_steps.clear()
         self._journal.append(
             CheckpointSaved(
                 step=saved.step,
@@ -179,32 +195,56 @@ class Session:
                 reason=reason,
             )
         )
+        self._rotate()
+        return True
+
+    def _rotate(self) -> None:
+        limit = self.plan.config.checkpoint.save_total_limit
+        spare = [self.position.best_step] if self.plan.config.evaluation.early_stopping_patience else []
+        try:
+            checkpoint_folder.rotate(self.job.folder.checkpoints, limit, spare)
+        except OSError as error:
+            self._problem("rotation failed", f"an old checkpoint could not be removed: {error}", "it takes space")
 
     def _save_failed(self, error: Exception) -> None:
-        self._failed_saves += 1
+        self._failed_steps.add(self.position.step)
         message = f"the checkpoint of step {self.position.step} could not be written: {error}"
-        if self._failed_saves >= _FAILED_SAVES_IN_A_ROW:
+        if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
             raise RunError(f"{message}. This was the third failure in a row")
-        hint = "training goes on; the last good checkpoint stands"
-        self._journal.append(RunProblem(step=self.position.step, kind="save failed", message=message, hint=hint))
+        self._problem("save failed", message, "the checkpoint before it stands")
+
+    def _problem(self, kind: str, message: str, hint: str) -> None:
+        self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
         """The last weights, or with early stopping the best, go to `model/` with a card."""
         folder, position = self.job.folder, self.position
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
-            checkpoint.load_weights(folder.checkpoints / f"step-{position.best_step}", self.model)
+            self._go_back_to_best()
         facts = CardFacts(
             data_description=self.job.data.source,
-            train_loss=self.recent_loss,
+            train_loss=position.recent_loss,
             baselines=self.job.baselines,
             versions=self.job.versions,
         )
         write_final_model(folder.model, self.model, self.tokenizer, self.plan, position, facts)
 
-    def _evaluation_progress(self) -> Callable[[int], None]:
+    def _go_back_to_best(self) -> None:
+        """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
+        position = self.position
+        best = self.job.folder.checkpoints / f"step-{position.best_step}"
+        if damage := checkpoint_folder.damage_of(best, position.best_step):
+            self._problem(
+                "checkpoint damaged", f"{best.name}: {damage}", "the final model has the last weights instead"
+            )
+            position.best_eval_loss, position.best_step = position.eval_loss, position.step
+        else:
+            checkpoint.load_weights(best, self.model)
+
+    def _evaluation_progress(self) -> Callable[[int], bool]:
         last = monotonic()
 
-        def on_rows(rows: int) -> None:
+        def go_on(rows: int) -> bool:
             nonlocal last
             if monotonic() - last >= _PROGRESS_SECONDS:
                 last = monotonic()
@@ -212,5 +252,6 @@ class Session:
                 self._journal.append(
                     Progress(step=self.position.step, what="evaluating", done=rows, total=total, unit="rows")
                 )
+            return not self.is_interrupted()
 
-        return on_rows
+        return go_on

@@ -58,7 +58,7 @@ def take_step(
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
-    A gradient that is not finite changes no weight: the fused optimiser skips the update on the device.
+    A loss or gradient that is not finite changes no weight: the fused optimiser skips the update on the device.
     """
     started = perf_counter()
     window = fetch()
@@ -75,7 +75,7 @@ def take_step(
     assert total is not None, "an effective batch has at least one row"
     accumulated = perf_counter()
     grad_norm = _clip(parameters, max_grad_norm)
-    _update(optimiser, grad_norm, lr)
+    _update(optimiser, torch.isfinite(grad_norm) & torch.isfinite(total), lr)
     return StepReport(
         loss_sum=total,
         grad_norm=grad_norm,
@@ -97,11 +97,11 @@ def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
     return torch.nn.utils.get_total_norm(gradients)
 
 
-def _update(optimiser: Optimizer, grad_norm: Tensor, lr: float) -> None:
+def _update(optimiser: Optimizer, is_finite: Tensor, lr: float) -> None:
     for group in optimiser.param_groups:
         group["lr"] = lr
     # Fused optimisers read these two names (torch.amp uses the same door): no waiting, and no poisoned weights.
     optimiser.grad_scale = None  # type: ignore[attr-defined]
-    optimiser.found_inf = (~torch.isfinite(grad_norm)).float()  # type: ignore[attr-defined]
+    optimiser.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)

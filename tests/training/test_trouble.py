@@ -1,0 +1,192 @@
+"""Disks that fill, files that cannot be removed, evaluations that are cut short: nothing good is lost."""
+
+import math
+from importlib.metadata import version
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training.checkpoint_folder import steps_saved
+from tui_trainer.training.position import Position
+from tui_trainer.training.session import Session
+
+PATIENT = {"training.max_steps": 12, "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 5}
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+@pytest.fixture
+def saves_fail_at(monkeypatch):
+    """`saves_fail_at.add(3)`: the disk is full when step 3 is saved."""
+    steps: set[int] = set()
+    save = checkpoint.save_checkpoint
+
+    def failing(folder, model, tokenizer, optimiser, position):
+        if position.step in steps:
+            raise OSError(28, "No space left on device")
+        return save(folder, model, tokenizer, optimiser, position)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", failing)
+    return steps
+
+
+def test_the_best_is_only_what_is_on_the_disk(tiny_run, saves_fail_at):
+    whole, _ = tiny_run("whole", PATIENT)
+    best = min(of_kind(whole, EvalDone), key=lambda event: event.loss).step
+    saves_fail_at.add(best)
+    folder, outcome = tiny_run("failing", PATIENT)
+    assert outcome.exit_code == EXIT_DONE
+    assert "No space left" in of_kind(folder, RunProblem)[0].message
+    assert (folder.model / "model.safetensors").is_file()
+
+
+def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_run, monkeypatch):
+    losses = iter([1.0, *[2.0] * 10])
+    judge = Position.judge
+    monkeypatch.setattr(Position, "judge", lambda self, loss, threshold: judge(self, next(losses), threshold=threshold))
+    write = Session.write_final_model
+
+    def damage_first(self):
+        (self.job.folder.checkpoints / "step-2" / "model.safetensors").write_bytes(b"flipped")
+        write(self)
+
+    monkeypatch.setattr(Session, "write_final_model", damage_first)
+    folder, outcome = tiny_run("damaged", PATIENT | {"training.max_steps": 8})
+    assert outcome.exit_code == EXIT_DONE
+    assert "step-2" in of_kind(folder, RunProblem)[0].message
+    final, last = (AutoModelForCausalLM.from_pretrained(path) for path in (folder.model, folder.checkpoints / "step-8"))
+    assert all(torch.equal(a, b) for a, b in zip(final.parameters(), last.parameters(), strict=True))
+
+
+def test_a_stop_that_cannot_save_does_not_say_that_it_did(tiny_run, saves_fail_at, monkeypatch):
+    saves_fail_at.add(5)
+    finished = Session.finished_step
+
+    def stop_at_five(self, step, report):
+        finished(self, step, report)
+        if step == 5:
+            controls.request(self.job.folder.control, "stop")
+
+    monkeypatch.setattr(Session, "finished_step", stop_at_five)
+    folder, outcome = tiny_run("full", {"checkpoint.save_steps": 3})
+    assert outcome.exit_code == EXIT_FAILED
+    assert "step 5" in outcome.failure
+    assert steps_saved(folder.checkpoints) == [3]
+    assert fold(read_all(folder.journal)).status == "failed"
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(tiny_run, monkeypatch):
+    def busy(path):
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(checkpoint_folder, "remove", busy)
+    folder, outcome = tiny_run("busy", {"checkpoint.save_steps": 3, "checkpoint.save_total_limit": 1})
+    assert outcome.exit_code == EXIT_DONE
+    assert "busy" in of_kind(folder, RunProblem)[0].message
+    assert steps_saved(folder.checkpoints) == [10, 9, 6, 3]
+
+
+def test_a_tokenizer_that_cannot_be_written_is_a_failed_save_and_no_more(tiny_run, monkeypatch):
+    save, failures = PreTrainedTokenizerFast.save_pretrained, []
+
+    def failing(self, *args, **kwargs):
+        if not failures:
+            failures.append(1)
+            raise Exception("No space left on device (os error 28)")
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", failing)
+    folder, outcome = tiny_run("full", {"checkpoint.save_steps": 3})
+    assert outcome.exit_code == EXIT_DONE
+    assert "No space left" in of_kind(folder, RunProblem)[0].message
+    assert steps_saved(folder.checkpoints) == [10, 9]
+
+
+def test_a_stop_cuts_an_evaluation_short_and_the_resumed_run_makes_it_up(tiny_run, monkeypatch):
+    changes = {"evaluation.eval_steps": 4, "evaluation.per_device_eval_batch_size": 1, "checkpoint.save_steps": 4}
+    whole, _ = tiny_run("whole", changes)
+    evaluate = Session.evaluate
+
+    def stop_first(self, *, scheduled):
+        if self.position.step == 4:
+            controls.request(self.job.folder.control, "stop")
+        evaluate(self, scheduled=scheduled)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "evaluate", stop_first)
+        folder, outcome = tiny_run("stopped", changes)
+    assert outcome.exit_code == EXIT_STOPPED
+    assert of_kind(folder, EvalDone) == []
+    assert of_kind(folder, RunFinished)[0].step == 4
+
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    wanted = [(event.step, event.loss_sum, event.best) for event in of_kind(whole, EvalDone)]
+    assert [event[0] for event in wanted] == [4, 8, 10]
+    assert [(event.step, event.loss_sum, event.best) for event in of_kind(folder, EvalDone)] == wanted
+
+
+def test_asking_for_an_evaluation_without_held_out_text_says_so(tiny_run, monkeypatch):
+    finished = Session.finished_step
+
+    def ask_at_three(self, step, report):
+        finished(self, step, report)
+        if step == 3:
+            controls.request(self.job.folder.control, "evaluate")
+
+    monkeypatch.setattr(Session, "finished_step", ask_at_three)
+    folder, outcome = tiny_run("none", {"data.eval_fraction": 0, "evaluation.eval_steps": 2})
+    assert outcome.exit_code == EXIT_DONE
+    assert [problem.kind for problem in of_kind(folder, RunProblem)] == ["nothing to evaluate"]
+
+
+def test_requests_made_while_the_data_is_prepared_wait_for_the_first_step(tiny_run):
+    folder, outcome = tiny_run("early", before=lambda run: controls.request(run.folder.control, "save"))
+    assert outcome.exit_code == EXIT_DONE
+    assert steps_saved(folder.checkpoints) == [10]
+    assert "ControlApplied" in folder.journal.read_text()
+
+
+def test_a_run_on_a_relative_glob_is_resumed(tiny_run, tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "texts" / f"{name}.txt").write_text(f"{name} is a letter, and not a number at all.\n" * 20)
+    folder, _ = tiny_run("glob", {"data.path": "texts/*.txt"})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+
+
+def test_what_a_resume_at_the_end_reports_is_what_the_run_learnt(tiny_run):
+    folder, _ = tiny_run("whole")
+    before = of_kind(folder, RunFinished)[0]
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    after = of_kind(folder, RunFinished)[1]
+    assert (after.loss, after.eval_loss, after.step) == (before.loss, before.eval_loss, before.step)
+    assert after.loss is not None
+    assert of_kind(folder, RunStarted)[1].resumed_from_step == 10
+
+
+def test_other_libraries_on_resume_are_told(tiny_run, monkeypatch):
+    folder, _ = tiny_run("old")
+    folder.plan.write_text(folder.plan.read_text().replace(f'"torch": "{version("torch")}"', '"torch": "2.9.0"'))
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert f"torch 2.9.0 is now {version('torch')}" in of_kind(folder, RunProblem)[0].message
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best():
+    position = Position(step=2)
+    assert not position.judge(math.nan, threshold=0.0)
+    position.step = 4
+    assert position.judge(3.0, threshold=0.0)
+    assert (position.best_eval_loss, position.best_step) == (3.0, 4)
