@@ -1,0 +1,122 @@
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs.controls import ACTIONS, Controls, request
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "control.json"
+
+
+def actions(requests):
+    return [one.action for one in requests]
+
+
+def test_each_request_arrives_once_and_in_order(path):
+    controls = Controls(path)
+    assert controls.wanted() == []
+    ids = [request(path, action) for action in ACTIONS]
+    assert ids == [1, 2, 3, 4, 5]
+    assert actions(controls.wanted()) == list(ACTIONS)
+    assert controls.wanted() == []
+    request(path, "save")
+    assert [(one.id, one.action) for one in controls.wanted()] == [(6, "save")]
+    assert controls.wanted() == []
+
+
+def test_what_was_asked_of_an_earlier_start_is_left_out(path):
+    request(path, "stop")
+    controls = Controls(path)
+    request(path, "save")
+    assert actions(controls.wanted()) == ["save"]
+
+
+def test_what_is_put_back_comes_once_more_and_first(path):
+    controls = Controls(path)
+    request(path, "pause")
+    controls.put_back(controls.wanted())
+    request(path, "save")
+    assert actions(controls.wanted()) == ["pause", "save"]
+    assert controls.wanted() == []
+
+
+def test_requests_from_several_threads_are_all_kept(path):
+    controls = Controls(path)
+    with ThreadPoolExecutor(4) as pool:
+        ids = list(pool.map(lambda _: request(path, "save"), range(40)))
+    assert sorted(ids) == list(range(1, 41))
+    assert [one.id for one in controls.wanted()] == list(range(1, 41))
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(path):
+    controls = Controls(path)
+    request(path, "save")
+    os.utime(path, ns=(0, 0))
+    size_bytes = path.stat().st_size
+    assert actions(controls.wanted()) == ["save"]
+    content = json.loads(path.read_text())
+    content["requests"][0] |= {"id": 2, "action": "stop"}
+    path.rename(path.with_name("kept"))  # its inode is not free for the next file
+    path.write_text(json.dumps(content))
+    os.utime(path, ns=(0, 0))
+    assert path.stat().st_size == size_bytes
+    assert actions(controls.wanted()) == ["stop"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"\x00" * 9, b'{"requests": [', b"[]", b"3", b"\xff", b'{"requests": 3}', b'{"requests": [3, null, []]}',
+     b'{"requests": [{"id": "1", "action": "stop", "at": ""}, {"id": 1, "action": "explode", "at": ""}]}',
+     b'{"requests": [{"id": 1, "action": ["stop"], "at": ""}, {"id": true, "action": "stop", "at": ""}]}',
+     b"[" * 100_000],
+    ids=lambda garbage: repr(garbage[:40]),
+)  # fmt: skip
+def test_garbage_is_no_request_and_is_replaced_by_the_next_one(path, garbage):
+    controls = Controls(path)
+    request(path, "save")
+    assert len(controls.wanted()) == 1
+    path.write_bytes(garbage)
+    assert controls.wanted() == []
+    request(path, "stop")
+    assert actions(controls.wanted()) == ["stop"]
+
+
+def test_the_file_keeps_the_last_hundred_and_ids_go_on(path):
+    for _ in range(103):
+        last = request(path, "evaluate")
+    kept = json.loads(path.read_text())["requests"]
+    assert last == 103
+    assert [one["id"] for one in kept] == list(range(4, 104))
+
+
+def test_a_folder_or_link_or_pipe_in_its_place_is_no_request(tmp_path):
+    names = ("real", "link", "folder", "pipe")
+    waiting = {name: Controls(tmp_path / name) for name in names}
+    (tmp_path / "real").write_text('{"requests": [{"id": 1, "action": "stop", "at": ""}]}')
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    assert {name: actions(waiting[name].wanted()) for name in names} == {
+        "real": ["stop"], "link": [], "folder": [], "pipe": []
+    }  # fmt: skip
+
+
+def test_the_file_is_private_and_nothing_lies_beside_it(path):
+    before = os.umask(0)
+    try:
+        request(path, "save")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_request_that_cannot_be_written_says_so(tmp_path):
+    with pytest.raises(FolderError, match="cannot ask for save: No such file"):
+        request(tmp_path / "gone" / "control.json", "save")

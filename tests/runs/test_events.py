@@ -1,0 +1,125 @@
+import json
+import math
+import struct
+
+import pytest
+
+from tui_trainer.runs import events as e
+
+HOSTILE = '\x1b]52;c;eA==\x07 line\r\nbreak\u2028\x00 "quote" \ud800 lone \x7f\x9b {"event": "RunFinished"} é 😀'
+AT = "2026-11-20T13:45:00.123Z"
+NUMBERS = (0.1 + 0.2, 1e-323, 1.7976931348623157e308, -0.0, math.nan, math.inf, -math.inf)
+ONE_OF_EACH = [
+    e.RunStarted(at=AT, name=HOSTILE, task="chat", device="cpu", pid=7, total_steps=9, versions={HOSTILE: "2.9"}),
+    e.RunStarted(name="x", task="t", device="cuda:0", pid=7, total_steps=9, resumed_from_step=4, step=4),
+    e.PhaseChanged(phase="paused", step=3),
+    e.Progress(what="tokenising", done=3.5, total=None, unit="rows"),
+    e.DataPrepared(from_cache=True, rows=1, eval_rows=2, tokens=3, eval_tokens=4, documents=5, eval_documents=6,
+                   vocabulary=7, seconds=0.25, notes=["2 rows dropped", HOSTILE]),
+    e.PlanMade(total_steps=9, steps_per_epoch=3, effective_batch_size=8, per_device_train_batch_size=4,
+               gradient_accumulation_steps=2, parameters=10**6, memory_bytes=2**30, disk_bytes=2**31,
+               duration_seconds=61.5),
+    e.BaselinesMeasured(losses={"order 1": 2.4, "order 2": math.inf}, eval_tokens=10, unit="character"),
+    e.EvalDone(step=5, loss_sum=10.5, tokens=4, loss=2.625, seconds=1.5, scheduled=True, best=False),
+    e.EpochDone(epoch=1, mean_loss=math.nan, seconds=3.0, samples_per_second=2.0, tokens_per_second=5.0),
+    e.CheckpointSaved(step=5, path="checkpoints/step-5", bytes=2**40, seconds=0.5, reason="schedule"),
+    e.TextSampled(prompt=HOSTILE, text="NaN"),
+    e.RunProblem(kind="checkpoint damaged", message=HOSTILE, hint="none"),
+    e.ControlApplied(action="save", request_id=3),
+    e.RunFinished(reason="done", loss=None, eval_loss=-math.inf, seconds=10.0, model_path="model"),
+    e.RunFailed(message=HOSTILE, log_path=None),
+    e.Unknown(at=AT, step=3, kind="GaugesRead", data={"gpu": [1, {"share": 0.5}], "seed": 2**60}),
+]  # fmt: skip
+
+
+def step_done(number: float = 0.5, step: int = 1) -> e.StepDone:
+    return e.StepDone(
+        step=step, epoch=number, loss_sum=number, tokens=100, samples=4, lr=number, grad_norm=number,
+        step_seconds=number, data_seconds=number, forward_seconds=number, backward_seconds=number,
+        optimiser_seconds=number, tokens_per_second=number, samples_per_second=number, peak_memory_bytes=10,
+    )  # fmt: skip
+
+
+def bits(event: e.Event) -> list[object]:
+    """Comparable to the bit: NaN equals NaN and -0.0 is not 0.0."""
+    values = [getattr(event, name) for name in event.__dataclass_fields__]
+    return [struct.pack("d", value) if isinstance(value, float) else repr(value) for value in values]
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_an_event_comes_back_from_its_line_as_it_was(event):
+    back = e.from_line(e.to_line(event))
+    assert type(back) is type(event)
+    assert bits(back) == bits(event)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_come_back_to_the_bit_on_the_first_and_on_later_lines(number):
+    event = step_done(number)
+    for _ in range(2):
+        assert bits(e.from_line(e.to_line(event).encode())) == bits(event)
+
+
+def test_every_kind_is_among_those_that_were_tried():
+    assert {type(event) for event in ONE_OF_EACH} | {e.StepDone} == {*e.KINDS.values(), e.Unknown}
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_a_line_is_printable_ascii_and_strict_json_with_the_kind_first(event):
+    line = e.to_line(event)
+    assert line.isascii()
+    assert line.isprintable()
+    data = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert list(data)[:3] == ["event", "at", "step"]
+
+
+def test_a_problem_has_its_short_name_in_the_journal():
+    assert json.loads(e.to_line(e.RunProblem(kind="stall", message="slow")))["event"] == "Problem"
+
+
+def test_fields_of_a_later_version_are_left_out():
+    data = json.loads(e.to_line(step_done(step=8))) | {"energy_joules": 3.5, "colour": "red"}
+    assert bits(e.from_line(json.dumps(data))) == bits(e.StepDone(**_fields(data)))
+
+
+def _fields(data):
+    return {key: value for key, value in data.items() if key in e.StepDone.__dataclass_fields__}
+
+
+GOOD = json.loads(e.to_line(step_done()))
+GARBAGE = [
+    b"", b"null", b"[]", b"{}", b"\x00\x00", b"\xff\xfe", b'{"event": 3}', b'{"event": ["StepDone"]}',
+    b"[" * 100_000, b'{"event": "PhaseChanged", "phase": 3}', b'{"event": "PhaseChanged"}',
+    b'{"event": "Progress", "what": "x", "done": NaN}', b'{"event": "Later", "step": "soon"}',
+    e.to_line(step_done()).encode() + b"}", e.to_line(step_done()).encode() * 2,
+    *[json.dumps(GOOD | change).encode() for change in (
+        {"step": "1"}, {"step": True}, {"step": 1.0}, {"tokens": 10**18}, {"lr": 10**400}, {"lr": "fast"}, {"lr": None},
+        {"lr": True}, {"lr": [1.0]}, {"peak_memory_bytes": None},
+    )],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", GARBAGE, ids=lambda line: repr(line[-30:]))
+def test_garbage_is_refused_with_a_value_error(line):
+    e.from_line(e.to_line(step_done()))
+    with pytest.raises(ValueError):
+        e.from_line(line)
+
+
+def test_a_text_of_megabytes_still_gives_a_line_that_readers_take():
+    event = e.TextSampled(prompt="p", text="😀" * 1_000_000)
+    line = e.to_line(event)
+    assert len(line) < e.LINE_LIMIT_BYTES
+    assert e.from_line(line).text.startswith("😀😀")
+
+
+def test_the_loss_of_a_step_without_tokens_is_not_a_number():
+    assert step_done(50.0).loss == 0.5
+    nothing = json.dumps(GOOD | {"tokens": 0})
+    assert math.isnan(e.from_line(nothing).loss)
+
+
+def test_the_time_is_utc_with_milliseconds():
+    assert len(e.utc_now()) == len(AT)
+    assert e.utc_now().endswith("Z")
+    assert e.utc_now()[10] == "T"

@@ -1,0 +1,213 @@
+import os
+import resource
+import stat
+from contextlib import contextmanager
+
+import pytest
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs.events import PhaseChanged, TextSampled, to_line
+from tui_trainer.runs.journal import JournalReader, JournalWriter, read_all
+
+
+def phases(count, start=0):
+    return [PhaseChanged(phase=f"phase {number}", step=number) for number in range(start, start + count)]
+
+
+def names(events):
+    return [event.phase for event in events]
+
+
+@contextmanager
+def files_no_larger_than(size_bytes):
+    """Writes beyond that size come back short, then fail with EFBIG, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_journal_cut_at_any_byte_of_its_last_lines_loses_only_the_torn_one(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    lines = [to_line(event).encode() + b"\n" for event in phases(5)]
+    whole = b"".join(lines)
+    cuts = range(len(lines[0] + lines[1]), len(whole) + 1)
+    assert len(cuts) > 200
+    for cut in cuts:
+        path.write_bytes(whole[:cut])
+        complete = whole[:cut].count(b"\n")
+        reader = JournalReader(path)
+        assert names(reader.read_new()) == names(phases(complete))
+        with JournalWriter(path) as writer:
+            writer.append(PhaseChanged(phase="after"))
+        # A line that lacks nothing but its line break is completed by the writer.
+        survivors = complete + (whole[cut : cut + 1] == b"\n")
+        assert names(read_all(path)) == [*names(phases(survivors)), "after"]
+        assert names(reader.read_new())[-1] == "after"
+
+
+def test_a_torn_last_line_is_waited_for(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    line = to_line(phases(1)[0]).encode() + b"\n"
+    reader = JournalReader(path)
+    assert reader.read_new() == []
+    for size in range(len(line)):
+        path.write_bytes(line[:size])
+        assert reader.read_new() == []
+    path.write_bytes(line)
+    assert names(reader.read_new()) == ["phase 0"]
+    assert reader.read_new() == []
+    assert reader.skipped == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 50, b"\xff\xfe\x80", b"not json", b'{"event": "Step', b"x" * 1_200_000, b"[" * 50_000, b"\r"],
+    ids=["NULs", "bad UTF-8", "words", "half a line", "a megabyte", "deep", "carriage return"],
+)
+def test_garbage_between_lines_is_skipped_and_counted(tmp_path, garbage):
+    path = tmp_path / "journal.jsonl"
+    first, second = (to_line(event).encode() + b"\n" for event in phases(2))
+    path.write_bytes(first + garbage + b"\n" + second)
+    reader = JournalReader(path)
+    assert names(reader.read_new()) == ["phase 0", "phase 1"]
+    assert reader.skipped == 1
+
+
+def test_an_endless_line_is_let_go_and_counted_once(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    reader = JournalReader(path)
+    with path.open("ab") as file:
+        for _ in range(6):
+            file.write(b"y" * 700_000)
+            file.flush()
+            assert reader.read_new() == []
+        file.write(b"y\n" + to_line(phases(1)[0]).encode() + b"\n")
+    assert names(reader.read_new()) == ["phase 0"]
+    assert reader.skipped == 1
+
+
+def test_a_valid_line_beyond_the_limit_is_skipped_wherever_chunks_end(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    long = to_line(phases(1)[0]).encode()[:-1] + b" " * 1_000_000 + b"}\n"
+    path.write_bytes((long + to_line(phases(1)[0]).encode() + b"\n") * 9)
+    reader = JournalReader(path)
+    assert names(reader.read_new()) == ["phase 0"] * 9
+    assert reader.skipped == 9
+
+
+def test_lines_across_chunk_borders_are_all_read(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    text = "z" * 9_000
+    with JournalWriter(path) as writer:
+        writer.append(*[TextSampled(step=step, prompt="", text=text) for step in range(1_000)])
+    assert path.stat().st_size > 8 * 2**20
+    assert [event.step for event in read_all(path)] == list(range(1_000))
+
+
+def test_all_lines_of_one_call_reach_readers_together_and_in_order(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    reader = JournalReader(path)
+    with JournalWriter(path) as writer:
+        writer.append(*phases(3))
+        assert names(reader.read_new()) == names(phases(3))
+        writer.append(*phases(2, start=3))
+        assert names(reader.read_new()) == names(phases(2, start=3))
+        writer.sync()
+        assert writer.failing is None
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 40, 100, 333])
+def test_a_full_disk_keeps_the_lines_and_they_arrive_whole_when_there_is_room(tmp_path, room_bytes):
+    path = tmp_path / "journal.jsonl"
+    writer = JournalWriter(path)
+    writer.append(*phases(1))
+    with files_no_larger_than(path.stat().st_size + room_bytes):
+        writer.append(*phases(3, start=1))
+        writer.append(*phases(1, start=4))
+        failing = writer.failing
+    assert failing == "File too large"
+    writer.append(*phases(1, start=5))
+    assert writer.failing is None
+    writer.close()
+    reader = JournalReader(path)
+    assert names(reader.read_new()) == names(phases(6))
+    assert reader.skipped == 0
+
+
+@pytest.mark.parametrize("room_bytes", [0, 40])
+def test_the_memory_for_lines_is_bounded_and_the_oldest_go_first(tmp_path, room_bytes):
+    path = tmp_path / "journal.jsonl"
+    line_bytes = len(to_line(phases(1, start=10)[0])) + 1
+    writer = JournalWriter(path, pending_limit_bytes=5 * line_bytes)
+    with files_no_larger_than(room_bytes):
+        for event in phases(30, start=10):
+            writer.append(event)
+    writer.close()
+    reader = JournalReader(path)
+    got = names(reader.read_new())
+    begun = ["phase 10"] if room_bytes else []
+    assert got == begun + names(phases(len(got) - len(begun), start=40 - len(got) + len(begun)))
+    assert 3 <= len(got) <= 6
+    assert writer.dropped_lines == 30 - len(got)
+    assert reader.skipped == 0
+
+
+def test_a_torn_line_is_closed_even_when_the_disk_is_full_at_the_start(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(to_line(phases(1)[0]).encode() + b'\n{"event": "Ph')
+    with files_no_larger_than(path.stat().st_size):
+        writer = JournalWriter(path, pending_limit_bytes=10)
+        assert writer.failing
+        writer.append(*phases(1, start=1))
+    writer.append(*phases(1, start=2))
+    writer.close()
+    assert names(read_all(path)) == ["phase 0", "phase 2"]
+
+
+def test_a_closed_journal_takes_no_more_and_raises_nothing(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    writer = JournalWriter(path)
+    writer.close()
+    writer.append(*phases(1))
+    writer.sync()
+    writer.close()
+    assert writer.failing
+    assert read_all(path) == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
+def test_a_journal_is_private_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        JournalWriter(tmp_path / "journal.jsonl").close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "journal.jsonl").stat().st_mode) == 0o600
+
+
+def test_a_planted_link_or_pipe_is_not_written_to(tmp_path):
+    target = tmp_path / "secret"
+    target.write_text("keep")
+    (tmp_path / "link").symlink_to(target)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(FolderError):
+            JournalWriter(tmp_path / name)
+        assert read_all(tmp_path / name) == []
+    assert target.read_text() == "keep"
+
+
+def test_a_journal_that_was_made_anew_is_read_from_its_start(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    reader = JournalReader(path)
+    with JournalWriter(path) as writer:
+        writer.append(*phases(4))
+    assert len(reader.read_new()) == 4
+    path.rename(tmp_path / "old")
+    assert reader.read_new() == []
+    with JournalWriter(path) as writer:
+        writer.append(*phases(5))
+    assert names(reader.read_new()) == names(phases(5))

@@ -1,0 +1,135 @@
+import fcntl
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.lock import RunLock, folder_lock, owner
+
+HOLD = """
+import sys
+from pathlib import Path
+from tui_trainer.runs.lock import RunLock
+RunLock(Path(sys.argv[1])).acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.lock"
+
+
+def named(path, **changes):
+    """A lock file that names this test's parent process, with changes."""
+    parent = psutil.Process(os.getppid())
+    content = {"host": socket.gethostname(), "pid": parent.pid, "process_started": parent.create_time()}
+    path.write_text(json.dumps(content | {"at": utc_now()} | changes))
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_the_run_free(path):
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(FolderError, match=f"in use by process {child.pid} on this host since 20"):
+            RunLock(path).acquire()
+        held_by = owner(path)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet reaped by its parent
+        assert owner(path) is None
+        with RunLock(path):
+            assert owner(path).pid == os.getpid()
+    assert held_by.pid == child.pid
+
+
+def test_the_lock_is_private_and_its_file_is_emptied_on_release(path):
+    before = os.umask(0)
+    try:
+        with RunLock(path):
+            assert json.loads(path.read_text())["pid"] == os.getpid()
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b""
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert owner(path) is None
+    with RunLock(path):
+        pass
+
+
+def test_a_run_is_not_started_twice_in_one_process(path):
+    with RunLock(path):
+        with pytest.raises(FolderError, match="in use by process"):
+            RunLock(path).acquire()
+        assert owner(path) is not None
+
+
+def test_a_live_owner_is_respected_where_flock_does_nothing(path):
+    named(path)
+    with pytest.raises(FolderError, match=f"in use by process {os.getppid()}"):
+        RunLock(path).acquire()
+    assert owner(path).pid == os.getppid()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pid": 2**22 + 1}, {"process_started": 1.0}, {"pid": 0}, {"pid": 10**30}, {"pid": "x"}, {"process_started": {}}],
+    ids=str,
+)
+def test_a_dead_owner_a_reused_pid_and_nonsense_are_succeeded(path, changes):
+    named(path, **changes)
+    assert owner(path) is None
+    with RunLock(path):
+        assert owner(path).pid == os.getpid()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x00", b"{", b"[]", b"null", b"\xff"])
+def test_garbage_in_the_file_is_succeeded(path, content):
+    path.write_bytes(content)
+    assert owner(path) is None
+    with RunLock(path):
+        assert owner(path).pid == os.getpid()
+
+
+def test_an_owner_on_another_host_is_respected_and_the_way_out_is_named(path):
+    named(path, host="gpu-\x1b[7", pid=2**22 + 1)
+    with pytest.raises(FolderError, match=r"delete the file .*run\.lock") as refusal:
+        RunLock(path).acquire()
+    assert "\x1b" not in str(refusal.value)
+    assert owner(path) is not None
+    path.unlink()
+    with RunLock(path):
+        assert owner(path).here
+
+
+def test_helpers_that_outlive_their_killed_run_are_named_as_such(path):
+    named(path, pid=2**22 + 1)
+    with path.open() as held_by_a_helper:
+        fcntl.flock(held_by_a_helper, fcntl.LOCK_EX)
+        with pytest.raises(FolderError, match="try again in a few seconds"):
+            RunLock(path).acquire()
+
+
+def test_a_lock_that_cannot_be_opened_says_why(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for path, reason in ((tmp_path / "link", "symbolic"), (tmp_path / "no" / "run.lock", "No such file")):
+        with pytest.raises(FolderError, match=reason):
+            RunLock(path).acquire()
+        assert owner(path) is None
+
+
+def test_changes_in_one_folder_wait_for_each_other(tmp_path):
+    with folder_lock(tmp_path):
+        fd = os.open(tmp_path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)

@@ -1,0 +1,172 @@
+import os
+import shutil
+import stat
+
+import pytest
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs import events as e
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.registry import find_run, forget, known_runs, remember, state_folder, summarise
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def made(parent, *names):
+    folders = [RunFolder.create(parent, name) for name in names]
+    for folder in folders:
+        assert remember(folder.root) is None
+    return folders
+
+
+def test_the_state_folder_follows_the_environment(monkeypatch, tmp_path):
+    assert state_folder() == tmp_path / "home"
+    monkeypatch.delenv("TUI_TRAINER_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert str(state_folder()) == "/state/tui-trainer"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert str(state_folder()) == "/home/ada/.local/state/tui-trainer"
+
+
+def test_runs_are_known_newest_last_and_gone_ones_are_left_out(tmp_path):
+    assert known_runs() == []
+    first, second, third = made(tmp_path / "runs", "a", "b", "c")
+    remember(first.root)
+    assert known_runs() == [second, third, first]
+    forget(third.root)
+    shutil.rmtree(second.root)
+    assert known_runs() == [first]
+
+
+def test_a_torn_or_garbage_line_costs_no_other_run(tmp_path, home):
+    (first,) = made(tmp_path / "runs", "a")
+    with (home / "runs.jsonl").open("ab") as file:
+        file.write(b'\x00\xff\n[]\n3\n{"run": 3}\n{"run": "a\\u0000b"}\n' + b"[" * 50_000 + b'\n{"run": "/tor')
+    (second,) = made(tmp_path / "runs", "b")
+    assert known_runs() == [first, second]
+
+
+def test_the_index_is_private_and_is_compacted_when_mostly_stale(tmp_path, home):
+    before = os.umask(0)
+    try:
+        folders = made(tmp_path / "runs", "a", "b")
+        for _ in range(100):
+            remember(folders[0].root)
+    finally:
+        os.umask(before)
+    assert (home / "runs.jsonl").read_bytes().count(b'"run"') < 70
+    assert known_runs() == [folders[1], folders[0]]
+    assert stat.S_IMODE((home / "runs.jsonl").stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_a_state_folder_that_cannot_be_written_is_said_and_stops_nothing(tmp_path, home):
+    folder = RunFolder.create(tmp_path / "runs", "a")
+    home.write_text("a file where the folder should be")
+    assert "cannot be written" in remember(folder.root).message
+    assert forget(folder.root) is not None
+    assert known_runs() == []
+    assert find_run("runs/a") == folder
+
+
+def test_a_run_is_found_by_path_name_beginning_and_last(tmp_path):
+    chat, code, coda = made(tmp_path / "runs", "chat", "code", "coda")
+    assert find_run("chat") == chat
+    assert find_run("ch") == chat
+    assert find_run("code") == code
+    assert find_run("last") == coda
+    assert find_run("runs/code") == code
+    assert find_run(str(code.root)) == code
+
+
+def test_an_exact_name_wins_over_longer_ones_and_a_folder_here_over_beginnings(tmp_path):
+    short, _, here = made(tmp_path / "runs", "run", "run-2", "local-2")
+    local = RunFolder.create(tmp_path, "local")
+    assert find_run("run") == short
+    assert find_run("local") == local
+    assert find_run("local-") == here
+
+
+@pytest.mark.parametrize("reference", ["co", "same"])
+def test_an_ambiguous_reference_lists_the_candidates(tmp_path, reference):
+    made(tmp_path / "runs", "code", "coda", "same")
+    made(tmp_path / "other", "same")
+    candidates = {"co": ["code", "coda"], "same": [str(tmp_path / "runs/same"), str(tmp_path / "other/same")]}
+    with pytest.raises(FolderError, match="any of 2 runs") as refusal:
+        find_run(reference)
+    assert all(name in str(refusal.value) for name in candidates[reference])
+
+
+def test_a_run_that_is_not_known_is_answered_with_the_nearest_names(tmp_path):
+    with pytest.raises(FolderError, match="no runs are known"):
+        find_run("last")
+    made(tmp_path / "runs", "quickstart", "zebra")
+    with pytest.raises(FolderError, match="quickstart") as refusal:
+        find_run("quikstart")
+    assert "zebra" not in str(refusal.value)
+    for reference in ("", "nothing/here", "\x1b[2J"):
+        with pytest.raises(FolderError) as refusal:
+            find_run(reference)
+        assert "\x1b" not in str(refusal.value)
+
+
+def step_done(step):
+    return e.StepDone(
+        step=step, epoch=0.5, loss_sum=200.0, tokens=100, samples=1, lr=1e-4, grad_norm=1.0, step_seconds=0.5,
+        data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.1, optimiser_seconds=0.1, tokens_per_second=200.0,
+        samples_per_second=2.0, peak_memory_bytes=1,
+    )  # fmt: skip
+
+
+START = e.RunStarted(at="2026-11-20T13:45:00.000Z", name="a", task="chat", device="cpu", pid=1, total_steps=5_000)
+END = e.RunFinished(step=5_000, reason="done", loss=1.5, eval_loss=1.25, seconds=9.0)
+
+
+def journal_of(tmp_path, *events):
+    folder = RunFolder.create(tmp_path / "runs", "a")
+    with JournalWriter(folder.journal) as writer:
+        writer.append(*events)
+    return folder
+
+
+@pytest.mark.parametrize("steps", [10, 5_000], ids=["short", "longer than what is read"])
+def test_a_summary_knows_the_start_and_the_end_of_the_run(tmp_path, steps):
+    folder = journal_of(tmp_path, START, *map(step_done, range(1, steps + 1)), END)
+    summary = summarise(folder)
+    assert (summary.name, summary.path, summary.started_at) == ("a", folder.root, START.at)
+    assert (summary.status, summary.step, summary.total_steps) == ("finished", steps, 5_000)
+    assert (summary.loss, summary.eval_loss, summary.alive) == (1.5, 1.25, False)
+
+
+def test_a_run_that_nobody_works_on_is_interrupted(tmp_path):
+    folder = journal_of(tmp_path, START, *map(step_done, range(1, 4)))
+    assert (summarise(folder).status, summarise(folder).loss) == ("interrupted", 2.0)
+    with RunLock(folder.lock):
+        assert (summarise(folder).status, summarise(folder).alive) == ("training", True)
+    assert summarise(RunFolder.create(tmp_path, "no-journal")).status == "interrupted"
+
+
+def test_an_end_that_a_resumed_run_has_left_behind_is_not_its_status(tmp_path):
+    stopped = e.RunFinished(step=2, reason="stopped", loss=9.0, eval_loss=None, seconds=1.0)
+    resumed = e.RunStarted(name="a", task="chat", device="cpu", pid=1, total_steps=5_000, resumed_from_step=2)
+    beyond_the_head = e.TextSampled(step=2, prompt="", text="x" * 20_000)
+    first = [START, step_done(1), step_done(2), stopped, beyond_the_head, resumed]
+    folder = journal_of(tmp_path, *first, *map(step_done, range(3, 2_000)))
+    assert (summarise(folder).status, summarise(folder).step) == ("interrupted", 1_999)
+
+
+def test_a_summary_reads_little_of_a_huge_journal(tmp_path):
+    folder = journal_of(tmp_path, START, *map(step_done, range(1, 100)))
+    with folder.journal.open("ab") as file:
+        file.truncate(2**33)  # a hole: reading it all would not fit in memory
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + e.to_line(step_done(4_000)).encode() + b"\n")
+    assert summarise(folder).step == 4_000

@@ -1,0 +1,176 @@
+import math
+
+import pytest
+
+from tui_trainer.runs import events as e
+from tui_trainer.runs.journal import JournalReader, JournalWriter
+from tui_trainer.runs.state import RunState, fold
+
+
+def started(resumed_from_step=None, total_steps=100):
+    return e.RunStarted(
+        name="a", task="chat", device="cpu", pid=1, total_steps=total_steps, resumed_from_step=resumed_from_step
+    )
+
+
+def step(number, loss=2.0, tokens=100, seconds=0.5):
+    return e.StepDone(
+        step=number, epoch=0.1, loss_sum=loss * tokens, tokens=tokens, samples=4, lr=1e-4, grad_norm=1.0,
+        step_seconds=seconds, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimiser_seconds=0.1,
+        tokens_per_second=1.0, samples_per_second=1.0, peak_memory_bytes=10,
+    )  # fmt: skip
+
+
+def evaluated(number, loss=1.5, seconds=2.0, scheduled=True):
+    return e.EvalDone(
+        step=number, loss_sum=loss * 10, tokens=10, loss=loss, seconds=seconds, scheduled=scheduled, best=False
+    )
+
+
+def saved(number, seconds=1.0):
+    return e.CheckpointSaved(step=number, path=f"checkpoints/step-{number}", bytes=5, seconds=seconds, reason="x")
+
+
+def steps(first, last):
+    return [step(number) for number in range(first, last + 1)]
+
+
+def columns(state):
+    return [state.steps, state.token_counts, state.loss_sums, state.losses, state.lrs, state.grad_norms,
+            state.step_seconds]  # fmt: skip
+
+
+def test_a_resumed_run_loses_what_came_after_its_checkpoint():
+    before = [started(), *steps(1, 4), evaluated(4, 1.5), saved(4), e.EpochDone(
+        step=4, epoch=1, mean_loss=2.0, seconds=2.0, samples_per_second=1.0, tokens_per_second=1.0
+    ), e.TextSampled(step=4, prompt="p", text="kept")]  # fmt: skip
+    lost = [*steps(5, 8), evaluated(8, 1.0), saved(8), e.EpochDone(
+        step=8, epoch=2, mean_loss=2.0, seconds=2.0, samples_per_second=1.0, tokens_per_second=1.0
+    ), e.TextSampled(step=8, prompt="p", text="lost"), e.RunFailed(step=8, message="killed")]  # fmt: skip
+    state = fold([*before, *lost, started(resumed_from_step=4)])
+    assert [list(column) for column in columns(state)] == [list(column) for column in columns(fold(before))]
+    assert [len(column) for column in columns(state)] == [4] * 7
+    for kept in (state.evals, state.checkpoints, state.epochs):
+        assert [done.step for done in kept] == [4]
+    assert [sample.text for sample in state.samples] == ["kept"]
+    assert (state.step, state.resumed_from_step, state.failed, state.last_step) == (4, 4, None, None)
+    assert state.best_eval_loss == 1.5
+    assert state.status == "preparing"
+
+
+def test_a_start_without_a_checkpoint_begins_anew_but_keeps_what_was_prepared():
+    data = e.DataPrepared(from_cache=False, rows=1, eval_rows=1, tokens=1, eval_tokens=1, documents=1,
+                          eval_documents=1, vocabulary=1, seconds=1.0)  # fmt: skip
+    state = fold([started(), *steps(1, 5), evaluated(0), data, started(total_steps=7), *steps(1, 2)])
+    assert list(state.steps) == [1, 2]
+    assert (state.evals, state.data, state.total_steps) == ([], data, 7)
+
+
+def test_a_step_done_again_replaces_its_first_try_and_all_after_it():
+    state = fold([started(), *steps(1, 6), evaluated(6), step(4, loss=9.0)])
+    assert list(state.steps) == [1, 2, 3, 4]
+    assert state.losses[-1] == 9.0
+    assert state.evals == []
+
+
+def test_folding_in_parts_gives_the_same_as_folding_at_once():
+    events = [started(), e.PhaseChanged(phase="training"), *steps(1, 70), evaluated(70), saved(70)]
+    state = RunState()
+    for event in events:
+        assert fold([event], state) is state
+    assert state == fold(events)
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ([], "preparing"),
+        ([started(), e.PhaseChanged(phase="loading")], "preparing"),
+        ([started(), e.PhaseChanged(phase="training")], "training"),
+        ([started(), e.PhaseChanged(phase="something new"), step(1)], "training"),
+        ([started(), step(1), e.PhaseChanged(phase="saving")], "training"),
+        ([started(), step(1), e.PhaseChanged(phase="paused")], "paused"),
+        ([started(), e.RunFinished(reason="done", loss=1.0, eval_loss=None, seconds=1.0)], "finished"),
+        ([started(), e.RunFinished(reason="early stopping", loss=1.0, eval_loss=None, seconds=1.0)], "finished"),
+        ([started(), e.RunFinished(reason="stopped", loss=1.0, eval_loss=None, seconds=1.0)], "stopped"),
+        ([started(), e.RunFailed(message="x")], "failed"),
+        ([started(), e.PhaseChanged(phase="paused"), started(resumed_from_step=0)], "preparing"),
+    ],
+)
+def test_the_status_is_one_word(events, status):
+    assert fold(events).status == status
+
+
+def test_progress_ends_with_its_phase():
+    working = [e.PhaseChanged(phase="preparing"), e.Progress(what="tokenising", done=1, total=2, unit="rows")]
+    assert fold(working).progress == working[1]
+    assert fold([*working, e.PhaseChanged(phase="loading")]).progress is None
+
+
+def test_the_remaining_time_is_not_known_before_the_third_step_and_leaves_out_the_warm_up():
+    slow = [step(1, seconds=60.0), step(2, seconds=30.0)]
+    assert fold([started(), *slow]).eta_seconds is None
+    assert fold([started(), *slow, step(3)]).eta_seconds == pytest.approx(97 * 0.5)
+    assert fold([started(), *slow, *steps(3, 80), step(100)]).eta_seconds == 0
+
+
+def test_the_remaining_time_warms_up_again_after_a_resume():
+    events = [started(), *steps(1, 10), started(resumed_from_step=10), step(11, seconds=60.0), step(12, seconds=60.0)]
+    assert fold(events).eta_seconds is None
+    assert fold([*events, step(13)]).eta_seconds == pytest.approx(87 * 0.5)
+
+
+def test_the_remaining_time_counts_scheduled_evaluations_and_saves():
+    events = [started(), evaluated(0, seconds=50.0), *steps(1, 10), evaluated(10), saved(10), *steps(11, 20)]
+    events += [evaluated(20), evaluated(20, seconds=99.0, scheduled=False), saved(20)]
+    assert fold(events).eta_seconds == pytest.approx(80 * (0.5 + 0.2 + 0.1))
+
+
+def test_the_remaining_time_is_none_when_the_run_has_ended():
+    assert fold([started(), *steps(1, 9), e.RunFailed(message="x")]).eta_seconds is None
+    assert fold([started(total_steps=0), *steps(1, 9)]).eta_seconds is None
+
+
+def test_rates_are_those_of_the_last_fifty_steps():
+    assert fold([started()]).tokens_per_second is None
+    events = [started(), *[step(number, seconds=5.0) for number in range(1, 101)]]
+    state = fold([*events, *[step(number, tokens=200, seconds=0.25) for number in range(101, 151)]])
+    assert state.tokens_per_second == pytest.approx(800)
+    assert state.samples_per_second == pytest.approx(16)
+
+
+def test_the_smoothed_loss_weighs_tokens_and_leaves_out_what_is_not_finite():
+    state = fold([started(), step(1, loss=1.0, tokens=300), step(2, loss=5.0, tokens=100), step(3, loss=math.nan)])
+    assert state.loss_smoothed == pytest.approx(2.0)
+    assert math.isnan(state.losses[-1])
+    assert fold([started()]).loss_smoothed is None
+
+
+def test_the_best_evaluation_is_the_lowest_finite_one():
+    assert fold([]).best_eval_loss is None
+    events = [evaluated(1, math.nan), evaluated(2, 1.25), evaluated(3, 1.75)]
+    assert fold(events).best_eval_loss == 1.25
+
+
+def test_samples_and_problems_are_bounded_and_the_last_ones_stay():
+    samples = [e.TextSampled(step=number, prompt="p", text="t") for number in range(30)]
+    problems = [e.RunProblem(step=number, kind="stall", message="m") for number in range(130)]
+    state = fold([*samples, *problems])
+    assert [sample.step for sample in state.samples] == list(range(10, 30))
+    assert [problem.step for problem in state.problems] == list(range(30, 130))
+
+
+def test_kinds_of_a_later_version_are_counted_and_change_nothing_else():
+    unknown = e.Unknown(kind="GaugesRead", step=99, data={"x": 1})
+    state = fold([started(), *steps(1, 3), unknown, unknown])
+    assert (state.unknown_events, state.step) == (2, 3)
+
+
+def test_a_long_journal_folds_into_less_than_a_hundred_bytes_per_step(tmp_path):
+    with JournalWriter(tmp_path / "journal.jsonl") as writer:
+        writer.append(started(), *steps(1, 20_000))
+    state = fold(JournalReader(tmp_path / "journal.jsonl").stream())
+    assert len(state.steps) == 20_000
+    kept_bytes = sum(len(column) * column.itemsize for column in columns(state))
+    assert kept_bytes / 20_000 < 100
+    assert len(state.recent) <= 50

@@ -1,0 +1,116 @@
+"""control.json: what people ask of a run. Any process writes requests, the run reads them between two steps.
+
+The file is replaced as a whole, so that it is never seen half written. Asking is not doing: the run answers with
+ControlApplied in the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.folder import read_plain_file, write_atomically
+from tui_trainer.runs.lock import folder_lock
+from tui_trainer.safe_text import one_line
+
+Action = Literal["pause", "resume", "save", "evaluate", "stop"]
+ACTIONS: Final[tuple[Action, ...]] = ("pause", "resume", "save", "evaluate", "stop")
+_KEPT: Final = 100
+_LIMIT_BYTES: Final = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One wish; ids grow in the order in which they came."""
+
+    id: int
+    action: Action
+    at: str
+
+
+def request(path: Path, action: Action) -> int:
+    """Adds a request and returns its id; a file that cannot be understood is replaced.
+
+    Not synced to the disk: a request is for the run that is alive now. Raises FolderError when it cannot be written.
+    """
+    if action not in ACTIONS:
+        raise ValueError(f"no such action: {action}")
+    try:
+        with folder_lock(path.parent):
+            asked = _read(path)
+            new = Request(id=max((one.id for one in asked), default=0) + 1, action=action, at=utc_now())
+            content = {"requests": [asdict(one) for one in [*asked, new][-_KEPT:]]}
+            write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
+    except OSError as error:
+        raise FolderError(f"cannot ask for {action}: {error.strerror or error}", where=one_line(str(path))) from error
+    return new.id
+
+
+class Controls:
+    """The run's side. What was asked before it began is not for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._stamp: tuple[int, int, int] | None = None
+        # Whole requests, not ids: those begin again at 1 when the file was deleted or damaged meanwhile.
+        self._seen: set[Request] = set()
+        self._put_back: list[Request] = []
+        self.wanted()
+
+    def put_back(self, requests: list[Request]) -> None:
+        """Requests that cannot be answered yet: `wanted` gives them once more."""
+        self._put_back += requests
+
+    def wanted(self) -> list[Request]:
+        """The requests that came since the last call or were put back, each once, in order. Never raises.
+
+        Made for every step: one `stat` when nothing changed. The time alone would not do, since two changes may fall
+        into one tick of the clock of the file system; a replaced file also has another inode.
+        """
+        before, self._put_back = self._put_back, []
+        return before + self._arrived()
+
+    def _arrived(self) -> list[Request]:
+        try:
+            status = os.stat(self._path)  # noqa: PTH116 - half the time of Path.stat
+        except OSError:
+            return []
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp == self._stamp:
+            return []
+        self._stamp = stamp
+        return self._new_requests()
+
+    def _new_requests(self) -> list[Request]:
+        try:
+            asked = _read(Path(self._path))
+        except OSError:
+            return []
+        new = [one for one in asked if one not in self._seen]
+        self._seen.update(new)
+        return new
+
+
+def _read(path: Path) -> list[Request]:
+    """The well-formed requests of the file, in the order of their ids; [] when it is missing or garbage."""
+    try:
+        data = json.loads(read_plain_file(path, _LIMIT_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return []
+    listed = data.get("requests") if isinstance(data, dict) else None
+    found = [_parsed(one) for one in listed] if isinstance(listed, list) else []
+    return sorted((one for one in found if one is not None), key=lambda one: one.id)
+
+
+def _parsed(data: Any) -> Request | None:
+    if not isinstance(data, dict):
+        return None
+    number, action, at = data.get("id"), data.get("action"), data.get("at", "")
+    if type(number) is not int or action not in ACTIONS or not isinstance(at, str):
+        return None
+    return Request(id=number, action=action, at=at)

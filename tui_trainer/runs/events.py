@@ -1,0 +1,320 @@
+"""What a run says about itself: one class per kind of event, and one line of JSON per event.
+
+A line is ASCII and holds no line break whatever text is inside, so that a record cannot be forged or torn by data.
+Numbers that are not finite are written as the strings "NaN", "Infinity" and "-Infinity": bare NaN is not JSON.
+Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall clock (UTC) and only for people.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any, Final, get_type_hints
+
+from tui_trainer.runs.json_fields import READERS, WHOLE_LIMIT, finite, parsed, shortened, text, whole
+
+LINE_LIMIT_BYTES: Final = 1_000_000
+_SHAPES_LIMIT: Final = 64
+
+
+def utc_now() -> str:
+    """`2026-11-20T13:45:00.123Z`."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What all events have: when it happened, and after how many optimiser steps."""
+
+    at: str = field(default_factory=utc_now)
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The run begins, or goes on from a checkpoint: then what came after `resumed_from_step` no longer counts."""
+
+    name: str
+    task: str
+    device: str
+    pid: int
+    total_steps: int
+    resumed_from_step: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChanged(Event):
+    """`preparing`, `loading`, `training`, `evaluating`, `saving`, `paused`, `finished`."""
+
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Event):
+    """How far long work has come, in `unit`s; `total` is None while it is not known."""
+
+    what: str
+    done: float
+    total: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPrepared(Event):
+    """What the run learns from, counted; `eval_*` is the held-out part."""
+
+    from_cache: bool
+    rows: int
+    eval_rows: int
+    tokens: int
+    eval_tokens: int
+    documents: int
+    eval_documents: int
+    vocabulary: int
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade(Event):
+    """What the exact plan says; the whole of it is in plan.json.
+
+    `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
+    """
+
+    total_steps: int
+    steps_per_epoch: int
+    effective_batch_size: int
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    parameters: int
+    memory_bytes: int
+    disk_bytes: int
+    duration_seconds: float
+    eval_rows: int | None = None
+    eval_every_steps: int | None = None
+    save_every_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselinesMeasured(Event):
+    """Held-out loss of simpler models, in nats per `unit`, by name: `{"order 1": 2.4}`."""
+
+    losses: dict[str, float]
+    eval_tokens: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone(Event):
+    """One optimiser step. `step_seconds` is the whole step; the four parts are within it.
+
+    `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes.
+    """
+
+    epoch: float
+    loss_sum: float
+    tokens: int
+    samples: int
+    lr: float
+    grad_norm: float
+    step_seconds: float
+    data_seconds: float
+    forward_seconds: float
+    backward_seconds: float
+    optimiser_seconds: float
+    tokens_per_second: float
+    samples_per_second: float
+    peak_memory_bytes: int
+
+    @property
+    def loss(self) -> float:
+        """Nats per token; NaN when no token counted."""
+        return self.loss_sum / self.tokens if self.tokens else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalDone(Event):
+    """The held-out loss. `scheduled` is false when a person asked for it; `best` when none before was lower."""
+
+    loss_sum: float
+    tokens: int
+    loss: float
+    seconds: float
+    scheduled: bool
+    best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochDone(Event):
+    """The training data was seen once more."""
+
+    epoch: int
+    mean_loss: float
+    seconds: float
+    samples_per_second: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A complete checkpoint; `path` is relative to the run folder, `seconds` is how long training waited."""
+
+    path: str
+    bytes: int
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSampled(Event):
+    """What the model writes after `prompt`. Foreign text: show it through `safe_text`."""
+
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProblem(Event):
+    """Something went wrong and the run goes on. `"Problem"` in the journal."""
+
+    kind: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlApplied(Event):
+    """A request of control.json was carried out."""
+
+    action: str
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Event):
+    """The end, reached (`done`, `early stopping`) or asked for (`stopped`); `model_path` is relative to the folder."""
+
+    reason: str
+    loss: float | None
+    eval_loss: float | None
+    seconds: float
+    model_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed(Event):
+    """The end that nobody wanted."""
+
+    message: str
+    log_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown(Event):
+    """A kind that a newer version writes. `data` is all of it but `event`, `at` and `step`."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+KINDS: Final[dict[str, type[Event]]] = {
+    "RunStarted": RunStarted, "PhaseChanged": PhaseChanged, "Progress": Progress, "DataPrepared": DataPrepared, "PlanMade": PlanMade,
+    "BaselinesMeasured": BaselinesMeasured, "StepDone": StepDone, "EvalDone": EvalDone, "EpochDone": EpochDone,
+    "CheckpointSaved": CheckpointSaved, "TextSampled": TextSampled, "Problem": RunProblem,
+    "ControlApplied": ControlApplied, "RunFinished": RunFinished, "RunFailed": RunFailed,
+}  # fmt: skip
+
+
+def to_line(event: Event) -> str:
+    """One line of JSON without its line break. Texts are cut where the line would pass `LINE_LIMIT_BYTES`."""
+    data = _as_dict(event)
+    line = _dumps(data)
+    return line if len(line) < LINE_LIMIT_BYTES else _dumps(shortened(data))
+
+
+def from_line(line: str | bytes) -> Event:
+    """The event of one line. Raises ValueError when the line is not a whole, well-typed event.
+
+    Fields that a known kind does not have are left out; a kind that is not known becomes `Unknown`.
+    """
+    try:
+        data = parsed(line.encode() if isinstance(line, str) else line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError("not one JSON object")
+    return _event(data)
+
+
+def _event(data: dict[str, Any]) -> Event:
+    kind = data.pop("event", None)
+    table = _TABLES.get(kind) if isinstance(kind, str) else None
+    if table is None:
+        return _unknown(kind, data)
+    shape = (*data, *map(type, data.values()))
+    setters = table.setters.get(shape)
+    if setters is None or any(abs(data[name]) >= WHOLE_LIMIT for name in table.whole_numbers):
+        return table.read(data, shape)
+    # Names and types were checked on an earlier line. Filling the slots takes a third of the time of a frozen __init__.
+    event: Event = object.__new__(table.cls)
+    for set_value, value in zip(setters, data.values()):  # noqa: B905 - strict costs 10 % here, and the shape is equal
+        set_value(event, value)
+    return event
+
+
+def _unknown(kind: object, data: dict[str, Any]) -> Unknown:
+    if not isinstance(kind, str):
+        raise ValueError("no kind of event")
+    at, step = text(data.pop("at", "")), whole(data.pop("step", 0))
+    return Unknown(kind=kind, at=at, step=step, data=data)
+
+
+def _as_dict(event: Event) -> dict[str, Any]:
+    """In the order of the line: `event`, `at`, `step`, the rest."""
+    if isinstance(event, Unknown):
+        rest = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
+        return {"event": event.kind, "at": event.at, "step": event.step, **rest}
+    table = _TABLES[_NAMES[type(event)]]
+    return {"event": table.kind, **dict(zip(table.readers, table.values(event), strict=True))}
+
+
+def _dumps(data: dict[str, Any]) -> str:
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(data), allow_nan=False)
+
+
+class _Table:
+    """How one kind is read and written: looked up once per process, not once per line."""
+
+    def __init__(self, kind: str, cls: type[Event]) -> None:
+        self.kind, self.cls = kind, cls
+        hints = get_type_hints(cls)
+        self.readers = {item.name: READERS[hints[item.name]] for item in fields(cls)}
+        self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
+        self.whole_numbers = [name for name, read in self.readers.items() if read is whole]
+        self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
+
+    def read(self, data: dict[str, Any], shape: tuple[Any, ...]) -> Event:
+        """Checks every field, and remembers the names and types of a complete line of plain numbers."""
+        known = {"at": "", **{key: value for key, value in data.items() if key in self.readers}}
+        values = {key: self.readers[key](value) for key, value in known.items()}
+        try:
+            event = self.cls(**values)
+        except TypeError as error:
+            raise ValueError(f"{self.kind}: {error}") from error
+        plain = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
+        if plain and data.keys() == self.readers.keys() and len(self.setters) < _SHAPES_LIMIT:
+            self.setters[shape] = [getattr(self.cls, key).__set__ for key in data]
+        return event
+
+
+_TABLES: Final = {kind: _Table(kind, cls) for kind, cls in KINDS.items()}
+_NAMES: Final = {cls: kind for kind, cls in KINDS.items()}

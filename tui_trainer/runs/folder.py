@@ -1,0 +1,264 @@
+"""The run folder: where its files are, how it is made, and how a file in it is written.
+
+Everything is private to its owner (folders 0700, files 0600, whatever the umask), no link is followed where something
+is written, and only what is known to be ours is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from tui_trainer.errors import FolderError, Problem
+from tui_trainer.safe_text import one_line
+
+MARKER: Final = ".tui-trainer"
+_MARKER_TEXT: Final = b"A run of tui-trainer. This file allows `tui-trainer` to remove what it made here.\n"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
+_FILES: Final = (MARKER, "config.toml", "plan.json", "journal.jsonl", "control.json", "run.lock")
+_FOLDERS: Final = ("logs", "checkpoints", "model", "export")
+_TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run. `root` is absolute when made by `create` or `open`."""
+
+    root: Path
+    made_parents: tuple[Path, ...] = field(default=(), compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    @classmethod
+    def create(cls, runs_dir: Path, name: str) -> Self:
+        """A new folder with `logs/` and `checkpoints/`. Raises FolderError with all that is in the way."""
+        if problems := check_target(runs_dir, name):
+            raise FolderError(problems)
+        runs_dir = runs_dir.expanduser().resolve()
+        made: list[Path] = []
+        root, folder = runs_dir / name, None
+        try:
+            made += _make_parents(runs_dir)
+            make_private_folder(root)
+            folder = cls(root, tuple(made))
+            write_atomically(root / MARKER, _MARKER_TEXT)
+            for inner in (folder.logs, folder.checkpoints):
+                make_private_folder(inner)
+        except OSError as error:
+            _take_back(folder, made)
+            raise FolderError(_refusal(root, error)) from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The folder of a run that was made before, here or elsewhere. Raises FolderError when it is none."""
+        root = path.expanduser().absolute()
+        try:
+            root = root.resolve(strict=True)
+            known = any((root / name).is_file() for name in _FILES)
+        except (OSError, ValueError) as error:
+            raise FolderError(_refusal(root, error)) from error
+        if not known:
+            hint = "`tui-trainer runs` lists the runs"
+            raise FolderError("this is not the folder of a run", where=_shown(root), hint=hint)
+        return cls(root)
+
+    def write_file(self, path: Path | str, data: bytes) -> None:
+        """A private file of this folder, whole or not at all. Raises FolderError with the reason of the system."""
+        target = self.root / path
+        try:
+            if not target.parent.resolve().is_relative_to(self.root.resolve()):
+                raise FolderError("this is outside the run folder", where=_shown(target))
+            write_atomically(target, data)
+        except OSError as error:
+            raise FolderError(_refusal(target, error)) from error
+
+    def discard(self) -> bool:
+        """Removes the files of a run, then its folder and the parents made for it, if they are empty then.
+
+        Files that are not ours stay, and so does the folder; returns whether it is gone. Raises FolderError when the
+        folder has no marker of ours or is a link.
+        """
+        marker = self.root / MARKER
+        if self.root.is_symlink() or marker.is_symlink() or not marker.is_file():
+            hint = "remove it by hand if it is not needed"
+            raise FolderError("this folder was not made by tui-trainer", where=_shown(self.root), hint=hint)
+        try:
+            self._remove_ours()
+        except OSError as error:
+            raise FolderError(_refusal(self.root, error)) from error
+        with suppress(OSError):
+            for folder in (self.root, *reversed(self.made_parents)):
+                folder.rmdir()
+        return not self.root.exists()
+
+    def _remove_ours(self) -> None:
+        for entry in list(os.scandir(self.root)):
+            if entry.name in _FOLDERS and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            elif entry.name in _FILES + _FOLDERS or _TEMPORARY.fullmatch(entry.name):
+                (self.root / entry.name).unlink()
+
+
+def check_name(name: str) -> Problem | None:
+    """What is wrong with the name of a run, or None."""
+    if _NAME.fullmatch(name):
+        return None
+    return Problem(message=f"{one_line(name, 80)!r} cannot be the name of a run", key="output.name", hint=_NAME_RULE)
+
+
+def check_target(runs_dir: Path, name: str) -> list[Problem]:
+    """What would keep `RunFolder.create` from making the folder; leaves nothing behind.
+
+    Writes, syncs and renames a small file: permissions alone do not show a read-only or a full disk.
+    """
+    if problem := check_name(name):
+        return [problem]
+    made: list[Path] = []
+    try:
+        runs_dir = runs_dir.expanduser().resolve()
+        if os.path.lexists(runs_dir / name):
+            hint = f"`tui-trainer resume {name}` goes on with it, or choose another name"
+            return [Problem(message="this run exists already", where=_shown(runs_dir / name), hint=hint)]
+        made += _make_parents(runs_dir)
+        _probe(runs_dir)
+    except (OSError, ValueError, RuntimeError) as error:
+        return [_refusal(runs_dir, error)]
+    finally:
+        _remove_empty(made)
+    return []
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Writes a private file (0600) beside `path`, then renames it; `durable` also syncs file and folder.
+
+    Raises OSError; then `path` is as it was and nothing else is left. A link at `path` is replaced, not followed.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(beside, path)  # noqa: PTH105 - beside os.open, in the same words
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)  # noqa: PTH108
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def make_private_folder(path: Path) -> None:
+    """One new folder with mode 0700, whatever the umask. Raises OSError."""
+    path.mkdir(mode=0o700)
+    path.chmod(0o700)
+
+
+def read_plain_file(path: Path, limit_bytes: int) -> bytes:
+    """The first bytes of a plain file. Raises OSError, also for links and for what is no plain file."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is not a plain file")
+        return file.read(limit_bytes)
+
+
+def _probe(folder: Path) -> None:
+    probe = folder / f".{secrets.token_hex(8)}.probe"
+    try:
+        write_atomically(probe, b"tui-trainer looks whether it can write here\n")
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """Makes the folder and what is missing above it; returns what was made, outermost first."""
+    missing = [folder] if not folder.exists() else []
+    while missing and not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    made: list[Path] = []
+    try:
+        for path in reversed(missing):
+            make_private_folder(path)
+            made.append(path)
+    except OSError:
+        _remove_empty(made)
+        raise
+    return made
+
+
+def _take_back(folder: RunFolder | None, made: list[Path]) -> None:
+    """What a failed `create` made. Without `folder` the name was taken by another in the meantime: it is not ours."""
+    if folder is not None:
+        shutil.rmtree(folder.root, ignore_errors=True)
+    _remove_empty(made)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with suppress(OSError):
+        for folder in reversed(folders):
+            folder.rmdir()
+
+
+def sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _refusal(path: Path, error: Exception) -> Problem:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    hint = "choose a folder that can be written to, with output.runs_dir"
+    return Problem(message=f"cannot be used: {reason}", where=_shown(path), hint=hint)
+
+
+def _shown(path: Path) -> str:
+    return one_line(str(path))

@@ -1,0 +1,212 @@
+"""journal.jsonl: the append-only events of a run, written by one process and read by any number.
+
+The writer never raises for a full or broken disk: training goes on, the lines wait in memory and `failing` says why.
+A line that a kill has torn is closed by the next writer and becomes one line of garbage, which readers skip and count.
+It does not keep two writers apart: `lock.py` does.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs.events import LINE_LIMIT_BYTES, Event, from_line, to_line
+from tui_trainer.units import MIB
+
+PENDING_LIMIT_BYTES: Final = 64 * MIB
+CHUNK_BYTES: Final = 4 * MIB
+
+
+class JournalWriter:
+    """Appends events, all lines of one call in one write. Safe to use from several threads of one process."""
+
+    def __init__(self, path: Path, *, pending_limit_bytes: int = PENDING_LIMIT_BYTES) -> None:
+        """Raises FolderError when the file cannot be opened or is not a plain file of ours."""
+        self.path = path
+        self.dropped_lines = 0
+        self._fd = _open_for_appending(path)
+        self._limit_bytes = pending_limit_bytes
+        self._lock = threading.Lock()
+        self._write_error: str | None = None
+        self._sync_error: str | None = None
+        # Bytes that must reach the file before anything else: the rest of a line of which a part is there already.
+        self._mid_line = _ends_torn(self._fd)
+        self._pending = bytearray(b"\n" if self._mid_line else b"")
+        self._write_pending()
+
+    @property
+    def failing(self) -> str | None:
+        """Why the last write or sync failed, or None."""
+        return self._write_error or self._sync_error
+
+    def append(self, *events: Event) -> None:
+        """Writes the events; what cannot be written now is tried again at the next call."""
+        lines = "".join([to_line(event) + "\n" for event in events]).encode("ascii")
+        with self._lock:
+            self._pending += lines
+            self._write_pending()
+            self._trim_pending()
+
+    def sync(self) -> None:
+        """Puts what was written on the disk itself (fsync)."""
+        if self._fd < 0:
+            return
+        try:
+            os.fsync(self._fd)
+            self._sync_error = None
+        except OSError as error:
+            self._sync_error = _reason(error)
+
+    def close(self) -> None:
+        """A last try to write what is pending, then no more."""
+        with self._lock:
+            self._write_pending()
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_pending(self) -> None:
+        try:
+            while self._pending:
+                written = os.write(self._fd, self._pending)
+                self._mid_line = self._pending[written - 1] != _NEWLINE
+                del self._pending[:written]
+            self._write_error = None
+        except OSError as error:
+            self._write_error = _reason(error)
+
+    def _trim_pending(self) -> None:
+        """Lets the oldest whole lines go; the rest of a line that has begun in the file stays."""
+        excess = len(self._pending) - self._limit_bytes
+        if excess <= 0:
+            return
+        start = self._pending.index(_NEWLINE) + 1 if self._mid_line else 0
+        end = self._pending.find(_NEWLINE, start + excess - 1) + 1
+        self.dropped_lines += self._pending.count(_NEWLINE, start, end)
+        del self._pending[start:end]
+
+
+class JournalReader:
+    """Follows a journal that may not exist yet. `skipped` counts the lines that were no events.
+
+    A journal that was replaced or cut is read again from its start, where its RunStarted makes a fold begin anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.skipped = 0
+        self.failing: str | None = None
+        self._offset_bytes = 0
+        self._inode = 0
+        self._tail = b""
+        self._tail_too_long = False
+
+    def read_new(self) -> list[Event]:
+        """The events of all lines that were completed since the last call."""
+        return list(self.stream())
+
+    def stream(self) -> Iterator[Event]:
+        """As `read_new`, one by one and in bounded memory. To be consumed to its end."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            self.failing = None if isinstance(error, FileNotFoundError) else _reason(error)
+            return
+        try:
+            self._restart_if_replaced(os.fstat(fd))
+            while chunk := self._read_chunk(fd):
+                yield from self._events(chunk)
+        finally:
+            os.close(fd)
+
+    def _restart_if_replaced(self, status: os.stat_result) -> None:
+        if status.st_ino != self._inode or status.st_size < self._offset_bytes:
+            self._offset_bytes, self._tail, self._tail_too_long = 0, b"", False
+        self._inode = status.st_ino
+
+    def _read_chunk(self, fd: int) -> bytes:
+        try:
+            chunk = os.pread(fd, CHUNK_BYTES, self._offset_bytes)
+        except OSError as error:
+            self.failing = _reason(error)
+            return b""
+        self.failing = None
+        self._offset_bytes += len(chunk)
+        return chunk
+
+    def _events(self, chunk: bytes) -> Iterator[Event]:
+        lines = (self._tail + chunk).split(b"\n")
+        self._tail = lines.pop()
+        if self._tail_too_long and lines:
+            self._tail_too_long = False
+            del lines[0]
+        if len(self._tail) > LINE_LIMIT_BYTES:
+            self.skipped += not self._tail_too_long
+            self._tail_too_long = True
+        if self._tail_too_long:
+            self._tail = b""
+        for line in lines:
+            if line:
+                event = _event_or_none(line)
+                if event is None:
+                    self.skipped += 1
+                else:
+                    yield event
+
+
+def read_all(path: Path) -> list[Event]:
+    """All events of a journal; [] when it does not exist."""
+    return JournalReader(path).read_new()
+
+
+def events_in(block: bytes) -> Iterator[Event]:
+    """The events of the lines of a piece of a journal; what is no event is left out."""
+    events = map(_event_or_none, block.split(b"\n"))
+    return (event for event in events if event is not None)
+
+
+_NEWLINE: Final = ord("\n")
+
+
+def _event_or_none(line: bytes) -> Event | None:
+    if len(line) > LINE_LIMIT_BYTES:
+        return None
+    try:
+        return from_line(line)
+    except ValueError:
+        return None
+
+
+def _open_for_appending(path: Path) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise FolderError(f"the journal cannot be opened: {_reason(error)}", where=str(path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FolderError("the journal is not a plain file", where=str(path), hint="move it away")
+    with suppress(OSError):  # a journal that was copied may be readable by others
+        os.fchmod(fd, 0o600)
+    return fd
+
+
+def _ends_torn(fd: int) -> bool:
+    size_bytes = os.fstat(fd).st_size
+    return size_bytes > 0 and os.pread(fd, 1, size_bytes - 1) != b"\n"
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,103 @@
+"""The values of one line of JSON: read strictly, written so that JSON can hold them.
+
+A reader takes what `parsed` made and returns it, or raises ValueError. A whole number is good where a float is expected,
+true is not a number, and a whole number of more than 18 digits is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+# Every whole number fits a column of 64 bits.
+WHOLE_LIMIT: Final = 10**18
+_SHORT_TEXT: Final = 2_000
+_SHORT_LIST: Final = 20
+
+
+def finite(value: Any) -> Any:
+    """`value` with the numbers that JSON does not have as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def shortened(value: Any) -> Any:
+    """`value` with its texts and lists cut, so that no event takes more than 960 KB of ASCII."""
+    if isinstance(value, str):
+        return value if len(value) <= _SHORT_TEXT else value[:_SHORT_TEXT] + " [cut]"
+    if isinstance(value, dict):
+        return {shortened(key): shortened(item) for key, item in list(value.items())[:_SHORT_LIST]}
+    return [shortened(item) for item in value[:_SHORT_LIST]] if isinstance(value, list | tuple) else value
+
+
+def text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("text expected")
+    return value
+
+
+def flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("true or false expected")
+    return value
+
+
+def whole(value: Any) -> int:
+    if type(value) is not int or abs(value) >= WHOLE_LIMIT:
+        raise ValueError("whole number expected")
+    return value
+
+
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def number(value: Any) -> float:
+    if type(value) is float or (type(value) is int and abs(value) < WHOLE_LIMIT):
+        return value
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    raise ValueError("number expected")
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: {key: read(item) for key, item in _of_type(value, dict).items()}
+
+
+def _texts(value: Any) -> list[str]:
+    return [text(item) for item in _of_type(value, list)]
+
+
+def _of_type(value: Any, expected: type) -> Any:
+    if type(value) is not expected:
+        raise ValueError(f"{expected.__name__} expected")
+    return value
+
+
+READERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    str: text, bool: flag, int: whole, float: number,
+    str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
+    dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
+}  # fmt: skip
+
+
+def parsed(line: bytes) -> Any:
+    """The JSON of one line. Raises ValueError. orjson is four times as fast as json, but takes no lone surrogate."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(str(line, "utf-8"), parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

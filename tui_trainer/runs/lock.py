@@ -1,0 +1,196 @@
+"""run.lock: one run at a time in one folder.
+
+Two guards, because each has a hole: `flock` does nothing on some shared file systems, and a pid alone may belong to
+another process by now. So the owner is written down with the start time of its process, and a dead owner is succeeded
+in silence. The file is emptied on release and stays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import psutil
+
+from tui_trainer.errors import FolderError
+from tui_trainer.runs.events import utc_now
+from tui_trainer.safe_text import one_line
+
+_CONTENT_LIMIT_BYTES: Final = 4096
+# The kernel's boot time, on which psutil bases start times, moves by up to a second while the clock is disciplined.
+_START_TOLERANCE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockOwner:
+    """The process that holds a run. `process_started` is in seconds since 1970, `at` is when it took the lock."""
+
+    host: str
+    pid: int
+    process_started: float
+    at: str
+
+    @property
+    def here(self) -> bool:
+        """Whether it is a process of this host."""
+        return self.host == socket.gethostname()
+
+    @property
+    def lives(self) -> bool:
+        """Whether this very process is alive on this host: same pid and same start, and not only its exit status."""
+        try:
+            process = psutil.Process(self.pid)
+            gap_seconds = abs(process.create_time() - self.process_started)
+            return gap_seconds < _START_TOLERANCE_SECONDS and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def __str__(self) -> str:
+        place = "this host" if self.here else f"host {one_line(self.host, 80)}"
+        return f"process {self.pid} on {place} since {one_line(self.at, 40)}"
+
+
+class RunLock:
+    """Held from `acquire` to `release`, or within `with`. A child that was forked meanwhile cannot release it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+        self._pid = 0
+
+    def acquire(self) -> None:
+        """Raises FolderError when another run has the folder, or when it cannot be known that none has."""
+        fd = self._locked_fd()
+        try:
+            self._refuse_if_owned(_read_owner(fd))
+            content = json.dumps(asdict(_this_process())).encode("ascii")
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, content, 0)
+            os.fsync(fd)
+        except OSError as error:
+            os.close(fd)
+            raise FolderError(f"cannot be locked: {error.strerror or error}", where=str(self.path)) from error
+        except FolderError:
+            os.close(fd)
+            raise
+        self._fd, self._pid = fd, os.getpid()
+
+    def release(self) -> None:
+        """Empties the file and lets go. Does nothing when the lock is not held."""
+        if self._fd < 0:
+            return
+        if self._pid == os.getpid():
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _locked_fd(self) -> int:
+        """The open file under flock; opened again when it was deleted and made anew meanwhile."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        while True:
+            try:
+                fd = os.open(self.path, flags, 0o600)
+            except OSError as error:
+                raise FolderError(f"cannot be locked: {error.strerror or error}", where=str(self.path)) from error
+            if not _flock_now(fd):
+                holder = _read_owner(fd)
+                os.close(fd)
+                raise self._in_use(holder)
+            if _is_still(self.path, fd):
+                with suppress(OSError):
+                    os.fchmod(fd, 0o600)
+                return fd
+            os.close(fd)
+
+    def _refuse_if_owned(self, holder: LockOwner | None) -> None:
+        if holder is None:
+            return
+        if not holder.here:
+            hint = f"make sure that it has ended, then delete the file {one_line(str(self.path))}"
+            raise FolderError(f"in use by {holder}", where=str(self.path.parent), hint=hint)
+        if holder.pid != os.getpid() and holder.lives:
+            raise self._in_use(holder)
+
+    def _in_use(self, holder: LockOwner | None) -> FolderError:
+        where = one_line(str(self.path.parent))
+        if holder is not None and holder.here and not holder.lives:
+            message = f"the helpers of process {holder.pid}, which has ended, still hold this run"
+            return FolderError(message, where=where, hint="try again in a few seconds")
+        hint = "`tui-trainer stop` ends it"
+        return FolderError(f"in use by {holder or 'another process'}", where=where, hint=hint)
+
+
+def owner(path: Path) -> LockOwner | None:
+    """Who runs in the folder now, for listings; takes no lock. A process of another host is believed to be alive."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        holder = _read_owner(fd)
+    finally:
+        os.close(fd)
+    return holder if holder is not None and (not holder.here or holder.lives) else None
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Keeps two short changes in one folder apart. Where the file system knows no locks it does nothing."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _flock_now(fd: int) -> bool:
+    """False when another has it. A file system without locks counts as free: the owner's name still protects."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except OSError:
+        return False
+
+
+def _this_process() -> LockOwner:
+    process = psutil.Process()
+    return LockOwner(host=socket.gethostname(), pid=process.pid, process_started=process.create_time(), at=utc_now())
+
+
+def _read_owner(fd: int) -> LockOwner | None:
+    """The owner that the file names; None when it is empty or holds something else."""
+    try:
+        data = json.loads(os.pread(fd, _CONTENT_LIMIT_BYTES, 0))
+        host, pid, at = str(data["host"]), int(data["pid"]), str(data["at"])
+        started = float(data["process_started"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    if not 0 < pid < 2**31:
+        return None
+    return LockOwner(host=host, pid=pid, process_started=started, at=at)

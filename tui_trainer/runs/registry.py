@@ -1,0 +1,220 @@
+"""Which runs there are, wherever they were started: a small index in the state folder, and a summary of each.
+
+The index is a convenience. Losing it loses no run: a path always works, and a state folder that cannot be written
+stops nothing, it is only said.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tui_trainer.errors import FolderError, Problem
+from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.folder import RunFolder, read_plain_file, write_atomically
+from tui_trainer.runs.journal import events_in
+from tui_trainer.runs.lock import folder_lock, owner
+from tui_trainer.runs.state import RunState, fold
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import KIB, MIB
+
+HEAD_BYTES: Final = 16 * KIB
+TAIL_BYTES: Final = 256 * KIB
+_INDEX_LIMIT_BYTES: Final = 16 * MIB
+# No name of a folder is longer, and some systems refuse to look for one.
+_NAME_LIMIT: Final = 255
+_LINES_BEFORE_COMPACTION: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """One line of a list of runs. `status` is one of RunState's, or `interrupted`: not ended, and nobody at work.
+
+    `loss` is the final one or the mean of the last steps, `eval_loss` the final or the last one, in nats.
+    """
+
+    name: str
+    path: Path
+    status: str
+    step: int
+    total_steps: int
+    loss: float | None
+    eval_loss: float | None
+    started_at: str
+    alive: bool
+
+
+def state_folder() -> Path:
+    """`$TUI_TRAINER_HOME`, else `$XDG_STATE_HOME/tui-trainer`, else `~/.local/state/tui-trainer`. May not exist."""
+    if home := os.environ.get("TUI_TRAINER_HOME"):
+        return Path(home).expanduser()
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / "tui-trainer"
+    return Path("~/.local/state/tui-trainer").expanduser()
+
+
+def remember(root: Path) -> Problem | None:
+    """Makes the folder known as the newest run. The problem that it could not be noted down stops no run."""
+    return _note({"run": str(root.absolute()), "at": utc_now()})
+
+
+def forget(root: Path) -> Problem | None:
+    """Takes the folder out of the index; the folder itself stays."""
+    return _note({"forgotten": str(root.absolute()), "at": utc_now()})
+
+
+def known_runs() -> list[RunFolder]:
+    """The runs of the index whose folders are there, newest last."""
+    runs = []
+    for root in _listed(_index_lines()):
+        with suppress(FolderError):
+            runs.append(RunFolder.open(Path(root)))
+    return runs
+
+
+def find_run(reference: str) -> RunFolder:
+    """The run meant by a path, a name, a unique beginning of a name, or `last`.
+
+    Raises FolderError, with the candidates or with the names that come nearest.
+    """
+    if os.sep in reference:
+        return RunFolder.open(Path(reference))
+    if len(reference) > _NAME_LIMIT:
+        raise FolderError(f"there is no run {one_line(reference, 60)!r}", hint="`tui-trainer runs` lists the runs")
+    runs = known_runs()
+    if reference == "last" and runs:
+        return runs[-1]
+    matches = [run for run in runs if run.name == reference]
+    if not matches and reference and Path(reference).is_dir():
+        with suppress(FolderError):
+            return RunFolder.open(Path(reference))
+    matches = matches or [run for run in runs if reference and run.name.startswith(reference)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise _ambiguous(reference, matches)
+    raise _not_found(reference, [run.name for run in runs])
+
+
+def summarise(folder: RunFolder) -> RunSummary:
+    """What a list shows of a run. Reads at most the first 16 KiB and the last 256 KiB of its journal.
+
+    In a journal larger than that, an evaluation further back than its end is not seen.
+    """
+    # The owner first: a run that ends between the two reads is then shown as finished, not as interrupted.
+    alive = owner(folder.lock) is not None
+    state = _state_of_ends(folder.journal)
+    ended = state.finished is not None or state.failed is not None
+    end = state.finished
+    last_eval = state.evals[-1].loss if state.evals else None
+    return RunSummary(
+        name=folder.name,
+        path=folder.root,
+        status=state.status if ended or alive else "interrupted",
+        step=state.step,
+        total_steps=state.total_steps,
+        loss=state.loss_smoothed if end is None or end.loss is None else end.loss,
+        eval_loss=last_eval if end is None or end.eval_loss is None else end.eval_loss,
+        started_at=state.started_at,
+        alive=alive,
+    )
+
+
+def _state_of_ends(path: Path) -> RunState:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return RunState()
+    with os.fdopen(fd, "rb") as file, suppress(OSError):
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes <= HEAD_BYTES + TAIL_BYTES:
+            return fold(events_in(file.read(HEAD_BYTES + TAIL_BYTES)))
+        state = fold(events_in(file.read(HEAD_BYTES)))
+        state.finished = state.failed = None  # an end so early was followed by much more
+        file.seek(size_bytes - TAIL_BYTES)
+        return fold(events_in(file.read(TAIL_BYTES)), state)
+    return RunState()
+
+
+def _note(entry: dict[str, str]) -> Problem | None:
+    folder = state_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with folder_lock(folder):
+            _append_line(folder / "runs.jsonl", json.dumps(entry))
+            _compact(folder / "runs.jsonl")
+    except OSError as error:
+        hint = "the run goes on; it can be named by its path. Set TUI_TRAINER_HOME to a folder that can be written to"
+        message = f"the list of runs cannot be written: {error.strerror or error}"
+        return Problem(message=message, where=one_line(str(folder)), hint=hint)
+    return None
+
+
+def _append_line(path: Path, line: str) -> None:
+    """The line begins with its break, so that a torn line before it cannot swallow it."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+        os.write(fd, f"\n{line}\n".encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+def _compact(path: Path) -> None:
+    """Writes the index anew when more than half of a longer one is of no use any more."""
+    lines = _index_lines()
+    if len(lines) < _LINES_BEFORE_COMPACTION:
+        return
+    alive = [root for root in _listed(lines) if Path(root).is_dir()]
+    if len(alive) * 2 < len(lines):
+        text = "".join(json.dumps({"run": root, "at": utc_now()}) + "\n" for root in alive)
+        write_atomically(path, text.encode("ascii"))
+
+
+def _index_lines() -> list[bytes]:
+    try:
+        content = read_plain_file(state_folder() / "runs.jsonl", _INDEX_LIMIT_BYTES)
+    except OSError:
+        return []
+    return [line for line in content.split(b"\n") if line]
+
+
+def _listed(lines: Iterable[bytes]) -> list[str]:
+    """The roots that were noted and not forgotten since, each once, at the place of its last mention."""
+    roots: dict[str, None] = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        root = entry.get("run", entry.get("forgotten")) if isinstance(entry, dict) else None
+        if isinstance(root, str) and "\0" not in root:
+            roots.pop(root, None)
+            if "run" in entry:
+                roots[root] = None
+    return list(roots)
+
+
+def _ambiguous(reference: str, matches: list[RunFolder]) -> FolderError:
+    same_name = len({run.name for run in matches}) < len(matches)
+    candidates = [str(run.root) if same_name else run.name for run in matches]
+    message = f"{one_line(reference, 80)!r} may be any of {len(matches)} runs"
+    return FolderError(message, hint=f"candidates: {one_line(', '.join(candidates), 600)}")
+
+
+def _not_found(reference: str, names: list[str]) -> FolderError:
+    if not names:
+        return FolderError(
+            f"no run {one_line(reference, 80)!r}: no runs are known here", hint="give the path of its folder"
+        )
+    near = difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:]
+    return FolderError(
+        f"no run {one_line(reference, 80)!r}", hint=f"runs with other names: {one_line(', '.join(near), 300)}"
+    )

@@ -1,0 +1,290 @@
+"""RunState: what the events of a run add up to, and all that a view draws.
+
+Curves are columns of numbers, 56 bytes per step, so that 100,000 steps stay below 10 MB. Durations are sums of the
+seconds in the events, never differences of `at`: clocks jump.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from tui_trainer.runs.events import (
+    BaselinesMeasured,
+    CheckpointSaved,
+    DataPrepared,
+    EpochDone,
+    EvalDone,
+    Event,
+    PhaseChanged,
+    PlanMade,
+    Progress,
+    RunFailed,
+    RunFinished,
+    RunProblem,
+    RunStarted,
+    StepDone,
+    TextSampled,
+    Unknown,
+)
+
+Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
+
+WINDOW_STEPS: Final = 50
+WARM_UP_STEPS: Final = 2
+SAMPLES_KEPT: Final = 20
+PROBLEMS_KEPT: Final = 100
+# Until one was measured: forward alone is a third of a step, and this many bytes of weights and two moments (12 a
+# parameter) are copied, hashed and synced in a second.
+_EVALUATION_SHARE: Final = 1 / 3
+_SAVE_BYTES_PER_SECOND: Final = 300e6
+_CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
+_TRAINING_PHASES: Final = frozenset({"training", "evaluating", "saving", "sampling", "finished"})
+
+
+def _floats() -> array[float]:
+    return array("d")
+
+
+def _counts() -> array[int]:
+    return array("q")
+
+
+@dataclass
+class RunState:
+    """The fold of a journal. Step numbers in the columns grow strictly: a step done again replaces its first try."""
+
+    name: str = ""
+    task: str = ""
+    device: str = ""
+    pid: int = 0
+    phase: str = ""
+    step: int = 0
+    total_steps: int = 0
+    resumed_from_step: int | None = None
+    started_at: str = ""
+
+    steps: array[int] = field(default_factory=_counts)
+    token_counts: array[int] = field(default_factory=_counts)
+    loss_sums: array[float] = field(default_factory=_floats)
+    losses: array[float] = field(default_factory=_floats)
+    lrs: array[float] = field(default_factory=_floats)
+    grad_norms: array[float] = field(default_factory=_floats)
+    step_seconds: array[float] = field(default_factory=_floats)
+
+    evals: list[EvalDone] = field(default_factory=list)
+    epochs: list[EpochDone] = field(default_factory=list)
+    checkpoints: list[CheckpointSaved] = field(default_factory=list)
+    samples: deque[TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    problems: deque[RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
+    recent: deque[StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+
+    versions: dict[str, str] = field(default_factory=dict)
+    baselines: BaselinesMeasured | None = None
+    data: DataPrepared | None = None
+    plan: PlanMade | None = None
+    progress: Progress | None = None
+    last_step: StepDone | None = None
+    finished: RunFinished | None = None
+    failed: RunFailed | None = None
+    steps_since_start: int = 0
+    unknown_events: int = 0
+
+    def apply(self, event: Event) -> None:
+        """Takes one event in. Kinds that change nothing here are passed over."""
+        change = _CHANGES.get(type(event))
+        if change is not None:
+            change(self, event)
+
+    @property
+    def status(self) -> Status:
+        """One word for the run. It cannot know that a process is gone: `registry.summarise` does."""
+        if self.failed is not None:
+            return "failed"
+        if self.finished is not None:
+            return "stopped" if self.finished.reason == "stopped" else "finished"
+        if self.phase == "paused":
+            return "paused"
+        return "training" if self.steps_since_start or self.phase in _TRAINING_PHASES else "preparing"
+
+    @property
+    def best_eval_loss(self) -> float | None:
+        """The lowest held-out loss so far, in nats; None before the first evaluation."""
+        return min((done.loss for done in self.evals if math.isfinite(done.loss)), default=None)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Over the last steps, up to 50. The first two of a start are left out once there are others."""
+        return self._per_second(sum(done.tokens for done in self.recent))
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Over the same steps as `tokens_per_second`."""
+        return self._per_second(sum(done.samples for done in self.recent))
+
+    @property
+    def loss_smoothed(self) -> float | None:
+        """Nats per token over the tokens of the last 50 steps; steps whose loss is not finite are left out."""
+        window = zip(self.loss_sums[-WINDOW_STEPS:], self.token_counts[-WINDOW_STEPS:], strict=True)
+        finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
+        tokens = sum(tokens for _, tokens in finite)
+        return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds to the end: the steps left at a recent step's mean time, and the evaluations and saves left.
+
+        An evaluation and a save cost what they did so far in the mean; until one was measured, what the plan's numbers
+        suggest. None when the run has ended, when the number of steps is not known, and until three steps of this
+        start are known: the first two warm up and do not count. Text samples are not counted.
+        """
+        over = self.finished is not None or self.failed is not None
+        if over or self.total_steps <= 0 or self.steps_since_start <= WARM_UP_STEPS:
+            return None
+        steps_left = max(self.total_steps - self.step, 0)
+        mean_seconds = sum(done.step_seconds for done in self.recent) / len(self.recent)
+        return steps_left * mean_seconds + self._evaluating_seconds_left() + self._saving_seconds_left()
+
+    def _evaluating_seconds_left(self) -> float:
+        # What was done at step 0 does not come again.
+        costs = [(done.step, done.seconds) for done in self.evals if done.scheduled and done.step > 0]
+        plan = self.plan
+        if plan is None or plan.eval_every_steps is None or plan.eval_rows is None:
+            return self._share_left(costs)
+        samples_per_second = self.samples_per_second
+        guess = plan.eval_rows * _EVALUATION_SHARE / samples_per_second if samples_per_second else 0.0
+        return _times_left(self.step, self.total_steps, plan.eval_every_steps) * _mean_seconds(costs, guess)
+
+    def _saving_seconds_left(self) -> float:
+        costs = [(done.step, done.seconds) for done in self.checkpoints if done.step > 0]
+        plan = self.plan
+        if plan is None or plan.save_every_steps is None:
+            return self._share_left(costs)
+        guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
+        return _times_left(self.step, self.total_steps, plan.save_every_steps) * _mean_seconds(costs, guess)
+
+    def _share_left(self, costs: list[tuple[int, float]]) -> float:
+        """For journals that do not say how often something happens: a step's share of it, for all steps left."""
+        per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
+        return max(self.total_steps - self.step, 0) * per_step
+
+    def _per_second(self, count: int) -> float | None:
+        seconds = sum(done.step_seconds for done in self.recent)
+        return count / seconds if seconds > 0 else None
+
+    def _start(self, event: RunStarted) -> None:
+        if event.resumed_from_step is None or not self.started_at:
+            self.started_at = event.at
+        self.name, self.task, self.device = event.name, event.task, event.device
+        self.pid, self.total_steps, self.versions = event.pid, event.total_steps, event.versions
+        self.resumed_from_step = event.resumed_from_step
+        self._drop_after(-1 if event.resumed_from_step is None else event.resumed_from_step)
+        self.step = event.resumed_from_step or 0
+        self.phase, self.progress = "preparing", None
+        self.finished = self.failed = None
+        self.steps_since_start = 0
+        self.recent.clear()
+
+    def _drop_after(self, step: int) -> None:
+        length = bisect_right(self.steps, step)
+        for column in self._columns():
+            del column[length:]
+        self.evals = [done for done in self.evals if done.step <= step]
+        self.epochs = [done for done in self.epochs if done.step <= step]
+        self.checkpoints = [done for done in self.checkpoints if done.step <= step]
+        self.samples = deque((sample for sample in self.samples if sample.step <= step), maxlen=SAMPLES_KEPT)
+        if self.last_step is not None and self.last_step.step > step:
+            self.last_step = None
+
+    def _columns(self) -> list[array[Any]]:
+        floats = [self.loss_sums, self.losses, self.lrs, self.grad_norms, self.step_seconds]
+        return [self.steps, self.token_counts, *floats]
+
+    def _take_step(self, event: StepDone) -> None:
+        step = event.step
+        if step <= self.step and self.steps and step <= self.steps[-1]:
+            self._drop_after(step - 1)
+        self.step = step
+        self.steps.append(step)
+        self.token_counts.append(event.tokens)
+        self.loss_sums.append(event.loss_sum)
+        self.losses.append(event.loss)
+        self.lrs.append(event.lr)
+        self.grad_norms.append(event.grad_norm)
+        self.step_seconds.append(event.step_seconds)
+        self.last_step = event
+        self.steps_since_start += 1
+        if self.steps_since_start == WARM_UP_STEPS + 1:
+            self.recent.clear()
+        self.recent.append(event)
+
+    def _change_phase(self, event: PhaseChanged) -> None:
+        self.phase = event.phase
+        self.progress = None
+
+    def _finish(self, event: RunFinished) -> None:
+        self.finished, self.failed, self.progress = event, None, None
+
+    def _fail(self, event: RunFailed) -> None:
+        self.finished, self.failed, self.progress = None, event, None
+
+    def _take_data(self, event: DataPrepared) -> None:
+        self.data = event
+
+    def _take_plan(self, event: PlanMade) -> None:
+        self.plan = event
+        self.total_steps = event.total_steps
+
+    def _take_baselines(self, event: BaselinesMeasured) -> None:
+        self.baselines = event
+
+    def _take_progress(self, event: Progress) -> None:
+        self.progress = event
+
+    def _count_unknown(self, _: Unknown) -> None:
+        self.unknown_events += 1
+
+
+def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """The state after the events. A `state` that is given is carried on with: changed in place, and returned."""
+    state = RunState() if state is None else state
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def _mean_seconds(costs: list[tuple[int, float]], guess: float) -> float:
+    return sum(seconds for _, seconds in costs) / len(costs) if costs else guess
+
+
+def _times_left(step: int, total_steps: int, every_steps: int) -> int:
+    """How often something that happens every so many steps, and at the end, happens after `step`."""
+    if step >= total_steps:
+        return 0
+    if every_steps <= 0:
+        return 1
+    return total_steps // every_steps - step // every_steps + (total_steps % every_steps != 0)
+
+
+_CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
+    RunStarted: RunState._start,
+    PhaseChanged: RunState._change_phase,
+    Progress: RunState._take_progress,
+    DataPrepared: RunState._take_data,
+    BaselinesMeasured: RunState._take_baselines,
+    PlanMade: RunState._take_plan,
+    StepDone: RunState._take_step,
+    EvalDone: lambda state, event: state.evals.append(event),
+    EpochDone: lambda state, event: state.epochs.append(event),
+    CheckpointSaved: lambda state, event: state.checkpoints.append(event),
+    TextSampled: lambda state, event: state.samples.append(event),
+    RunProblem: lambda state, event: state.problems.append(event),
+    RunFinished: RunState._finish,
+    RunFailed: RunState._fail,
+    Unknown: RunState._count_unknown,
+}
