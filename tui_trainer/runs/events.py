@@ -224,7 +224,8 @@ class Unknown(Event):
 
 
 KINDS: Final[dict[str, type[Event]]] = {
-    "RunStarted": RunStarted, "PhaseChanged": PhaseChanged, "Progress": Progress, "DataPrepared": DataPrepared, "PlanMade": PlanMade,
+    "RunStarted": RunStarted, "PhaseChanged": PhaseChanged, "Progress": Progress, "DataPrepared": DataPrepared,
+    "PlanMade": PlanMade,
     "BaselinesMeasured": BaselinesMeasured, "StepDone": StepDone, "EvalDone": EvalDone, "EpochDone": EpochDone,
     "CheckpointSaved": CheckpointSaved, "TextSampled": TextSampled, "Problem": RunProblem,
     "ControlApplied": ControlApplied, "RunFinished": RunFinished, "RunFailed": RunFailed,

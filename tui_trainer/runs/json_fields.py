@@ -1,7 +1,7 @@
 """The values of one line of JSON: read strictly, written so that JSON can hold them.
 
-A reader takes what `parsed` made and returns it, or raises ValueError. A whole number is good where a float is expected,
-true is not a number, and a whole number of more than 18 digits is refused.
+A reader takes what `parsed` made and returns it, or raises ValueError. A whole number is good where a float is
+expected, true is not a number, and a whole number of more than 18 digits is refused.
 """
 
 from __future__ import annotations
