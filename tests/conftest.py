@@ -13,10 +13,10 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.training.cpu_threads import wait_gently
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# As the program does before it loads torch: threads that spin are slow where tests share their cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+wait_gently()
 
 TINY = {
     "data.max_length": 16,

@@ -106,8 +106,7 @@ def measure(case: Case, folder: Path) -> Comparison:
     report = folder / "memory.json"
     child = subprocess.run(
         [sys.executable, __file__, "--child", str(report), "--no-ui", *assignments],
-        # Threads that wait without spinning: on shared cores a step then takes its usual time more often.
-        env={**os.environ, "TUI_TRAINER_HOME": str(folder / "home"), "OMP_WAIT_POLICY": "passive"},
+        env={**os.environ, "TUI_TRAINER_HOME": str(folder / "home")},
         capture_output=True,
         text=True,
         check=False,
@@ -153,6 +152,9 @@ def _seconds(at: str) -> float:
 
 def run_child(report: Path, arguments: list[str]) -> int:
     """The program itself, with its memory noted from the moment when everything is imported."""
+    from tui_trainer.training.cpu_threads import wait_gently
+
+    wait_gently()
     import torch
     from transformers import LlamaForCausalLM
     from transformers.generation import GenerationMixin

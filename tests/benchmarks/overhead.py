@@ -19,8 +19,10 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
+from tui_trainer.training.cpu_threads import wait_gently
+
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # both loops, as the program does
+wait_gently()  # for both loops, as the program does
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 

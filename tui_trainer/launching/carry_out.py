@@ -32,6 +32,7 @@ from tui_trainer.training.checkpoint_folder import (
     set_aside_after,
     steps_saved,
 )
+from tui_trainer.training.cpu_threads import wait_gently
 from tui_trainer.training.job import Job, Reason
 
 _LOG_NAME = "error.txt"
@@ -95,9 +96,7 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
         baselines=baselines,
         versions=prepare.versions(),
     )
-    # Threads that wait for one another by spinning lose a factor of nine as soon as another process takes their core
-    # (measured on 2 cores: 3.5 s a step instead of 0.4 s). Read once, when torch loads its thread library.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    wait_gently()
     # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
     from tui_trainer.training.run import run as train
 
