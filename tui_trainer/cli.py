@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
-from tui_trainer.standard_files import open_standard_files, silence_output, tell
+from tui_trainer.standard_files import open_standard_files, show_progress, silence_output, tell
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
@@ -96,7 +96,7 @@ def train(
     from tui_trainer.launching.start import open_new
 
     loaded = _load(config, profile, assignments, data, task)
-    plan = estimated_plan(loaded)
+    plan = estimated_plan(loaded, show_progress)
     run = open_new(loaded)
     greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
     if not run.remembered:
@@ -117,7 +117,7 @@ def plan(
     from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan
 
-    made = estimated_plan(_load(config, profile, assignments, data, task))
+    made = estimated_plan(_load(config, profile, assignments, data, task), show_progress)
     print(made.model_dump_json(indent=1) if as_json else "\n".join(lines.plan_lines(made)))
 
 

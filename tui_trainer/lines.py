@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tui_trainer.config.profiles import Profile
-from tui_trainer.planning.plan import Plan, Planned
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.planned import Planned
 from tui_trainer.runs.events import (
     BaselinesMeasured,
     CheckpointSaved,
@@ -64,7 +65,7 @@ def event_line(event: Event, state: RunState) -> str | None:
         case ControlApplied():
             return f"step {event.step}: {event.action} (asked for)"
         case RunProblem():
-            return f"step {event.step}: {one_line(event.message)}; {one_line(event.hint)}"
+            return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
     return None
 
 
@@ -167,7 +168,8 @@ def plan_lines(plan: Plan) -> list[str]:
         ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
         ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
     ]
-    lines = [_plan_line(*row) for row in rows]
+    lines = [f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}"]
+    lines += [_plan_line(*row) for row in rows]
     lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))

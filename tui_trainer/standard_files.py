@@ -28,6 +28,16 @@ def tell(sentence: str) -> None:
             print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr, flush=True)
 
 
+def show_progress(what: str, done: float, total: float | None, unit: str) -> None:
+    """How far work is that comes before a run, in place on a terminal's last line; gone when it is done."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return
+    share = f"{done / total:4.0%} of " if total else ""
+    line = "" if total and done >= total else f"{what} {share}{total or done:,.0f} {unit}"
+    with suppress(OSError, ValueError):
+        print(f"\r\x1b[K{one_line(line, 79)}", end="", file=sys.stderr, flush=True)
+
+
 def silence_output() -> None:
     """What is still in the buffer would raise once more when the interpreter flushes it at exit."""
     null = os.open(os.devnull, os.O_WRONLY)

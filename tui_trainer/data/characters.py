@@ -8,7 +8,6 @@ character 0.23 s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,19 +43,6 @@ def build_tokenizer(characters: Sequence[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNK, fuse_unk=False))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """A saved character tokenizer.
-
-    `tokenizer.json` does not keep that special tokens in a text are plain characters, so it is set again here;
-    transformers calls the same switch `split_special_tokens=True`.
-    """
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(path))
     tokenizer.encode_special_tokens = True
     return tokenizer
 

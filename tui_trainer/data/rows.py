@@ -99,7 +99,6 @@ class Rows:
         self._count = rows
         parts = [np.diff(offsets) for offsets in self._offsets]
         self.lengths: NDArray[np.int64] = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        self.token_count = int(self.lengths.sum())
 
     def __len__(self) -> int:
         return self._count

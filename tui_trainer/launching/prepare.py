@@ -31,15 +31,18 @@ _PACKAGES = ("tui-trainer", "torch", "transformers", "tokenizers", "safetensors"
 def cache_folder() -> Path:
     """Where prepared data is kept: `$TUI_TRAINER_HOME/cache`, else the user's cache folder (XDG)."""
     if home := os.environ.get("TUI_TRAINER_HOME"):
-        return Path(home) / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tui-trainer"
+        return Path(home).expanduser() / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tui-trainer"
 
 
-def estimated_plan(loaded: LoadedConfig) -> Plan:
-    """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
+def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Plan:
+    """The plan before anything is prepared; exact where the data was prepared before. Raises InputError.
+
+    Whether it was is known by a hash of all data: `progress` tells how far that is.
+    """
     problems = setting_problems(loaded)
     try:
-        facts = _estimated_facts(loaded.config)
+        facts = _estimated_facts(loaded.config, progress)
     except InputError as error:
         raise ConfigError([*problems, *(loaded.placed(problem) for problem in error.problems)]) from None
     if problems:
@@ -47,9 +50,9 @@ def estimated_plan(loaded: LoadedConfig) -> Plan:
     return planning.make(loaded, probe(), facts)
 
 
-def _estimated_facts(config: Config) -> DataFacts:
+def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:
     task = find_task(config.task.type)
-    facts = task.data_facts(config, cache_folder())
+    facts = task.data_facts(config, cache_folder(), progress)
     # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
     return facts if facts.rows else task.facts(task.prepare(config, cache_folder(), lambda *_: None))
 
@@ -122,6 +125,7 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             eval_rows=plan.eval_rows.value,
             eval_every_steps=plan.eval_every_steps.value,
             save_every_steps=plan.save_every_steps.value,
+            sample_every_steps=plan.sample_every_steps.value,
         )
     )
 

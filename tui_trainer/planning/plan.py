@@ -6,9 +6,7 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,29 +17,19 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.planning import memory
 from tui_trainer.planning.batching import BatchCut, cut_batch
-from tui_trainer.planning.cadence import every, steps_per_epoch, times
 from tui_trainer.planning.calibration import read_calibration
 from tui_trainer.planning.disk import checkpoint_bytes, run_bytes
 from tui_trainer.planning.duration import EVALUATION_SHARE, step_time
 from tui_trainer.planning.model_shape import ModelShape
+from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.rules import disk_problems, machine_problems, setting_problems
+from tui_trainer.planning.steps import Steps
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.tasks.contract import DataFacts
 
-T = TypeVar("T")
 PLAN_VERSION = 1
 # Left free for everything else on the machine when the micro-batch is chosen.
 MEMORY_SHARE = 0.8
-
-
-class Planned(BaseModel, Generic[T]):
-    """One derived number."""
-
-    model_config = ConfigDict(frozen=True)
-
-    value: T
-    exact: bool
-    reason: str
 
 
 class Plan(BaseModel):
@@ -53,6 +41,7 @@ class Plan(BaseModel):
     config: Config
     recipe: str
     hardware_profile: str
+    hardware_reason: str
     cpu_name: str
     device: str
     data_key: str
@@ -124,7 +113,7 @@ def _assemble(
     versions: dict[str, str],
 ) -> Plan:
     config = loaded.config
-    steps = _Steps(loaded, facts, cut)
+    steps = Steps(loaded, facts, cut)
     eval_batch, eval_reason = _eval_batch(loaded, cut, facts)
     parts = memory.memory_parts(
         shape,
@@ -148,6 +137,7 @@ def _assemble(
         config=config,
         recipe=loaded.recipe.name if loaded.recipe else "",
         hardware_profile=loaded.hardware_profile.name if loaded.hardware_profile else "",
+        hardware_reason=loaded.hardware_reason,
         cpu_name=hardware.cpu_name,
         device="cpu",
         data_key=data_key,
@@ -181,51 +171,6 @@ def _assemble(
     )
 
 
-class _Steps:
-    """How many steps, and on which of them something happens."""
-
-    def __init__(self, loaded: LoadedConfig, facts: DataFacts, cut: BatchCut) -> None:
-        training, evaluation = loaded.config.training, loaded.config.evaluation
-        per_epoch = steps_per_epoch(facts.rows, cut.effective)
-        self.per_epoch: Planned[int] = Planned(
-            value=per_epoch, exact=facts.exact, reason=f"{facts.rows} rows / {cut.effective}, rounded up"
-        )
-        if training.max_steps:
-            self.total: Planned[int] = Planned(
-                value=training.max_steps,
-                exact=True,
-                reason=f"training.max_steps from {loaded.where('training.max_steps')}",
-            )
-        else:
-            # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
-            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
-            reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
-            self.total = Planned(value=total, exact=facts.exact, reason=reason)
-        limit = evaluation.max_eval_rows
-        cut_down = 0 < limit < facts.eval_rows
-        self.eval_rows = limit if cut_down else facts.eval_rows
-        self.eval_rows_reason = "evaluation.max_eval_rows, evenly spaced" if cut_down else facts.reason
-        self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
-        self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
-        if evaluation.early_stopping_patience:
-            self.saves += self.evaluations
-
-    def warmup(self, scheduler: str, setting: float) -> Planned[int]:
-        if scheduler == "constant":
-            return Planned(value=0, exact=True, reason="this schedule has none; constant_with_warmup has")
-        planned = self.cadence("warmup_steps", setting)
-        return planned if planned.value else Planned(value=0, exact=True, reason="the peak learning rate at once")
-
-    def cadence(self, name: str, setting: float) -> Planned[int]:
-        total = self.total
-        value = every(setting, total.value)
-        if 0 < setting < 1:
-            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
-        return Planned(
-            value=value, exact=True, reason=f"{name} = {setting:g}" if value else f"{name} = 0: not on the way"
-        )
-
-
 class _Times:
     """Seconds of a step, of the evaluations and of the whole run."""
 
@@ -236,7 +181,7 @@ class _Times:
         facts: DataFacts,
         shape: ModelShape,
         cut: BatchCut,
-        steps: _Steps,
+        steps: Steps,
         threads: int,
     ) -> None:
         row_tokens = config.data.max_length

@@ -49,7 +49,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChanged(Event):
-    """`preparing`, `loading`, `training`, `evaluating`, `saving`, `paused`, `finished`."""
+    """`preparing`, `loading`, `training`, `paused`, `saving` (the final model)."""
 
     phase: str
 
@@ -99,6 +99,7 @@ class PlanMade(Event):
     eval_rows: int | None = None
     eval_every_steps: int | None = None
     save_every_steps: int | None = None
+    sample_every_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +174,11 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSampled(Event):
-    """What the model writes after `prompt`. Foreign text: show it through `safe_text`."""
+    """What the model writes after `prompt`, and how long training waited. Foreign text: show it through `safe_text`."""
 
     prompt: str
     text: str
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +226,11 @@ class Unknown(Event):
 
 
 KINDS: Final[dict[str, type[Event]]] = {
-    "RunStarted": RunStarted, "PhaseChanged": PhaseChanged, "Progress": Progress, "DataPrepared": DataPrepared,
-    "PlanMade": PlanMade,
-    "BaselinesMeasured": BaselinesMeasured, "StepDone": StepDone, "EvalDone": EvalDone, "EpochDone": EpochDone,
-    "CheckpointSaved": CheckpointSaved, "TextSampled": TextSampled, "Problem": RunProblem,
-    "ControlApplied": ControlApplied, "RunFinished": RunFinished, "RunFailed": RunFailed,
+    "Problem" if kind is RunProblem else kind.__name__: kind
+    for kind in (
+        RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, BaselinesMeasured, StepDone, EvalDone, EpochDone,
+        CheckpointSaved, TextSampled, RunProblem, ControlApplied, RunFinished, RunFailed,
+    )
 }  # fmt: skip
 
 

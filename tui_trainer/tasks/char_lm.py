@@ -33,7 +33,7 @@ class CharLm:
     name = "char_lm"
     title = "Character-level language model, from scratch"
 
-    def data_facts(self, config: Config, cache_dir: Path) -> DataFacts:
+    def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         data, source = config.data, _source(config)
         prepared = lookup(
             source,
@@ -42,6 +42,7 @@ class CharLm:
             seed=data.seed,
             max_chars=data.max_chars,
             cache_dir=cache_dir,
+            progress=progress,
         )
         if prepared:
             return self.facts(prepared)

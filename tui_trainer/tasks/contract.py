@@ -48,7 +48,7 @@ class Task(Protocol):
     name: str
     title: str
 
-    def data_facts(self, config: Config, cache_dir: Path) -> DataFacts:
+    def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         """How much data there is, without preparing it. Raises DataError."""
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:

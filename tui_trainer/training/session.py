@@ -161,9 +161,11 @@ class Session:
         prompt_ids = rows.row(step % len(rows))[:_PROMPT_TOKENS].tolist()
         new_tokens = max(1, min(_SAMPLE_TOKENS, self.plan.config.data.max_length - len(prompt_ids)))
         seed = self.plan.config.training.seed + step
+        started = perf_counter()
         text = write_text(self.model, self.tokenizer, prompt_ids, new_tokens=new_tokens, seed=seed)
         prompt = str(self.tokenizer.decode(prompt_ids, skip_special_tokens=True))
-        self._journal.append(TextSampled(step=step, prompt=prompt, text=text))
+        seconds = round(perf_counter() - started, 3)
+        self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
         """Write a checkpoint of this step unless there is one; whether it is there now.

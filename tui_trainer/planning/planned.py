@@ -1,0 +1,19 @@
+"""A derived number with its reason."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+T = TypeVar("T")
+
+
+class Planned(BaseModel, Generic[T]):
+    """One derived number."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: T
+    exact: bool
+    reason: str

@@ -1,0 +1,56 @@
+"""How many steps a run has, and how often it evaluates and saves."""
+
+from __future__ import annotations
+
+import math
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.planning.batching import BatchCut
+from tui_trainer.planning.cadence import every, steps_per_epoch, times
+from tui_trainer.planning.planned import Planned
+from tui_trainer.tasks.contract import DataFacts
+
+
+class Steps:
+    """How many steps, and on which of them something happens."""
+
+    def __init__(self, loaded: LoadedConfig, facts: DataFacts, cut: BatchCut) -> None:
+        training, evaluation = loaded.config.training, loaded.config.evaluation
+        per_epoch = steps_per_epoch(facts.rows, cut.effective)
+        self.per_epoch: Planned[int] = Planned(
+            value=per_epoch, exact=facts.exact, reason=f"{facts.rows} rows / {cut.effective}, rounded up"
+        )
+        if training.max_steps:
+            self.total: Planned[int] = Planned(
+                value=training.max_steps,
+                exact=True,
+                reason=f"training.max_steps from {loaded.where('training.max_steps')}",
+            )
+        else:
+            # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
+            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
+            reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
+            self.total = Planned(value=total, exact=facts.exact, reason=reason)
+        limit = evaluation.max_eval_rows
+        cut_down = 0 < limit < facts.eval_rows
+        self.eval_rows = limit if cut_down else facts.eval_rows
+        self.eval_rows_reason = "evaluation.max_eval_rows, evenly spaced" if cut_down else facts.reason
+        self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
+        self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
+        if evaluation.early_stopping_patience:
+            self.saves += self.evaluations
+
+    def warmup(self, scheduler: str, setting: float) -> Planned[int]:
+        if scheduler == "constant":
+            return Planned(value=0, exact=True, reason="this schedule has none; constant_with_warmup has")
+        planned = self.cadence("warmup_steps", setting)
+        return planned if planned.value else Planned(value=0, exact=True, reason="the peak learning rate at once")
+
+    def cadence(self, name: str, setting: float) -> Planned[int]:
+        total = self.total
+        value = every(setting, total.value)
+        if 0 < setting < 1:
+            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
+        return Planned(
+            value=value, exact=True, reason=f"{name} = {setting:g}" if value else f"{name} = 0: not on the way"
+        )
