@@ -2,15 +2,15 @@
 
 By default they spin, which is fastest while nobody else wants the cores, and slow as soon as somebody does: a thread
 that has lost its core is waited for by one that burns the other. Measured on 2 cores, quickstart recipe, milliseconds
-a step alone and beside one busy process: spinning 135 and 3465, no spinning at all 171 and 216, a thousand turns SPIN1K
-and 241.
+a step alone and beside one busy process: spinning 137 and 3465, three thousand turns 140 and 340, none at all 175 and
+216 (medians of three runs alone, one run beside the other process).
 """
 
 from __future__ import annotations
 
 import os
 
-_TURNS = "1000"
+_TURNS = "3000"
 
 
 def wait_gently() -> None:
