@@ -114,7 +114,9 @@ CONFIG_CASES = [
     Case("config in UTF-16", ("my.toml", "line 1 is not UTF-8", "save"), toml=GOOD.encode("utf-16")),
     Case("config in Latin-1", ("my.toml", "line 2 is not UTF-8", "save"), toml=b'[data]\npath = "\xe9.txt"\n'),
     Case("config is missing", ("no.toml", "does not exist", "TOML"), arguments=("train", "--no-ui", "no.toml")),
-    Case("config is a folder", ("folder", "is not a file"), arguments=("train", "--no-ui", "folder")),
+    Case(
+        "config is a folder", ("folder", "looks like data", "--data folder"), arguments=("train", "--no-ui", "folder")
+    ),
     Case("config is a FIFO", ("pipe", "is not a file"), arguments=("train", "--no-ui", "pipe")),
     Case(
         "config cannot be read", ("/proc/self/mem", "cannot be read"), arguments=("train", "--no-ui", "/proc/self/mem")
@@ -226,7 +228,7 @@ DATA_CASES = [
     rows("binary file", b"GIF89a\n\0\0", "line 2", "NUL at byte offset 7", "data.path wants text", file="a.txt"),
     rows("gzip that is none", TEXT, "not a sound gzip file", "rename it", file="a.txt.gz"),
     rows("gzip cut short", gzip.compress(TEXT * 9)[:-30], "cut short", "download", file="a.txt.gz"),
-    rows("text shorter than one block", b"short", "fewer than one row of 17", "lower data.max_length", file="a.txt"),
+    rows("text shorter than one block", b"short", "fewer than one row of 17", "give more text", file="a.txt"),
 ]
 
 FOLDER_CASES = [

@@ -44,7 +44,9 @@ class _TrainByDefault(TyperGroup):
     """`tui-trainer my.toml` means `tui-trainer train my.toml`: the first word is a command or belongs to training."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        if args and args[0] not in self.commands and args[0] not in ("--help", "--version"):
+        if not args or args[0] == "help":
+            args = ["--help"]
+        if args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
             self._refuse_misspelt_command(args[0])
             args = [_DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
@@ -60,22 +62,29 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help=(
         "Fine-tune transformers from the terminal.\n\n"
-        "tui-trainer --no-ui [CONFIG] [--profile NAME] [--data PATH] [--set KEY=VALUE]... trains; "
-        "without CONFIG it trains the quickstart recipe, which needs no network and no GPU."
+        "tui-trainer --no-ui [CONFIG] [--profile NAME] [--data PATH] [--set KEY=VALUE]... [--json] trains; "
+        "without CONFIG it trains the quickstart recipe, which needs no network and no GPU. "
+        "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile."
     ),
 )
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(metadata.version("tui-trainer"))
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -243,13 +252,17 @@ def generate(
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls
     from tui_trainer.runs.lock import owner
-    from tui_trainer.runs.registry import find_run
+    from tui_trainer.runs.registry import find_run, summarise
 
     if action not in controls.ACTIONS:
         raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
     folder = find_run(reference)
     if owner(folder.lock) is None:
-        raise InputError(f"{folder.name} is not running", hint=f"tui-trainer resume {folder.name} goes on with it")
+        finished = summarise(folder).status == "finished"
+        hint = f"`tui-trainer {'generate' if finished else 'resume'} {folder.name}` " + (
+            "tries it" if finished else "goes on"
+        )
+        raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
     controls.request(folder.control, action)
     print(f"asked {folder.name} to {action}")
 

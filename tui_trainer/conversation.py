@@ -16,6 +16,8 @@ def continue_once(writer: Writer, prompt: str, sampling: Sampling) -> None:
     print(visible(prompt), end="", flush=True)
     left_out = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
     print()
+    if writer.unknown_tokens:
+        print(f"({writer.unknown_tokens} characters of the prompt are not in the vocabulary)", file=sys.stderr)
     if left_out:
         print(f"(the first {left_out} tokens of the prompt do not fit and were left out)", file=sys.stderr)
 

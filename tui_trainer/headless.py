@@ -21,13 +21,14 @@ from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import Event, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.events import EpochDone, Event, PhaseChanged, Progress, StepDone, to_line
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.standard_files import silence_output, tell
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_STEP_LINES = 5.0
+_SECONDS_BETWEEN_EPOCH_LINES = 5.0
 # A terminal that sends Ctrl+C to a whole process group may reach this process twice, once through its parent.
 _ONE_PRESS_SECONDS = 0.3
 
@@ -132,6 +133,7 @@ class _LinePrinter(_Printer):
         self._live = ""
         self._shown_live = ""
         self._last_step_line = monotonic()
+        self._last_epoch_line = 0.0
 
     def show(self, event: Event) -> None:
         if isinstance(event, Progress):
@@ -141,6 +143,8 @@ class _LinePrinter(_Printer):
         else:
             if isinstance(event, PhaseChanged):
                 self._live = ""
+            if isinstance(event, EpochDone) and not self._is_time_for_an_epoch():
+                return
             if line := lines.event_line(event, self._state):
                 self._print(line)
 
@@ -160,6 +164,13 @@ class _LinePrinter(_Printer):
             self._print(line)
         self.refresh()
         super().end(run, state, outcome)
+
+    def _is_time_for_an_epoch(self) -> bool:
+        """Small data has several epochs a second: not each of them is news."""
+        due = monotonic() - self._last_epoch_line >= _SECONDS_BETWEEN_EPOCH_LINES
+        if due:
+            self._last_epoch_line = monotonic()
+        return due
 
     def _show_passing(self, line: str) -> None:
         """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
@@ -208,7 +219,7 @@ class _Signals:
             self._printer.note_once(f"{error}; it is tried again; Ctrl+C once more leaves at once")
         else:
             self._stop_asked = True
-            self._printer.note("stopping after this step, and saving; Ctrl+C once more leaves at once")
+            self._printer.note("stopping at the next step, and saving; Ctrl+C once more leaves at once")
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = True
@@ -218,4 +229,5 @@ class _Signals:
         if self._first_interrupt is None:
             self._first_interrupt = now
         elif now - self._first_interrupt > _ONE_PRESS_SECONDS:
+            tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
             os._exit(EXIT_FAILED)

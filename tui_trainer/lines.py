@@ -26,10 +26,10 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
+_CLEARLY_WORSE = 1.02
 _PHASES = {
     "loading": "loading torch and transformers, building the model",
     "saving": "writing the final model",
-    "paused": "paused",
 }
 
 
@@ -37,7 +37,9 @@ def event_line(event: Event, state: RunState) -> str | None:
     """One line for an event that people want to read; None for the rest."""
     match event:
         case RunStarted(resumed_from_step=int(step)):
-            return f"goes on from step {step}" if step else "starts again: there was no checkpoint yet"
+            return f"run {event.name} " + (
+                f"goes on from step {step}" if step else "starts again: it had no checkpoint"
+            )
         case DataPrepared():
             return _data_line(event)
         case PlanMade():
@@ -46,12 +48,16 @@ def event_line(event: Event, state: RunState) -> str | None:
             losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
             return f"to beat: held-out loss of n-gram models of this text: {losses} nats a {event.unit}"
         case PhaseChanged(phase=phase):
-            return _PHASES.get(phase)
+            return (
+                f"paused; go on with: tui-trainer ask {state.name} resume" if phase == "paused" else _PHASES.get(phase)
+            )
         case StepDone():
             return step_line(event, state)
         case EvalDone():
             note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
-            training = "" if state.loss_smoothed is None else f", training loss {state.loss_smoothed:.4f}"
+            training = (
+                "" if state.loss_smoothed is None else f", training loss of the last steps {state.loss_smoothed:.4f}"
+            )
             return f"step {event.step}: held-out loss {event.loss:.4f}{note}{training}, {format_seconds(event.seconds)}"
         case EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
@@ -140,10 +146,25 @@ def end_lines(state: RunState, name: str, folder: str) -> list[str]:
                 f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
                 for label, loss in state.baselines.losses.items()
             ]
+    if advice := better_before(state):
+        lines.append(advice)
     if finished.model_path:
         lines.append(f"model          {folder}/{finished.model_path}")
         lines.append(f"try it         tui-trainer generate {name}")
     return lines
+
+
+def better_before(state: RunState) -> str | None:
+    """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
+    finished, best = state.finished, min(state.evals, key=lambda done: done.loss, default=None)
+    if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
+        return None
+    if finished.eval_loss <= best.loss * _CLEARLY_WORSE:
+        return None
+    return (
+        f"it was better before: {best.loss:.4f} at step {best.step}. This model has the weights of the last step; "
+        "evaluation.early_stopping_patience = 3 stops in time and keeps the best"
+    )
 
 
 def plan_lines(plan: Plan) -> list[str]:

@@ -255,8 +255,11 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(data):
 
 def test_too_little_text_says_both_numbers(tmp_path):
     (tmp_path / "a.txt").write_text("x" * 50)
-    with pytest.raises(DataError, match=r"41 tokens, fewer than one row of 65 .*lower data.max_length to 4"):
+    with pytest.raises(DataError, match=r"41 tokens, fewer than one row of 65 .*; give more text$"):
         prepared(tmp_path / "a.txt", max_length=64)
+    (tmp_path / "a.txt").write_text("x" * 250)
+    with pytest.raises(DataError, match=r"fewer than one row of 513 .*or lower data.max_length to 20 or so"):
+        prepared(tmp_path / "a.txt", max_length=512)
     assert list((tmp_path / "cache").iterdir()) == []
 
 

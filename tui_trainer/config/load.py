@@ -24,6 +24,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.safe_text import one_line
 
 DEFAULT_RECIPE = "quickstart"
+_DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 
 
 class Origin(StrEnum):
@@ -129,13 +130,17 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
 
 def _user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     layers = []
-    if request.config_file is not None:
+    path = request.config_file
+    if path is not None and (path.is_dir() or path.suffix in _DATA_SUFFIXES):
+        hint = f"write --data {path}"
+        problems.append(Problem(message="looks like data, not like settings", where=str(path), hint=hint))
+    elif path is not None:
         try:
-            raw = read_toml(request.config_file)
+            raw = read_toml(path)
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            where = str(request.config_file)
+            where = str(path)
             layers.append(Layer(origin=Origin.FILE, where=where, values=_flatten(raw, where, problems)))
     assigned = dict(request.shortcuts) | _assignments(request.assignments, problems)
     if request.profile:

@@ -191,8 +191,14 @@ def _refuse_too_little(source: Source, train_tokens: int, max_length: int) -> No
             f"the training text has {train_tokens:,} tokens, fewer than one row of {max_length + 1:,} "
             f"(data.max_length = {max_length:,}, and one)",
             where=source.description,
-            hint=f"lower data.max_length to {max(2, train_tokens // 10):,} or so, or give more text",
+            hint=_more_text_hint(train_tokens),
         )
+
+
+def _more_text_hint(train_tokens: int) -> str:
+    """A shorter row helps only where enough rows come out to learn from."""
+    shorter = train_tokens // 10
+    return f"give more text, or lower data.max_length to {shorter:,} or so" if shorter >= 16 else "give more text"
 
 
 def _notes(survey: _Survey, cut: Cut, split: Split, counts: Counts) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ class Writer:
         self._tokenizer = AutoTokenizer.from_pretrained(self.source)
         self._model: Any = AutoModelForCausalLM.from_pretrained(self.source)
         self._model.eval()
+        self.unknown_tokens = 0
+        """How many tokens of the last prompt the model does not know."""
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
@@ -45,6 +47,7 @@ class Writer:
         # An argument that was no UTF-8 has lone surrogates, which the tokenizer refuses.
         text = prompt.encode("utf-8", "replace").decode("utf-8")
         ids = self._tokenizer(text)["input_ids"] or [self._tokenizer.eos_token_id]
+        self.unknown_tokens = ids.count(self._tokenizer.unk_token_id)
         window = self._tokenizer.model_max_length
         torch.manual_seed(sampling.seed)
         written, context = 0, ids[-(window - 1) :]

@@ -1,6 +1,6 @@
 """How long a run takes, before it starts.
 
-Best first: this very shape was trained on this machine; some shape was, and its rate is used; else the processor's
+Best first: this very shape was trained on this machine; a similar one was, and its rate is used; else the processor's
 matrix products are timed for a moment with numpy, of which training reaches a known share.
 """
 
@@ -39,7 +39,7 @@ def step_time(flops: float, hidden_size: int, calibration: Calibration) -> StepT
         return StepTime(seconds=calibration.step_seconds, reason="measured here in an earlier run of this shape")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
-        return StepTime(seconds=flops / rate, reason=f"from the last run on this machine ({rate / 1e9:.0f} GFLOP/s)")
+        return StepTime(seconds=flops / rate, reason=f"from a similar run on this machine ({rate / 1e9:.0f} GFLOP/s)")
     rate, share = matrix_flops_per_second(), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     return StepTime(seconds=flops / (rate * share), reason=reason)

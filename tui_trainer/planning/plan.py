@@ -189,7 +189,7 @@ class _Times:
         step_tokens = min(cut.effective, facts.rows) * row_tokens
         self.step_flops = flops_per_token * step_tokens
         self.shape_key = shape_key(shape, cut.micro, min(cut.effective, facts.rows), row_tokens)
-        calibration = read_calibration(state_folder(), hardware.cpu_name, threads, self.shape_key)
+        calibration = read_calibration(state_folder(), hardware.cpu_name, threads, self.shape_key, self.step_flops)
         self.step = step_time(self.step_flops, shape.hidden_size, calibration)
         evaluation = self.step.seconds / step_tokens * steps.eval_rows * row_tokens * EVALUATION_SHARE
         training = steps.total.value * self.step.seconds
