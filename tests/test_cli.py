@@ -1,10 +1,13 @@
 """The first things that a person types."""
 
+from pathlib import Path
+
 import pytest
 
 from tui_trainer import lines
 from tui_trainer.cli import main
 from tui_trainer.runs.events import EvalDone, RunFinished
+from tui_trainer.runs.registry import RunSummary
 from tui_trainer.runs.state import RunState
 
 
@@ -42,3 +45,15 @@ def test_a_run_that_was_clearly_better_before_says_so(last, warned):
     told = [line for line in lines.end_lines(state, "run", "/runs/run") if "better before" in line]
     assert bool(told) == warned
     assert not warned or "step 10" in told[0]
+
+
+@pytest.mark.parametrize(("width", "has_folder"), [(80, False), (1000, True)])
+def test_the_table_of_runs_fits_the_terminal(width, has_folder):
+    summary = RunSummary(
+        name="quickstart-20261120-180238", path=Path("/data/runs/quickstart-20261120-180238"), status="interrupted",
+        step=100000, total_steps=200000, loss=1.5, eval_loss=None, started_at="2026-11-20T18:02:38.000Z", alive=False,
+    )  # fmt: skip
+    table = lines.run_lines([summary], width)
+    assert max(map(len, table)) <= width
+    assert ("/data/runs" in table[1]) == has_folder
+    assert "100000/200000" in table[1]

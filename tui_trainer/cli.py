@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from difflib import get_close_matches
 from importlib import metadata
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _DEFAULT_COMMAND = "train"
 
 ConfigFile = Annotated[
-    Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with settings.", show_default=False)
+    Path | None, typer.Argument(metavar="CONFIG", help="A TOML file with settings.", show_default=False)
 ]
 ProfileName = Annotated[
     str, typer.Option("--profile", metavar="NAME", help="The recipe to start from.", show_default=False)
@@ -152,13 +153,13 @@ def runs(as_json: AsJson = False) -> None:
     from tui_trainer import lines
     from tui_trainer.runs.registry import known_runs, summarise
 
-    summaries = [summarise(folder) for folder in known_runs()]
+    summaries = list(map(summarise, known_runs()))
     if as_json:
         print(json.dumps([asdict(summary) for summary in summaries], default=str, indent=1))
     elif not summaries:
         print("no runs yet; `tui-trainer --no-ui` starts one")
     else:
-        print("\n".join([lines.RUNS_HEADER, *map(lines.run_line, summaries)]))
+        print("\n".join(lines.run_lines(summaries, shutil.get_terminal_size((1000, 24)).columns)))
 
 
 @app.command()
@@ -177,28 +178,28 @@ def ask(
 
 
 @app.command()
-def profiles(name: Annotated[str, typer.Argument(metavar="[NAME]", show_default=False)] = "") -> None:
+def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)] = "") -> None:
     """List the presets, those that match this machine marked; or show one."""
     from tui_trainer import lines
     from tui_trainer.config.profiles import all_profiles, find_profile
     from tui_trainer.hardware.probe import probe
     from tui_trainer.planning.hardware_match import why_it_matches
 
+    recipes, hardware = all_profiles("recipes"), all_profiles("hardware")
     if name:
-        kind = "hardware" if name in all_profiles("hardware") else "recipes"
-        print(find_profile(name, kind).path.read_text(encoding="utf-8"), end="")  # type: ignore[arg-type]
+        found = hardware.get(name) or find_profile(name, "recipes")
+        print(found.path.read_text(encoding="utf-8"), end="")
         return
     print("recipes (--profile NAME)")
-    print("\n".join(lines.profile_line(profile, "") for profile in all_profiles("recipes").values()))
+    print("\n".join(lines.profile_line(profile, "") for profile in recipes.values()))
     print("\nhardware profiles (hardware_profile = NAME)")
-    hardware = probe()
-    print("\n".join(lines.profile_line(p, why_it_matches(p, hardware)) for p in all_profiles("hardware").values()))
+    print("\n".join(lines.profile_line(p, why_it_matches(p, probe())) for p in hardware.values()))
 
 
 @app.command()
 def explain(
     key: Annotated[
-        str, typer.Argument(metavar="[KEY]", help="A setting, a table, or nothing for all.", show_default=False)
+        str, typer.Argument(metavar="KEY", help="A setting, a table, or nothing for all.", show_default=False)
     ] = "",
     config: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="Show the values of this config.")
@@ -214,9 +215,8 @@ def explain(
     if schema:
         print(json.dumps(Config.model_json_schema(), indent=1))
         return
-    found = find_settings(key)
     loaded = _load(config, profile, assignments, "", "")
-    print("\n".join(line for setting in found for line in describe(setting, loaded)))
+    print("\n".join(line for setting in find_settings(key) for line in describe(setting, loaded)))
 
 
 @app.command()
@@ -224,7 +224,7 @@ def generate(
     run: RunReference = "last",
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[PROMPT]", help="Without it, lines are read one by one.", show_default=False),
+        typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0.8,

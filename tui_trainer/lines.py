@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tui_trainer.config.profiles import Profile
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
@@ -119,7 +121,10 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    lines = [f"run {name} in {folder}", f"{profiles}; {plan.cpu_name}, {plan.threads.value} threads"]
+    lines = [
+        f"run {name} in {folder}",
+        f"{profiles}; {plan.cpu_name}, {plan.threads.value} threads; no GPU is used by this version",
+    ]
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
@@ -211,14 +216,20 @@ def profile_line(profile: Profile, reason: str) -> str:
     return f"{'*' if reason else ' '} {profile.name:<16} {profile.title}{why}"
 
 
-def run_line(summary: RunSummary) -> str:
-    """One line of `tui-trainer runs`."""
+def run_lines(summaries: Sequence[RunSummary], width: int) -> list[str]:
+    """The table of `tui-trainer runs`; a terminal narrower than the whole table has no column for the folder."""
+    rows = [("run", "state", "steps", "loss", "held out", "started (UTC)", "folder"), *map(_run_row, summaries)]
+    lines = [
+        f"{name:<32} {state:<11} {steps:>13} {loss:>7} {held_out:>9}  {started:<16} {folder}"
+        for name, state, steps, loss, held_out, started, folder in rows
+    ]
+    without_folder = [line[: 32 + 1 + 11 + 1 + 13 + 1 + 7 + 1 + 9].rstrip() for line in lines]
+    return lines if width >= max(map(len, lines)) else without_folder
+
+
+def _run_row(summary: RunSummary) -> tuple[str, ...]:
     steps = f"{summary.step}/{summary.total_steps}" if summary.total_steps else str(summary.step)
     loss = "--" if summary.loss is None else f"{summary.loss:.3f}"
     eval_loss = "--" if summary.eval_loss is None else f"{summary.eval_loss:.3f}"
     started = summary.started_at[:16].replace("T", " ")
-    columns = f"{one_line(summary.name, 36):<36} {summary.status:<12} {steps:>13} {loss:>8} {eval_loss:>9}"
-    return f"{columns}  {started:<16} {one_line(str(summary.path))}"
-
-
-RUNS_HEADER = f"{'run':<36} {'state':<12} {'steps':>13} {'loss':>8} {'held out':>9}  {'started (UTC)':<16} folder"
+    return (one_line(summary.name, 32), summary.status, steps, loss, eval_loss, started, one_line(str(summary.path)))
