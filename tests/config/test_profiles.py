@@ -51,7 +51,7 @@ def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path):
         loaded = load(Request(profile=path.stem), lambda wish: (None, ""))
         assert loaded.recipe is not None and loaded.recipe.name == path.stem
     machine = replace(probe(), memory_bytes=1 << 42, memory_available_bytes=1 << 42)
-    plan = planning.make(loaded, machine, FACTS, check_disk=False)
+    plan = planning.make(loaded, machine, FACTS)
     assert plan.total_steps.value >= 1 and plan.memory_bytes.value > 0
     used = loaded.layers and {layer.where.split()[-1] for layer in loaded.layers.values()}
     assert path.stem in used

@@ -10,8 +10,6 @@ class Hardware:
     """One machine, as seen by this process. Bytes are bytes; None is "not reported"."""
 
     cpu_name: str
-    physical_cores: int | None
-    """Cores of the whole machine, without hyper-threads."""
     usable_cores: int
     """Cores this process may use: affinity and container quota counted, hyper-threads not."""
     memory_bytes: int | None

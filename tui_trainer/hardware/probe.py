@@ -22,7 +22,6 @@ def probe() -> Hardware:
     available = memory.available if limit is None else min(memory.available, max(limit - (used or 0), 0))
     return Hardware(
         cpu_name=_cpu_name(),
-        physical_cores=psutil.cpu_count(logical=False),
         usable_cores=_usable_cores(),
         memory_bytes=memory.total if limit is None else min(memory.total, limit),
         memory_available_bytes=available,

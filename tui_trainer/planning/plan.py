@@ -7,6 +7,7 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,7 +28,6 @@ from tui_trainer.planning.steps import Steps
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.tasks.contract import DataFacts
 
-PLAN_VERSION = 1
 # Left free for everything else on the machine when the micro-batch is chosen.
 MEMORY_SHARE = 0.8
 
@@ -37,7 +37,7 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    plan_version: int = PLAN_VERSION
+    plan_version: Literal[1] = 1
     config: Config
     recipe: str
     hardware_profile: str
@@ -79,7 +79,6 @@ def make(
     *,
     data_key: str = "",
     versions: dict[str, str] | None = None,
-    check_disk: bool = True,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
@@ -95,9 +94,7 @@ def make(
         raise ConfigError(cut)
     plan = _assemble(loaded, hardware, facts, shape, cut, data_key, versions or {})
     problems = machine_problems(loaded, hardware, plan.memory_bytes.value)
-    if check_disk:
-        free = disk_free_bytes(Path(config.output.runs_dir))
-        problems += disk_problems(loaded, plan.disk_bytes.value, free)
+    problems += disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
     if problems:
         raise ConfigError(problems)
     return plan

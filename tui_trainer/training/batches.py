@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.data.collate import Batch
 from tui_trainer.data.rows import Rows
+from tui_trainer.planning.cadence import steps_per_epoch
 from tui_trainer.training.step import MicroBatch
 
 Collate = Callable[[Sequence[NDArray[np.int32]]], Batch]
@@ -30,7 +31,7 @@ class Batches:
         self._seed = seed
         self._epoch = -1
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.steps_per_epoch = -(-len(rows) // self._effective_batch)
+        self.steps_per_epoch = steps_per_epoch(len(rows), self._effective_batch)
 
     def at(self, step: int) -> list[MicroBatch]:
         """The micro-batches of one optimiser step."""
