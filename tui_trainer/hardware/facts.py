@@ -1,13 +1,63 @@
-"""The facts that a plan is made from."""
+"""The facts that a plan is made from. `None` is "not reported", never zero; bytes are bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuProcess:
+    """Somebody's process on a card."""
+
+    pid: int
+    name: str | None = None
+    user: str | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One card, as the driver describes it at the time of the probe."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    capability: tuple[int, int] | None = None
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    utilisation_share: float | None = None
+    """0 to 1: the share of the last sample period in which a kernel ran."""
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Driver:
+    """The NVIDIA driver. `problem` says why it does not answer; then the rest is None."""
+
+    version: str | None = None
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that it serves."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A folder that fills up or has a quota: where it is, and how much room there is."""
+
+    label: str
+    path: str
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    writable: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """One machine, as seen by this process. Bytes are bytes; None is "not reported"."""
+    """One machine, as seen by this process."""
 
     cpu_name: str
     usable_cores: int
@@ -17,3 +67,15 @@ class Hardware:
     """What can be had without swapping, container limit counted."""
     platform: str
     python_version: str
+    host: str = ""
+    logical_cores: int | None = None
+    cpu_flags: frozenset[str] = frozenset()
+    """The instruction sets that matter here, of those the processor reports: avx2, avx512f, amx_bf16, ..."""
+    gpus: tuple[Gpu, ...] = ()
+    driver: Driver | None = None
+    """None when this machine has no sign of an NVIDIA driver."""
+    libraries: Mapping[str, str | None] = field(default_factory=dict)
+    """Version by distribution name, None where it is not installed; read without importing anything."""
+    torch_cuda: tuple[int, int] | None = None
+    """The CUDA that the installed torch was built for; None for a CPU build."""
+    places: tuple[Place, ...] = ()

@@ -1,0 +1,60 @@
+"""Lines of styled text as plain data, so that a view can be computed and tested without a terminal.
+
+A span is a text and a role; what a role looks like is decided once, in `theme.py`. Widths are in terminal cells.
+Foreign text passes `safe_text` before it becomes a span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from rich.cells import cell_len, set_cell_size
+
+Role = Literal[
+    "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
+    "title",  # the heading of a part of a screen
+    "key",  # a key that can be pressed
+    "cursor",  # the chosen row
+    "edit",  # a field that is being typed into
+    "chart_raw", "chart_smooth", "chart_eval", "chart_cross",
+]  # fmt: skip
+Span = tuple[str, Role]
+Line = list[Span]
+
+
+def width_of(line: Line) -> int:
+    """Cells that the line takes."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
+    """The line in exactly `width` cells: padded with blanks, or cut with an ellipsis as its last sign."""
+    taken = width_of(line)
+    if taken <= width:
+        return line if taken == width else [*line, (" " * (width - taken), "text")]
+    left, cut = max(width - cell_len(ellipsis), 0), []
+    role: Role = "text"
+    for text, role in line:
+        if cell_len(text) > left:
+            cut.append((set_cell_size(text, left), role))
+            break
+        cut.append((text, role))
+        left -= cell_len(text)
+    return [*cut, (set_cell_size(ellipsis, min(width, cell_len(ellipsis))), role)]
+
+
+def pad(text: str, width: int) -> str:
+    """The text in exactly `width` cells, cut without a sign when it is longer."""
+    return set_cell_size(text, width)
+
+
+def beside(left: Line, right: Line, width: int) -> Line:
+    """One line with `left` at its beginning and `right` at its end; `left` is cut when both do not fit."""
+    room = width - width_of(right)
+    return [*fit(left, room), *right] if room > 0 else fit(right, width)
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """The plain text of lines, without blanks at their ends: for tests and for saving a screen."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
