@@ -11,7 +11,7 @@ from tui_trainer.runs.registry import RunSummary
 from tui_trainer.runs.state import RunState
 
 
-@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["--help"]])
+@pytest.mark.parametrize("words", [["help"], ["-h"], ["--help"]])
 def test_help_is_shown_as_it_is(words, capsys):
     assert main(words) == 0
     shown = capsys.readouterr()
@@ -26,8 +26,23 @@ def test_the_version_is_printed(capsys):
 
 @pytest.mark.parametrize("option", [["--profile", "quickstart"], ["--task", "char_lm"], ["--set", "training.seed=1"]])
 def test_options_may_come_first(option, capsys):
-    assert main([*option]) == 2
+    assert main([*option, "--json"]) == 2
     assert "add --no-ui" in capsys.readouterr().err
+
+
+def test_without_a_terminal_the_way_without_screens_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("os.isatty", lambda number: False)
+    assert main([]) == 2
+    assert "tui-trainer --no-ui" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
+def test_a_terminal_that_cannot_place_a_cursor_is_refused(term, capsys, monkeypatch):
+    monkeypatch.setattr("os.isatty", lambda number: True)
+    monkeypatch.setenv("TERM", term)
+    assert main([]) == 2
+    told = capsys.readouterr().err
+    assert "TERM" in told and "--no-ui" in told
 
 
 def test_data_in_the_place_of_a_config_is_told_apart(tmp_path, capsys):

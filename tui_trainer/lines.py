@@ -1,12 +1,10 @@
-"""What the command line prints, as plain lines. Pure: objects in, text out."""
+"""What is said about plans and events, as plain lines, with a screen and without. Pure: objects in, text out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tui_trainer.config.profiles import Profile
-from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.planned import Planned
 from tui_trainer.runs.events import (
     BaselinesMeasured,
     CheckpointSaved,
@@ -23,10 +21,15 @@ from tui_trainer.runs.events import (
     StepDone,
     TextSampled,
 )
-from tui_trainer.runs.registry import RunSummary
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from tui_trainer.config.profiles import Profile
+    from tui_trainer.planning.plan import Plan
+    from tui_trainer.planning.planned import Planned
+    from tui_trainer.runs.registry import RunSummary
 
 _CLEARLY_WORSE = 1.02
 _PHASES = {

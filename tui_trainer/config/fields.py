@@ -20,6 +20,10 @@ PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
 # Below 1 a share of all steps, from 1 on a number of steps; 0 is off.
 StepsOrShare = Annotated[float, Field(ge=0)]
 
+# How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
+Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]
+Completes = Literal["file", "folder", "recipe", "hardware profile"]
+
 
 class Section(BaseModel):
     """One TOML table. Immutable; an unknown key is an error; `"1e-4"` is no number and `1` no boolean."""
@@ -38,9 +42,16 @@ def option(
     unit: str = "",
     memory: str = "",
     speed: str = "",
+    step: Step | None = None,
+    completes: Completes | None = None,
+    advanced: bool = False,
 ) -> Any:
-    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed."""
-    extra = {"unit": unit, "memory": memory, "speed": speed}
+    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed.
+
+    `step` is what an editor's key for more or less does, `completes` what a text names; an `advanced` setting is
+    shown only when asked for.
+    """
+    extra = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes, "advanced": advanced}
     return Field(
         default,
         description=help,
@@ -48,8 +59,30 @@ def option(
         gt=above,
         le=high,
         lt=below,
-        json_schema_extra={name: text for name, text in extra.items() if text},
+        json_schema_extra={name: fact for name, fact in extra.items() if fact},
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The bounds of a number: `low <= value <= high`, `above < value < below`; None: no bound."""
+
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+    below: float | None = None
+
+    def complaint(self, value: float) -> str:
+        """What is wrong with a number, as the end of a sentence that begins with it; empty when it fits."""
+        if self.low is not None and value < self.low:
+            return f"is below {self.low:g}, the smallest allowed"
+        if self.above is not None and value <= self.above:
+            return f"must be above {self.above:g}"
+        if self.high is not None and value > self.high:
+            return f"is above {self.high:g}, the largest allowed"
+        if self.below is not None and value >= self.below:
+            return f"must be below {self.below:g}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,10 +94,24 @@ class Setting:
     choices: tuple[str | int, ...]
     default: Any
     bounds: str
+    limits: Limits
     help: str
     unit: str
     memory: str
     speed: str
+    step: Step | None
+    completes: Completes | None
+    advanced: bool
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def table(self) -> str:
+        """The TOML table, empty for the settings at the top."""
+        return self.key.rpartition(".")[0]
 
     @property
     def expected(self) -> str:
@@ -94,37 +141,57 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> dict[str, Setting]:
 
 
 def _setting(key: str, field: FieldInfo) -> Setting:
-    kinds, choices, bounds = _parts(field.annotation)
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    kinds, choices, metadata = _parts(field.annotation)
+    metadata = [*field.metadata, *metadata]
+    extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     return Setting(
         key=key,
         kinds=kinds,
         choices=choices,
         default=field.default,
-        bounds=", ".join(filter(None, [_bounds(field.metadata), bounds])),
+        bounds=_bounds(metadata),
+        limits=_limits(metadata),
         help=field.description or "",
-        unit=str(extra.get("unit", "")),
-        memory=str(extra.get("memory", "")),
-        speed=str(extra.get("speed", "")),
+        unit=extra.get("unit", ""),
+        memory=extra.get("memory", ""),
+        speed=extra.get("speed", ""),
+        step=extra.get("step"),
+        completes=extra.get("completes"),
+        advanced=extra.get("advanced", False),
     )
 
 
-def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[str | int, ...], str]:
-    """The plain types, the literal choices and the bounds inside one annotation."""
+def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[str | int, ...], list[Any]]:
+    """The plain types, the literal choices and the declared bounds inside one annotation."""
     origin = get_origin(annotation)
     if origin is Literal:
-        return (), get_args(annotation), ""
+        return (), get_args(annotation), []
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
         kinds, choices, _ = _parts(inner)
         fields = [item for item in metadata if isinstance(item, FieldInfo)]
-        return kinds, choices, ", ".join(_bounds(field.metadata) for field in fields)
+        return kinds, choices, [bound for field in fields for bound in field.metadata]
     if origin in (Union, types.UnionType):
         parts = [_parts(part) for part in get_args(annotation)]
         kinds = tuple(kind for part in parts for kind in part[0])
         choices = tuple(choice for part in parts for choice in part[1])
-        return kinds, choices, ", ".join(filter(None, (part[2] for part in parts)))
-    return (annotation,), (), ""
+        return kinds, choices, [bound for part in parts for bound in part[2]]
+    return (annotation,), (), []
+
+
+def _limits(metadata: list[Any]) -> Limits:
+    found: dict[str, Any] = {}
+    for item in metadata:
+        match item:
+            case annotated_types.Ge(ge=limit):
+                found["low"] = limit
+            case annotated_types.Gt(gt=limit):
+                found["above"] = limit
+            case annotated_types.Le(le=limit):
+                found["high"] = limit
+            case annotated_types.Lt(lt=limit):
+                found["below"] = limit
+    return Limits(**found)
 
 
 def _bounds(metadata: list[Any]) -> str:

@@ -35,10 +35,11 @@ class Origin(StrEnum):
     HARDWARE = "hardware profile"
     FILE = "config file"
     COMMAND_LINE = "command line"
+    EDITED = "edited here"
 
     @property
     def by_user(self) -> bool:
-        return self in (Origin.FILE, Origin.COMMAND_LINE)
+        return self in (Origin.FILE, Origin.COMMAND_LINE, Origin.EDITED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,14 +110,14 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     Raises ConfigError with all problems.
     """
     problems: list[Problem] = []
-    user_layers = _user_layers(request, problems)
-    recipe = _recipe(request, user_layers, problems)
-    layers = [_profile_layer(recipe, Origin.RECIPE, problems)] if recipe else []
-    wish = _last("hardware_profile", [*layers, *user_layers], "auto")
-    hardware, reason = _hardware(wish, choose_hardware, [*layers, *user_layers], problems)
-    layers += [_profile_layer(hardware, Origin.HARDWARE, problems)] if hardware else []
-    by_key = {key: layer for layer in [*layers, *user_layers] for key in layer.values}
-    config = _validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
+    written = user_layers(request, problems)
+    recipe = _recipe(request, written, problems)
+    layers = [profile_layer(recipe, Origin.RECIPE, problems)] if recipe else []
+    wish = _last("hardware_profile", [*layers, *written], "auto")
+    hardware, reason = _hardware(wish, choose_hardware, [*layers, *written], problems)
+    layers += [profile_layer(hardware, Origin.HARDWARE, problems)] if hardware else []
+    by_key = {key: layer for layer in [*layers, *written] for key in layer.values}
+    config = validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
     if problems or config is None:
         raise ConfigError(problems)
     return LoadedConfig(
@@ -128,7 +129,8 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     )
 
 
-def _user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
+def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
+    """What the user wrote, the weakest layer first. Mistakes are added to `problems`."""
     layers = []
     path = request.config_file
     if path is not None and (path.is_dir() or path.suffix in _DATA_SUFFIXES):
@@ -141,7 +143,7 @@ def _user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
             problems.extend(error.problems)
         else:
             where = str(path)
-            layers.append(Layer(origin=Origin.FILE, where=where, values=_flatten(raw, where, problems)))
+            layers.append(Layer(origin=Origin.FILE, where=where, values=flatten(raw, where, problems)))
     assigned = dict(request.shortcuts) | _assignments(request.assignments, problems)
     if request.profile:
         assigned["profile"] = request.profile
@@ -180,8 +182,9 @@ def _last(key: str, layers: list[Layer], default: str) -> str:
     return found[-1] if found else default
 
 
-def _profile_layer(profile: Profile, origin: Origin, problems: list[Problem]) -> Layer:
-    values = _flatten(profile.values, str(profile.path), problems)
+def profile_layer(profile: Profile, origin: Origin, problems: list[Problem]) -> Layer:
+    """The values that a profile sets. Unknown settings in it are added to `problems`."""
+    values = flatten(profile.values, str(profile.path), problems)
     return Layer(origin=origin, where=f"{origin.value} {profile.name}", values=values)
 
 
@@ -210,7 +213,7 @@ def _value(key: str, text: str) -> Any:
     return text if wants_text_only and not isinstance(value, str) else value
 
 
-def _flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
+def flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
     """Known settings by dotted key; what is unknown becomes a problem."""
     flat: dict[str, Any] = {}
     tables = all_tables()
@@ -249,7 +252,8 @@ def did_you_mean(key: str) -> str:
     return f"did you mean {near[0]}?" if near else "`tui-trainer explain` lists all settings"
 
 
-def _validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
+def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
+    """The Config of values by dotted key; what does not fit its own setting is added to `problems`."""
     try:
         return Config.model_validate(nest(values))
     except ValidationError as error:
@@ -258,7 +262,7 @@ def _validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[P
             # A value inside a union fails once for each member: one sentence from the declaration says it all.
             shown = one_line(repr(values.get(key)), 60)
             message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
-            problems.append(Problem(message=message, where=layers[key].where, key=key))
+            problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
 
 

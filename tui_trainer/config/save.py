@@ -1,16 +1,29 @@
-"""A Config as TOML: only what the user wrote, on top of the profiles it starts from."""
+"""A Config as TOML: only what the user wrote, on top of the profiles it starts from.
+
+A value of the user's own is written even where it equals the preset: it wins over the hardware profile of another
+machine, and a micro-batch that somebody asked for is not made smaller.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
+import stat
+from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from tui_trainer.config.load import LoadedConfig, all_settings, value_of
+from tui_trainer.config.changes import same
+from tui_trainer.config.document import Document
+from tui_trainer.config.editing import toml_text
+from tui_trainer.config.load import LoadedConfig, all_settings, flatten, value_of
 from tui_trainer.config.paths import absolute
 from tui_trainer.config.sections import SCHEMA_VERSION
-from tui_trainer.config.toml_files import nest
+from tui_trainer.config.toml_files import file_digest, nest, parse_toml
+from tui_trainer.errors import ConfigError, Problem
 
 
 def to_toml(loaded: LoadedConfig) -> str:
@@ -25,3 +38,123 @@ def to_toml(loaded: LoadedConfig) -> str:
         if (loaded.origin(key).by_user or from_recipe) and key not in flat:
             flat[key] = value_of(loaded.config, key)
     return tomli_w.dumps(nest(flat))
+
+
+def saved_values(document: Document) -> dict[str, Any]:
+    """What a file of this document says: the recipe, and the user's own values as they were written."""
+    named = {"profile": document.recipe_name} if document.recipe_name else {}
+    return {"schema_version": SCHEMA_VERSION, **named, **document.own_values()}
+
+
+def document_text(document: Document) -> str:
+    """The TOML of a new file, one table after the other."""
+    lines: list[str] = []
+    table = ""
+    values = saved_values(document)
+    for key in sorted(values, key=lambda key: list(all_settings()).index(key)):
+        found, _, name = key.rpartition(".")
+        if found != table:
+            table = found
+            lines += ["", f"[{table}]"]
+        lines.append(f"{name} = {toml_text(values[key])}")
+    return "\n".join(lines) + "\n"
+
+
+def save(document: Document, path: Path, *, force: bool = False) -> None:
+    """Write the document to a file, atomically. Comments and order of a file that is there are kept, and its mode.
+
+    Raises ConfigError, and then the file is as it was: when its folder is missing, when it cannot be written, and,
+    unless forced, when it was changed since it was read or is not this document's file at all.
+    """
+    where, given = str(path), path
+    path = Path(absolute(where)).resolve()
+    before = file_digest(path)
+    if not force:
+        _refuse_to_overwrite(document, path, before, where)
+    text = _merged(path, document, where) if before else document_text(document)
+    if before != file_digest(path):
+        raise ConfigError("was changed by another program just now", where=where, hint="save again")
+    try:
+        _replace_file(path, text.encode())
+    except OSError as error:
+        missing = not path.parent.is_dir()
+        hint = "make the folder first, or choose another name" if missing else "choose another name"
+        reason = f"the folder {path.parent} does not exist" if missing else str(error.strerror or error)
+        raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
+    document.mark_saved(given, file_digest(path) or "")
+
+
+def _refuse_to_overwrite(document: Document, path: Path, digest: str | None, where: str) -> None:
+    own = document.file is not None and Path(absolute(str(document.file))).resolve() == path
+    if own and digest not in (document.digest, None):
+        hint = "load it again, which keeps your edits, or save over it"
+        raise ConfigError("was changed by another program since it was read", where=where, hint=hint)
+    if not own and path.exists():
+        raise ConfigError("exists already", where=where, hint="save over it, or choose another name")
+
+
+def _merged(path: Path, document: Document, where: str) -> str:
+    """The file's text with the document's values in it. Raises ConfigError where that cannot be done."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    wanted = saved_values(document)
+    hint = "mend it in an editor, or save under another name"
+    try:
+        tree = tomlkit.parse(path.read_bytes().decode("utf-8-sig"))
+        _remove_others(tree, wanted)
+        for key, value in wanted.items():
+            _put(tree, key, value)
+        text = tomlkit.dumps(tree)
+    except (TOMLKitError, OSError, ValueError, TypeError, KeyError) as error:
+        reason = (str(error).splitlines() or ["?"])[0]
+        raise ConfigError(f"cannot be changed in place: {reason}", where=where, hint=hint) from None
+    # Dotted keys and inline tables are rewritten by a library: what it made is read back before it counts.
+    found = flatten(parse_toml(text, where), where, problems := list[Problem]())
+    if problems:
+        raise ConfigError(problems)
+    if found.keys() != wanted.keys() or not all(same(found[key], wanted[key]) for key in wanted):
+        raise ConfigError("cannot be changed in place", where=where, hint=hint)
+    return text
+
+
+def _remove_others(tree: MutableMapping[str, Any], wanted: dict[str, Any]) -> None:
+    for key in all_settings():
+        *tables, name = key.split(".")
+        table: Any = tree
+        for part in tables:
+            table = table.get(part, {})
+        if key not in wanted and name in table:
+            del table[name]
+
+
+def _put(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
+    import tomlkit
+
+    *tables, name = key.split(".")
+    table: Any = tree
+    for part in tables:
+        if part not in table:
+            table[part] = tomlkit.table(is_super_table=None)
+        table = table[part]
+    # What is right already keeps its spelling, 1e-3 or 0.001.
+    if name not in table or not same(table[name], value):
+        table[name] = tomlkit.parse(f"x = {toml_text(value)}")["x"]
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    """Writes beside the file, syncs, renames. The mode of a file that is there is kept. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"line {line} is not UTF-8", where=where, hint="save the file as UTF-8") from None
     return parse_toml(text, where)
+
+
+def file_digest(path: Path) -> str | None:
+    """Names what stands in a config file now; None when it is no file that can be read."""
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                return hashlib.sha256(file.read(MAX_BYTES + 1)).hexdigest()
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:

@@ -32,6 +32,12 @@ class Gpu:
     power_watts: float | None = None
     power_limit_watts: float | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    visible: bool = True
+    """False when CUDA_VISIBLE_DEVICES hides it from this process."""
+    mig_enabled: bool | None = None
+    """Divided into instances (MIG): a process gets less than the memory that is reported here."""
+    problem: str = ""
+    """Why the card does not answer, such as a card that has fallen off the bus."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +48,8 @@ class Driver:
     cuda: tuple[int, int] | None = None
     """The newest CUDA that it serves."""
     problem: str = ""
+    error_code: int | None = None
+    """NVML's number of that problem, see `nvml.py`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +77,10 @@ class Hardware:
     python_version: str
     host: str = ""
     logical_cores: int | None = None
+    physical_cores: int | None = None
+    """Of the machine: `usable_cores` is less where affinity or a container's quota keep this process from some."""
+    machine_memory_bytes: int | None = None
+    """Of the machine: `memory_bytes` is less where a container has a limit."""
     cpu_flags: frozenset[str] = frozenset()
     """The instruction sets that matter here, of those the processor reports: avx2, avx512f, amx_bf16, ..."""
     gpus: tuple[Gpu, ...] = ()
@@ -79,3 +91,5 @@ class Hardware:
     torch_cuda: tuple[int, int] | None = None
     """The CUDA that the installed torch was built for; None for a CPU build."""
     places: tuple[Place, ...] = ()
+    nvidia_pci_devices: int | None = None
+    """NVIDIA display controllers on the PCI bus, which need no driver to be counted."""

@@ -2,76 +2,55 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import socket
 from functools import cache
 from pathlib import Path
 
 import psutil
 
+from tui_trainer.hardware import libraries, nvml, places, processor, signs
+from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.facts import Hardware
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @cache
 def probe() -> Hardware:
     """The facts of this machine, read once in a process."""
-    memory = psutil.virtual_memory()
-    limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
-    available = memory.available if limit is None else min(memory.available, max(limit - (used or 0), 0))
+    return look()
+
+
+def look() -> Hardware:
+    """The facts of this machine now."""
+    memory, limits = psutil.virtual_memory(), read_limits()
+    limit, used = limits.memory_bytes, limits.memory_used_bytes or 0
+    cpu_name, cpu_flags = processor.read_cpuinfo()
+    driver, gpus = nvml.read_cards(nvml.session())
+    versions = libraries.read_versions()
     return Hardware(
-        cpu_name=_cpu_name(),
-        usable_cores=_usable_cores(),
+        cpu_name=cpu_name,
+        usable_cores=processor.usable_cores(limits),
         memory_bytes=memory.total if limit is None else min(memory.total, limit),
-        memory_available_bytes=available,
+        memory_available_bytes=memory.available if limit is None else min(memory.available, max(limit - used, 0)),
         platform=platform.platform(),
         python_version=platform.python_version(),
+        host=socket.gethostname(),
+        logical_cores=psutil.cpu_count(logical=True),
+        physical_cores=psutil.cpu_count(logical=False),
+        machine_memory_bytes=memory.total,
+        cpu_flags=cpu_flags,
+        gpus=gpus,
+        driver=driver,
+        libraries=versions,
+        torch_cuda=libraries.torch_cuda(versions["torch"]),
+        places=places.read_places(),
+        nvidia_pci_devices=signs.nvidia_pci_devices(),
     )
 
 
 def disk_free_bytes(folder: Path) -> int | None:
     """Free bytes for this user where `folder` is, or will be."""
-    folder = folder.absolute()
     try:
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        return psutil.disk_usage(str(folder)).free
+        return psutil.disk_usage(str(places.nearest_existing(folder))).free
     except OSError:
         return None
-
-
-def _usable_cores() -> int:
-    """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    logical, physical = psutil.cpu_count(logical=True), psutil.cpu_count(logical=False)
-    if logical and physical and allowed == logical:
-        allowed = physical
-    quota = _cpu_quota()
-    return max(1, min(allowed, quota) if quota else allowed)
-
-
-def _cpu_quota() -> int | None:
-    """Whole cores of the container's CPU quota (cgroup v2 `cpu.max`), or None without one."""
-    try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-        return None if quota == "max" else max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return None
-
-
-def _cgroup_number(name: str) -> int | None:
-    try:
-        return int((_CGROUP / name).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -32,20 +32,13 @@ from tui_trainer.runs.events import (
     TextSampled,
     Unknown,
 )
+from tui_trainer.runs.remaining import WARM_UP_STEPS, eta_seconds
 
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
 
 WINDOW_STEPS: Final = 50
-WARM_UP_STEPS: Final = 2
 SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
-# Until one was measured: forward alone is a third of a step, and this many bytes of weights and two moments (12 a
-# parameter) are copied, hashed and synced in a second.
-_EVALUATION_SHARE: Final = 1 / 3
-_SAVE_BYTES_PER_SECOND: Final = 300e6
-_CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
-# A text of 160 tokens from a model of four to eight layers: 0.3 to 1 s, the first one of a process the longest.
-_SAMPLE_SECONDS: Final = 0.5
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
 
@@ -139,49 +132,8 @@ class RunState:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds to the end: the steps left at a recent step's mean time, and what happens between them.
-
-        What comes between costs what it did so far in the mean; before that, what the plan's numbers suggest. None when
-        the run has ended or has no number of steps, and until three steps of this start are known: two warm up.
-        """
-        over = self.finished is not None or self.failed is not None
-        if over or self.total_steps <= 0 or self.steps_since_start <= WARM_UP_STEPS:
-            return None
-        steps_left = max(self.total_steps - self.step, 0)
-        mean_seconds = sum(done.step_seconds for done in self.recent) / len(self.recent)
-        between = self._evaluating_seconds_left() + self._saving_seconds_left() + self._sampling_seconds_left()
-        return steps_left * mean_seconds + between
-
-    def _evaluating_seconds_left(self) -> float:
-        # What was done at step 0 does not come again.
-        costs = [(done.step, done.seconds) for done in self.evals if done.scheduled and done.step > 0]
-        plan = self.plan
-        if plan is None or plan.eval_every_steps is None or plan.eval_rows is None:
-            return self._share_left(costs)
-        samples_per_second = self.samples_per_second
-        guess = plan.eval_rows * _EVALUATION_SHARE / samples_per_second if samples_per_second else 0.0
-        return _times_left(self.step, self.total_steps, plan.eval_every_steps) * _mean_seconds(costs, guess)
-
-    def _saving_seconds_left(self) -> float:
-        costs = [(done.step, done.seconds) for done in self.checkpoints if done.step > 0]
-        plan = self.plan
-        if plan is None or plan.save_every_steps is None:
-            return self._share_left(costs)
-        guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
-        return _times_left(self.step, self.total_steps, plan.save_every_steps) * _mean_seconds(costs, guess)
-
-    def _sampling_seconds_left(self) -> float:
-        plan = self.plan
-        if plan is None or not plan.sample_every_steps:
-            return 0.0
-        costs = [(done.step, done.seconds) for done in self.samples if done.seconds > 0]
-        times = self.total_steps // plan.sample_every_steps - self.step // plan.sample_every_steps
-        return times * _mean_seconds(costs, _SAMPLE_SECONDS)
-
-    def _share_left(self, costs: list[tuple[int, float]]) -> float:
-        """For journals that do not say how often something happens: a step's share of it, for all steps left."""
-        per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
-        return max(self.total_steps - self.step, 0) * per_step
+        """Seconds to the end, or None; see `remaining.eta_seconds`."""
+        return eta_seconds(self)
 
     def _per_second(self, count: int) -> float | None:
         seconds = sum(done.step_seconds for done in self.recent)
@@ -253,6 +205,10 @@ class RunState:
     def _take_baselines(self, event: BaselinesMeasured) -> None:
         self.baselines = event
 
+    def _take_evaluation(self, event: EvalDone) -> None:
+        self.evals.append(event)
+        self.progress = None
+
     def _take_progress(self, event: Progress) -> None:
         self.progress = event
 
@@ -268,19 +224,6 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
     return state
 
 
-def _mean_seconds(costs: list[tuple[int, float]], guess: float) -> float:
-    return sum(seconds for _, seconds in costs) / len(costs) if costs else guess
-
-
-def _times_left(step: int, total_steps: int, every_steps: int) -> int:
-    """How often something that happens every so many steps, and at the end, happens after `step`."""
-    if step >= total_steps:
-        return 0
-    if every_steps <= 0:
-        return 1
-    return total_steps // every_steps - step // every_steps + (total_steps % every_steps != 0)
-
-
 _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     RunStarted: RunState._start,
     PhaseChanged: RunState._change_phase,
@@ -289,7 +232,7 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     BaselinesMeasured: RunState._take_baselines,
     PlanMade: RunState._take_plan,
     StepDone: RunState._take_step,
-    EvalDone: lambda state, event: state.evals.append(event),
+    EvalDone: RunState._take_evaluation,
     EpochDone: lambda state, event: state.epochs.append(event),
     CheckpointSaved: lambda state, event: state.checkpoints.append(event),
     TextSampled: lambda state, event: state.samples.append(event),

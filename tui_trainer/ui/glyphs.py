@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glyphs:
-    """One set. `eighths` goes from an empty cell to a full one; `levels` from the lowest bar of a sparkline to the top."""
+    """One set. `eighths` goes from an empty cell to a full one, `levels` from the lowest bar of a sparkline up."""
 
     ascii: bool
     eighths: str
@@ -39,12 +39,12 @@ UNICODE = Glyphs(
     good="✓",
     warn="!",
     bad="✗",
-    none="–",
+    none="\u2013",
     pointer="▸",
     changed="●",
     eval_mark="◆",
     dot="·",
-    times="×",
+    times="\u00d7",
     arrow="→",
 )
 ASCII = Glyphs(

@@ -1,0 +1,299 @@
+"""All checks at once: what each of them promises, and what each of their fixes mends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from tui_trainer.checklist import checks
+from tui_trainer.checklist.contract import STATUSES, Check, Context, Verdict
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import all_checks, apply_fixes, patched, run_checks, worst
+from tui_trainer.config.load import LoadedConfig, Request, all_settings
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.start import load_config
+from tui_trainer.units import GIB, MIB
+
+NUMBER_OF_CHECKS = 36
+MACHINE = Hardware(
+    cpu_name="Test CPU",
+    usable_cores=2,
+    memory_bytes=16 * GIB,
+    memory_available_bytes=8 * GIB,
+    platform="Linux",
+    python_version="3.11",
+)
+
+
+def asked(**changes) -> LoadedConfig:
+    """`asked(training__max_steps=5)`: the quickstart recipe with a few settings changed."""
+    pairs = {key.replace("__", "."): value for key, value in changes.items()}
+    return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in pairs.items())))
+
+
+def seen(loaded: LoadedConfig, hardware: Hardware = MACHINE, **facts) -> Context:
+    """What the checks look at on the test machine; `facts` replace what was gathered."""
+    context = gather(loaded, hardware=hardware)
+    facts = {
+        "load_average": 0.0,
+        "environment": {},
+        "disk_free_bytes": 100 * GIB,
+        "cache_free_bytes": 100 * GIB,
+    } | facts
+    plan = context.plan
+    if plan is not None:
+        # The speed of the machine that the tests run on decides nothing.
+        step = plan.step_seconds.model_copy(update={"value": plan.step_flops / 30e9})
+        total = plan.duration_seconds.model_copy(update={"value": 1.1 * plan.total_steps.value * step.value})
+        plan = plan.model_copy(update={"step_seconds": step, "duration_seconds": total})
+    return replace(context, plan=plan, **facts)
+
+
+def named(context: Context, name: str):
+    return next(finding for finding in run_checks(context) if finding.name == name)
+
+
+def text_file(folder: Path, characters: int) -> Path:
+    path = folder / f"text-{characters}.txt"
+    words = (f"line {number} says {number * number % 97}.\n" for number in count())
+    text = ""
+    while len(text) < characters:
+        text += next(words)
+    path.write_text(text[:characters])
+    return path
+
+
+def test_there_is_one_check_in_each_file():
+    files = sorted(path.stem for path in Path(checks.__path__[0]).glob("*.py") if path.stem != "__init__")
+    assert sorted(check.name for check in all_checks()) == files
+    assert len(files) == NUMBER_OF_CHECKS
+    assert len({check.order for check in all_checks()}) == NUMBER_OF_CHECKS
+
+
+def test_every_check_keeps_its_promise():
+    swept = 0
+    for loaded in (asked(), asked(profile="char-lm"), asked(training__max_steps=3, training__weight_decay=0)):
+        for finding in run_checks(seen(loaded)):
+            check, verdict = finding.check, finding.verdict
+            assert check.guides and check.why.endswith(".") and len(check.title) <= 34, check.name
+            assert not check.claim or "guide" in check.claim, f"{check.name}: whose claim is it?"
+            assert finding.status in STATUSES and finding.status != "error", verdict.evidence
+            assert any(sign.isdigit() for sign in verdict.evidence) or finding.status == "n/a", verdict.evidence
+            assert "\n" not in verdict.evidence and not verdict.evidence.endswith(".")
+            assert verdict.evidence.isascii() and check.why.isascii() and check.claim.isascii()
+            assert finding.is_open == (finding.status in ("warn", "fail"))
+            if finding.is_open:
+                assert finding.fix or verdict.advice, f"{check.name}: what is there to do?"
+            else:
+                assert not finding.fix
+            assert verdict.measured_gain is None
+            swept += 1
+    assert swept == 3 * NUMBER_OF_CHECKS
+
+
+def test_the_guides_lists_are_covered():
+    guides = {place.split(":")[0] for check in all_checks() for place in check.guides}
+    lists = {"A quick win": range(1, 6), "C quick win": (2, 3, 4, 5), "C checklist": (2, 4, 5, 6, 7, 8, 9)}
+    # Left out: A 6-8 speed up a trained model; C 1 (Unsloth) and C 3 (4 bits) need a pretrained one.
+    lists |= {"D quick win": range(1, 6), "E should see": range(1, 5)}
+    wanted = {f"{name} {number}" for name, numbers in lists.items() for number in numbers}
+    assert len(wanted) == 25
+    assert wanted <= guides
+
+
+def test_a_look_is_quick():
+    context = seen(asked())
+    for check in all_checks():
+        before = perf_counter()
+        check.look(context)
+        assert perf_counter() - before < 0.2, check.name
+
+
+def test_no_check_loads_torch():
+    code = (
+        "import sys\n"
+        "from tui_trainer.checklist.gather import gather\n"
+        "from tui_trainer.checklist.run import run_checks\n"
+        "from tui_trainer.config.load import Request\n"
+        "from tui_trainer.launching.start import load_config\n"
+        f"assert len(run_checks(gather(load_config(Request())))) == {NUMBER_OF_CHECKS}\n"
+        "sys.exit(' '.join({'torch', 'transformers', 'textual'} & set(sys.modules)) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# name of the check, what is wrong, settings, and facts of the machine.
+BAD = [
+    ("attention", {"model__scratch__attention_dropout": 0.3}, {}),
+    ("model_size", {"training__max_steps": 100, "model__scratch__hidden_size": 512}, {}),
+    ("model_size", {"training__max_steps": 30, "model__scratch__intermediate_size": 1024}, {}),
+    ("sequence_length", {"data__max_length": 8}, {}),
+    ("sequence_length", {"data__max_length": 65536}, {}),
+    ("data_size", {"data__max_chars": 100_000}, {}),
+    ("held_out", {"data__eval_fraction": 0}, {}),
+    ("held_out", {"data__eval_fraction": 0.6}, {}),
+    ("held_out", {"data__eval_fraction": 0.001}, {}),
+    ("batch_size", {"training__per_device_train_batch_size": 1}, {}),
+    ("batch_size", {"training__per_device_train_batch_size": 2, "training__gradient_accumulation_steps": 7}, {}),
+    ("batch_size", {"training__gradient_accumulation_steps": 16}, {}),
+    ("accumulation", {"training__effective_batch_size": 33, "training__per_device_train_batch_size": 16}, {}),
+    ("accumulation", {"training__effective_batch_size": 13, "training__gradient_accumulation_steps": 5}, {}),
+    ("effective_batch", {"training__effective_batch_size": 4096}, {}),
+    (
+        "effective_batch",
+        {"training__per_device_train_batch_size": 1024, "training__gradient_accumulation_steps": 4},
+        {},
+    ),
+    ("memory", {"training__per_device_train_batch_size": 16}, {"memory_available_bytes": 150 * MIB}),
+    (
+        "memory",
+        {"training__effective_batch_size": 512, "training__per_device_train_batch_size": 512},
+        {"memory_available_bytes": 2 * GIB},
+    ),
+    (
+        "memory",
+        {"training__per_device_train_batch_size": 64, "training__gradient_accumulation_steps": 2},
+        {"memory_available_bytes": 700 * MIB},
+    ),
+    ("memory", {"evaluation__per_device_eval_batch_size": 290}, {"memory_available_bytes": 300 * MIB}),
+    (
+        "memory",
+        {"training__per_device_train_batch_size": 16},
+        {"memory_bytes": 160 * MIB, "memory_available_bytes": 150 * MIB},
+    ),
+    ("disk", {"checkpoint__save_total_limit": 50, "checkpoint__save_steps": 1}, {"disk_free_bytes": 200 * MIB}),
+    (
+        "disk",
+        {"evaluation__early_stopping_patience": 5, "checkpoint__save_total_limit": 6},
+        {"disk_free_bytes": 90 * MIB},
+    ),
+    ("steps", {"training__max_steps": 20}, {}),
+    ("steps", {"training__max_steps": 0, "training__num_train_epochs": 0.2}, {}),
+    ("steps", {"training__max_steps": 0, "training__num_train_epochs": 400}, {}),
+    ("steps", {"training__max_steps": 50_000}, {}),
+    ("duration", {"training__max_steps": 2_000_000}, {}),
+    ("duration", {"training__max_steps": 0, "training__num_train_epochs": 20_000}, {}),
+    ("learning_rate", {"training__learning_rate": 0.5}, {}),
+    ("learning_rate", {"training__learning_rate": 1e-7}, {}),
+    ("lr_scaling", {"training__effective_batch_size": 128}, {}),
+    ("lr_scaling", {"training__effective_batch_size": 2}, {}),
+    ("schedule", {"training__lr_scheduler_type": "constant"}, {}),
+    ("schedule", {"training__lr_scheduler_type": "constant_with_warmup"}, {}),
+    ("warmup", {"training__warmup_steps": 0}, {}),
+    ("warmup", {"training__warmup_steps": 400}, {}),
+    ("warmup", {"training__warmup_steps": 0.9, "training__max_steps": 3}, {}),
+    ("clipping", {"training__max_grad_norm": 0}, {}),
+    ("clipping", {"training__max_grad_norm": 1000}, {}),
+    ("weight_decay", {"training__weight_decay": 0}, {}),
+    ("weight_decay", {"training__weight_decay": 2}, {}),
+    ("early_stopping", {"training__max_steps": 3000}, {}),
+    ("early_stopping", {"training__max_steps": 3000, "evaluation__eval_steps": 0}, {}),
+    ("early_stopping", {"evaluation__early_stopping_patience": 10}, {}),
+    ("early_stopping", {"evaluation__early_stopping_patience": 2, "evaluation__eval_steps": 400}, {}),
+    ("early_stopping", {"evaluation__early_stopping_patience": 9, "training__max_steps": 3}, {}),
+    ("cadence", {"evaluation__eval_steps": 5}, {}),
+    ("cadence", {"evaluation__eval_steps": 0.01, "checkpoint__save_steps": 1, "logging__sample_steps": 1}, {}),
+    ("cadence", {"logging__sample_steps": 2}, {}),
+    ("cadence", {"evaluation__eval_steps": 40, "evaluation__early_stopping_patience": 4}, {}),
+    ("cadence", {"evaluation__eval_steps": 0.8, "data__eval_fraction": 0.85, "training__max_steps": 30}, {}),
+    ("checkpoints", {"checkpoint__save_steps": 0, "training__max_steps": 100_000}, {}),
+    ("checkpoints", {"checkpoint__save_steps": 0.5, "training__max_steps": 100_000}, {}),
+]
+
+
+def context_of(loaded: LoadedConfig, facts: dict) -> Context:
+    facts = dict(facts)
+    memory = {name: facts.pop(name) for name in list(facts) if name.startswith("memory_")}
+    return seen(loaded, replace(MACHINE, **memory), **facts)
+
+
+def test_every_fix_loads_is_minimal_and_makes_its_check_pass():
+    swept, kinds = 0, set()
+    for name, changes, facts in BAD:
+        loaded = asked(**changes)
+        found = named(context_of(loaded, facts), name)
+        assert found.status in ("warn", "fail") and found.fix, (name, changes, found.verdict)
+        after = named(context_of(patched(loaded, found.fix), facts), name)
+        assert after.status == "pass", (name, changes, dict(found.fix), after.verdict)
+        for key in found.fix:
+            assert key in all_settings()
+            rest = {other: value for other, value in found.fix.items() if other != key}
+            again = named(context_of(patched(loaded, rest), facts), name) if rest else found
+            assert again.status != "pass" or _batch_would_change(loaded, rest, found.fix), (name, key)
+        swept += 1
+        kinds.add(name)
+    assert swept == len(BAD) == 54
+    assert len(kinds) == 21
+
+
+def _batch_would_change(loaded: LoadedConfig, rest, fix) -> bool:
+    """Of a cut of the batch every key is needed that keeps the effective batch as it was."""
+    plans = [gather(patched(loaded, patch), hardware=MACHINE).plan for patch in (rest, fix)]
+    assert plans[1] is not None
+    return plans[0] is None or plans[0].effective_batch_size.value != plans[1].effective_batch_size.value
+
+
+@pytest.mark.parametrize("characters", [400, 3_000, 30_000, 300_000])
+@pytest.mark.parametrize("epochs", [1, 8, 200])
+def test_all_fixes_together_leave_nothing_that_a_patch_could_mend(tmp_path, characters, epochs):
+    """On texts from a few lines to a book: the fixes do not undo each other."""
+    path = text_file(tmp_path, characters)
+    bad = {
+        "data__path": f'"{path}"',
+        "data__max_length": 8 if characters > 20_000 else 128,
+        "training__max_steps": 0,
+        "training__num_train_epochs": epochs,
+        "training__weight_decay": 0,
+        "training__max_grad_norm": 0,
+        "training__warmup_steps": 0,
+        "evaluation__eval_steps": 1,
+    }
+    loaded, changes, findings = apply_fixes(asked(**bad), seen)
+    assert {"training.weight_decay", "training.max_grad_norm", "training.warmup_steps"} <= set(changes)
+    assert [finding.name for finding in findings if finding.fix] == []
+    assert worst(findings) in ("pass", "warn")
+    for key in changes:
+        assert loaded.origin(key).by_user
+
+
+def test_a_check_that_breaks_becomes_a_finding_and_stops_no_other():
+    def breaks(context: Context) -> Verdict:
+        raise ZeroDivisionError("division by zero")
+
+    broken = Check(name="broken", order=1, title="Broken", guides=("-",), claim="", why="-", look=breaks)
+    context = seen(asked())
+    findings = run_checks(context, [broken, *all_checks()])
+    assert findings[0].status == "error" and "ZeroDivisionError: division by zero" in findings[0].verdict.evidence
+    assert findings[0].is_open and worst(findings) == "error"
+    assert len(findings) == NUMBER_OF_CHECKS + 1
+
+
+def test_without_a_plan_only_what_needs_none_is_judged(tmp_path):
+    context = seen(asked(data__path=tmp_path / "missing.txt"))
+    found = {finding.name: finding for finding in run_checks(context)}
+    assert context.plan is None
+    assert found["plan"].status == "fail" and "missing.txt" in found["plan"].verdict.evidence
+    assert found["steps"].status == "n/a" and found["clipping"].status == "pass"
+    assert not any(finding.status == "error" for finding in found.values())
+
+
+def test_a_fix_may_be_the_way_to_a_plan():
+    loaded = asked(profile="char-lm", data__eval_fraction=0)
+    assert seen(loaded).plan is None
+    mended, changes, findings = apply_fixes(loaded, seen)
+    assert changes["data.eval_fraction"] == 0.1 and seen(mended).plan is not None
+    assert worst(findings) in ("pass", "warn")
+
+
+def test_facts_are_gathered_from_this_machine():
+    context = gather(asked())
+    assert context.hardware == probe() and context.plan is not None
+    assert context.all_tokens and context.disk_free_bytes and context.cache_writable is True

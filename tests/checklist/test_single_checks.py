@@ -1,0 +1,243 @@
+"""What single checks say of machines and settings that the sweep does not have."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+import pytest
+
+from tui_trainer.checklist.contract import Context, Verdict
+from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_measured
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import patched
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
+from tui_trainer.launching.start import load_config
+from tui_trainer.runs.events import CheckpointSaved, StepDone, TextSampled
+from tui_trainer.units import GIB, MIB
+
+MACHINE = Hardware(
+    cpu_name="Test CPU",
+    usable_cores=4,
+    memory_bytes=16 * GIB,
+    memory_available_bytes=8 * GIB,
+    platform="Linux",
+    python_version="3.11",
+)
+CARD = Gpu(index=0, name="H200", memory_bytes=141 * GIB, utilisation_share=0.25)
+
+
+def context(loaded: LoadedConfig | None = None, hardware: Hardware = MACHINE, **facts) -> Context:
+    return replace(gather(loaded or load_config(Request()), hardware=hardware), **{"environment": {}} | facts)
+
+
+def look(name: str, seen: Context) -> Verdict:
+    return importlib.import_module(f"tui_trainer.checklist.checks.{name}").CHECK.look(seen)
+
+
+def on(name: str, **facts) -> Verdict:
+    return look(name, context(hardware=replace(MACHINE, **facts)))
+
+
+def test_a_card_that_stays_idle_is_told_first_of_all():
+    verdict = on("device", gpus=(CARD, CARD))
+    assert verdict.status == "warn" and "2 GPUs stay idle (H200, 141.0 GiB)" in verdict.evidence
+    assert on("device").status == "n/a" and "no GPU" in on("device").evidence
+    silent = on("device", driver=Driver(problem="NVML version mismatch"))
+    assert silent.status == "warn" and "NVML version mismatch" in silent.evidence and "nvidia-smi" in silent.advice
+
+
+def test_a_used_card_passes():
+    seen = context(hardware=replace(MACHINE, gpus=(CARD,)))
+    used = replace(seen, plan=seen.planned.model_copy(update={"device": "cuda:0"}))
+    assert look("device", used).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("served", "built", "status", "words"),
+    [
+        ((12, 4), (13, 2), "warn", "cu126"),
+        ((13, 0), None, "warn", "cu130"),
+        ((11, 8), (12, 6), "warn", "update the NVIDIA driver"),
+        ((13, 0), (13, 2), "pass", "within one major version"),
+        ((13, 2), (12, 6), "pass", "12.6"),
+        (None, (13, 0), "n/a", "does not say"),
+    ],
+)
+def test_torch_and_driver_are_compared(served, built, status, words):
+    verdict = on("libraries", driver=Driver(version="1", cuda=served), torch_cuda=built, libraries={"torch": "2.9.0"})
+    assert verdict.status == status
+    assert words in verdict.evidence + verdict.advice and ("2.9.0" in verdict.evidence)
+
+
+def test_without_a_driver_libraries_have_nothing_to_agree_on():
+    assert on("libraries").status == "n/a"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"avx2", "avx512_bf16"}, "could do bf16 natively (avx512_bf16)"),
+        ({"avx2"}, "neither"),
+        (set(), "not reported"),
+    ],
+)
+def test_precision_is_never_claimed(flags, words):
+    verdict = on("precision", cpu_flags=frozenset(flags))
+    assert verdict.status == "n/a" and words in verdict.evidence and "fp32" in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("environment", "unset"),
+    [
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "unset OMP_WAIT_POLICY"),
+        ({"OMP_NUM_THREADS": "1"}, "unset OMP_NUM_THREADS"),
+        ({"OMP_NUM_THREADS": "64"}, "unset OMP_NUM_THREADS"),
+        ({"OMP_THREAD_LIMIT": "2", "MKL_NUM_THREADS": "1"}, "unset OMP_THREAD_LIMIT MKL_NUM_THREADS"),
+    ],
+)
+def test_variables_that_hurt_the_threads_are_named(environment, unset):
+    verdict = look("cpu_threads", context(environment=environment))
+    assert verdict.status == "warn" and verdict.advice == unset
+    assert all(name in verdict.evidence for name in environment)
+
+
+def test_variables_that_do_no_harm_pass():
+    for environment in ({}, {"OMP_NUM_THREADS": "3"}, {"OMP_WAIT_POLICY": "passive"}, {"OMP_NUM_THREADS": "x"}):
+        assert look("cpu_threads", context(environment=environment)).status == "pass", environment
+
+
+def test_a_busy_machine_is_told_with_its_guests():
+    assert look("busy_machine", context(load_average=0.5)).status == "pass"
+    assert look("busy_machine", context(load_average=1.5)).status == "warn"
+    assert look("busy_machine", context(load_average=None)).status == "n/a"
+    guest = replace(CARD, processes=(GpuProcess(pid=77, name="python", memory_bytes=3 * GIB),))
+    verdict = look("busy_machine", context(hardware=replace(MACHINE, gpus=(guest,)), load_average=0.0))
+    assert verdict.status == "warn" and verdict.details == ("GPU 0: python 77, 3.0 GiB",)
+
+
+def test_how_busy_a_card_is_waits_for_a_run():
+    assert "GPU 0 25%" in on("gpu_utilisation", gpus=(CARD,)).evidence
+    assert on("gpu_utilisation", gpus=(CARD,)).status == on("gpu_utilisation").status == "n/a"
+
+
+def test_memory_that_is_not_reported_is_not_judged():
+    assert on("memory", memory_available_bytes=None).status == "n/a"
+    assert look("disk", context(disk_free_bytes=None)).status == "n/a"
+
+
+def test_too_little_memory_fails_and_little_warns():
+    loaded = load_config(Request(assignments=("training.per_device_train_batch_size=16",)))
+    needed = context(loaded).planned.memory_bytes.value
+    tight = context(loaded, replace(MACHINE, memory_available_bytes=int(needed * 1.1)))
+    short = context(loaded, replace(MACHINE, memory_available_bytes=int(needed * 0.9)))
+    assert look("memory", tight).status == "warn" and look("memory", short).status == "fail"
+
+
+def test_memory_that_no_cut_saves_is_said_so():
+    loaded = load_config(Request(assignments=("model.scratch.hidden_size=1024", "model.scratch.num_hidden_layers=8")))
+    verdict = look("memory", context(loaded, replace(MACHINE, memory_available_bytes=200 * MIB)))
+    assert verdict.status == "fail" and verdict.fix is None and "hidden_size" in verdict.advice
+
+
+def test_a_disk_that_cannot_hold_even_one_checkpoint_gets_advice():
+    verdict = look("disk", context(disk_free_bytes=20 * MIB))
+    assert verdict.status == "fail" and verdict.fix is None and "--set output.runs_dir=FOLDER" in verdict.advice
+
+
+def test_the_cache_passes_when_it_is_there_and_fails_where_it_cannot_be_made():
+    seen = context()
+    assert look("data_cache", seen).status == "pass" and "the first start prepares" in look("data_cache", seen).evidence
+    assert look("data_cache", replace(seen, cache_writable=False)).status == "fail"
+    assert look("data_cache", replace(seen, cache_free_bytes=1000)).status == "fail"
+    rows = seen.planned.train_rows.model_copy(update={"exact": True})
+    there = replace(seen, plan=seen.planned.model_copy(update={"train_rows": rows}))
+    assert "prepared already" in look("data_cache", replace(there, cache_writable=False)).evidence
+
+
+def test_prepared_data_is_found(tiny_run, tiny_config):
+    """Before and after a real run of the same config."""
+    assert "the first start prepares" in look("data_cache", context(tiny_config("one"))).evidence
+    tiny_run("one", {"training.max_steps": 30})
+    after = gather(tiny_config("two"))
+    assert "prepared already" in look("data_cache", after).evidence
+    assert after.earlier is not None and after.earlier.name == "one" and after.earlier.steps == 30
+    assert 0 < after.earlier.data_share < 1 and after.earlier.save_bytes_per_second
+
+
+def test_the_wait_for_data_is_judged_by_what_was_measured():
+    assert look("data_loading", context(earlier=None)).status == "n/a"
+    quick = EarlierRun(name="r", steps=100, data_share=0.004)
+    assert look("data_loading", context(earlier=quick)).status == "pass"
+    slow = look("data_loading", context(earlier=replace(quick, data_share=0.3)))
+    assert slow.status == "warn" and "30.0% of 100 steps of run r" in slow.evidence
+
+
+def step(number: int) -> StepDone:
+    return StepDone(
+        step=number, epoch=0.1, loss_sum=1.0, tokens=1, samples=1, lr=0.1, grad_norm=1.0, step_seconds=0.5,
+        data_seconds=0.05, forward_seconds=0.2, backward_seconds=0.2, optimiser_seconds=0.05, tokens_per_second=2.0,
+        samples_per_second=2.0, peak_memory_bytes=1,
+    )  # fmt: skip
+
+
+def test_an_earlier_run_tells_shares_and_rates():
+    saved = CheckpointSaved(step=5, path="p", bytes=100, seconds=0.5, reason="scheduled")
+    sampled = TextSampled(step=5, prompt="a", text="b", seconds=0.3)
+    found = measured_in("r", [*map(step, range(20)), saved, sampled])
+    assert found is not None and found.data_share == pytest.approx(0.1)
+    assert (found.save_bytes_per_second, found.sample_seconds, found.steps) == (200.0, 0.3, 20)
+    assert measured_in("r", [step(number) for number in range(19)]) is None
+    assert newest_measured() is None
+
+
+def test_what_an_earlier_run_measured_replaces_what_was_assumed():
+    assumed = look("cadence", context(earlier=None))
+    earlier = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, sample_seconds=None)
+    measured = look("cadence", context(earlier=earlier))
+    assert any("not measured here yet" in detail for detail in assumed.details if detail.startswith("checkpoints"))
+    assert any("measured in run r" in detail for detail in measured.details if detail.startswith("checkpoints"))
+    assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
+
+
+def test_early_stopping_keeps_its_evaluations_when_they_cost_too_much():
+    settings = ("evaluation.eval_steps=40", "evaluation.early_stopping_patience=8")
+    fix = look("cadence", context(load_config(Request(assignments=settings)))).fix
+    assert fix and "evaluation.max_eval_rows" in fix and "evaluation.eval_steps" not in fix
+
+
+def test_dropout_is_weighed_in_bytes():
+    verdict = look("attention", context(load_config(Request(profile="char-lm"))))
+    assert verdict.status == "warn" and verdict.evidence.count("iB") == 2
+
+
+def test_fused_is_what_the_optimiser_is():
+    import torch
+
+    from tui_trainer.training.optimiser import build_optimiser
+
+    assert look("optimizer", context()).status == "pass"
+    assert all(
+        group["fused"]
+        for group in build_optimiser(torch.nn.Linear(2, 2), load_config(Request()).config.training).param_groups
+    )
+
+
+def test_your_own_learning_rate_is_not_scaled():
+    settings = ("training.effective_batch_size=256", "training.learning_rate=0.002")
+    assert look("lr_scaling", context(load_config(Request(assignments=settings)))).status == "pass"
+    fix = look("lr_scaling", context(load_config(Request(assignments=settings[:1])))).fix
+    assert fix == {"training.learning_rate": 0.01}
+    fix = look("lr_scaling", context(load_config(Request(assignments=("training.effective_batch_size=64",))))).fix
+    assert fix == {"training.learning_rate": 0.006}
+
+
+def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text('[data]\npath = "sample:python-reference"\n[training]\nlearning_rate = 0.004\n')
+    loaded = load_config(Request(config_file=path))
+    changed = patched(loaded, {"training.weight_decay": 0.01, "output.name": 'a "quoted" name'})
+    assert changed.recipe is None and changed.config.training.learning_rate == 0.004
+    assert changed.config.training.weight_decay == 0.01 and changed.config.output.name == 'a "quoted" name'
+    assert look("lr_scaling", context(changed)).status == "n/a"

@@ -1,0 +1,229 @@
+"""A document: presets below, own values above, and every change can be taken back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from tui_trainer.config.changes import PRESET, Change
+from tui_trainer.config.document import Document
+from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, load, value_of
+from tui_trainer.config.profiles import find_profile
+from tui_trainer.errors import ConfigError
+from tui_trainer.planning.rules import setting_problems
+
+RATE, SEED, HEADS = "training.learning_rate", "training.seed", "model.scratch.num_attention_heads"
+MICRO = "training.per_device_train_batch_size"
+
+
+def choose_hardware(wish: str):
+    if wish in ("auto", "cpu"):
+        return find_profile("cpu", "hardware"), "a CPU"
+    if wish == "none":
+        return None, ""
+    return find_profile(wish, "hardware"), ""
+
+
+def opened(text: str = "", *assignments: str, profile: str = "") -> Document:
+    path = Path("my.toml") if text else None
+    if path:
+        path.write_text(text)
+    request = Request(config_file=path, assignments=assignments, profile=profile)
+    return Document(request, choose_hardware, setting_problems)
+
+
+def state(document: Document):
+    return {key: (document.value(key), document.where(key)) for key in all_settings()}
+
+
+def test_a_document_that_nobody_touched_is_what_load_gives():
+    for document in (opened(), opened('profile = "char-lm"\n[data]\nmax_length = 64\n', f"{SEED}=7")):
+        plain = load(document.request, choose_hardware)
+        assert document.loaded is not None and document.problems == ()
+        assert document.loaded.config.model_copy(update={"profile": ""}) == plain.config.model_copy(
+            update={"profile": ""}
+        )
+        assert all(document.loaded.origin(key) is plain.origin(key) for key in all_settings() if key != "profile")
+        assert not document.is_unsaved and not document.can_undo
+
+
+def test_a_value_set_here_wins_and_counts_as_the_users():
+    document = opened("profile = 'quickstart'\n[training]\nlearning_rate = 1e-3\n", f"{SEED}=7")
+    assert document.where(RATE) == "my.toml" and document.where(SEED) == "--set"
+    assert document.set(RATE, 5) is None
+    assert document.loaded.config.training.learning_rate == 5.0 and document.value(RATE) == 5.0
+    assert document.loaded.origin(RATE) is Origin.EDITED and Origin.EDITED.by_user
+    assert document.where(RATE) == "edited here"
+    assert document.is_edited(RATE) and not document.is_edited(SEED)
+    assert document.preset_value(RATE) == 3e-3 and document.is_changed(RATE)
+    assert document.changes() == (Change(key=RATE, old=3e-3, new=5.0), Change(key=SEED, old=42, new=7))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (RATE, "fast", "must be a number"),
+        (RATE, -1.0, "must be a number, above 0"),
+        ("training.learning_rat", 1, "unknown setting"),
+        ("profile", "quikstart", "no recipe named"),
+        ("hardware_profile", "gpu9", "no hardware profile named"),
+        (SEED, True, "whole number"),
+    ],
+)
+def test_what_does_not_fit_its_setting_changes_nothing(key, value, words):
+    document = opened()
+    before, revision = state(document), document.revision
+    problem = document.set(key, value)
+    assert problem is not None and problem.key == key and words in problem.message
+    assert state(document) == before and document.revision == revision and not document.can_undo
+
+
+def test_values_that_do_not_go_together_are_taken_and_told():
+    document = opened()
+    assert document.set(HEADS, 3) is None
+    (problem,) = document.problems_of(HEADS)
+    assert "does not cut hidden_size 128" in problem.message
+    assert document.loaded is not None and document.value(HEADS) == 3
+    document.set(HEADS, 8)
+    assert document.problems == ()
+
+
+def test_a_file_with_mistakes_opens_and_can_be_mended_here():
+    document = opened("[training]\nlearning_rate = 'fast'\nseed = 3\n[trainig]\nx = 1\n")
+    assert document.loaded is None and document.value(RATE) == "fast"
+    assert [problem.key for problem in document.problems] == ["trainig", RATE]
+    assert document.set(RATE, 1e-3) is None
+    assert document.loaded is not None and [problem.key for problem in document.problems] == ["trainig"]
+    document.undo()
+    assert document.loaded is None and document.value(RATE) == "fast"
+
+
+def test_a_file_that_is_no_toml_opens_with_its_problem():
+    document = opened("learning_rate = = 3\n")
+    assert "not valid TOML" in document.problems[0].message
+
+
+def test_every_kind_of_change_is_undone_and_redone():
+    document = opened("profile = 'quickstart'\n[training]\nseed = 3\n")
+    steps = [
+        lambda: document.set(RATE, 2e-4),
+        lambda: document.reset(SEED),
+        lambda: document.patch({HEADS: 8, "data.max_length": 64}, "fix of heads"),
+        lambda: document.choose_recipe("char-lm"),
+        lambda: document.choose_hardware_profile("none"),
+        lambda: document.reset_all(),
+        lambda: document.take("profile = 'quickstart'\n[data]\nmax_length = 32\n"),
+    ]
+    states = [state(document)]
+    for step in steps:
+        assert not step()
+        states.append(state(document))
+    assert all(one != other for one, other in pairwise(states))
+    labels = []
+    for expected in reversed(states[:-1]):
+        labels.append(document.undo())
+        assert state(document) == expected
+    assert document.undo() == "" and not document.can_undo and not document.is_unsaved
+    assert labels[-1] == "undid learning_rate 3e-3 -> 2e-4" and labels[-3] == "undid fix of heads"
+    assert labels[-2] == "undid seed 3 -> 42" and labels[-4] == "undid recipe quickstart -> char-lm"
+    for expected in states[1:]:
+        assert document.redo().startswith("redid ")
+        assert state(document) == expected
+    assert document.redo() == ""
+
+
+def test_a_change_after_an_undo_ends_what_could_be_redone():
+    document = opened()
+    document.set(RATE, 1e-4)
+    document.undo()
+    document.set(SEED, 1)
+    assert not document.can_redo and document.redo() == ""
+
+
+def test_a_patch_is_taken_whole_or_not_at_all():
+    document = opened()
+    problems = document.patch({SEED: 1, RATE: -1.0, "nothing": 2}, "fix")
+    assert [problem.key for problem in problems] == [RATE, "nothing"]
+    assert not document.is_unsaved and not document.can_undo
+
+
+def test_going_back_to_the_preset_leaves_no_own_value():
+    document = opened()
+    document.set(RATE, 1e-4)
+    document.set(RATE, 3e-3)
+    assert not document.is_unsaved and document.where(RATE) == "recipe quickstart"
+    document = opened("profile = 'quickstart'\n[training]\nlearning_rate = 3e-3\n")
+    document.set(RATE, 1e-4)
+    document.set(RATE, 3e-3)
+    assert document.where(RATE) == "my.toml" and not document.is_unsaved
+
+
+def test_reset_goes_past_the_file_to_the_preset():
+    document = opened("profile = 'quickstart'\n[training]\nlearning_rate = 1e-4\n")
+    document.reset(RATE)
+    assert document.value(RATE) == 3e-3 and document.unsaved() == {RATE: PRESET}
+    assert document.loaded.origin(RATE) is Origin.RECIPE
+
+
+def test_all_goes_back_to_the_presets_but_the_recipe_stays():
+    document = opened("profile = 'char-lm'\nhardware_profile = 'none'\n[training]\nlearning_rate = 1e-4\n")
+    document.set(SEED, 1)
+    document.reset_all()
+    assert document.recipe_name == "char-lm" and document.value("hardware_profile") == "none"
+    assert document.changes() == (Change(key="hardware_profile", old="auto", new="none"),)
+
+
+def test_the_hardware_profile_gives_values_and_can_be_left_out():
+    document = opened()
+    assert document.value(MICRO) == 16 and document.where(MICRO) == "hardware profile cpu"
+    assert document.choose_hardware_profile("none") is None
+    assert document.value(MICRO) == "auto"
+
+
+@pytest.mark.parametrize("keep_own", [True, False])
+def test_a_recipe_does_what_its_preview_says(keep_own):
+    document = opened("profile = 'quickstart'\n[training]\nlearning_rate = 1e-4\nseed = 7\n")
+    before = {key: document.value(key) for key in all_settings()}
+    preview = document.preview_recipe("char-lm", keep_own=keep_own)
+    assert {key: document.value(key) for key in all_settings()} == before
+    assert document.choose_recipe("char-lm", keep_own=keep_own) is None
+    changed = {key: (before[key], document.value(key)) for key in before if before[key] != document.value(key)}
+    assert changed.pop("profile") == ("quickstart", "char-lm")
+    assert {change.key: (change.old, change.new) for change in preview.changes} == changed and len(changed) > 8
+    kept = (Change(key=RATE, old=1e-4, new=1e-3), Change(key=SEED, old=7, new=42))
+    assert preview.stays == (kept if keep_own else ())
+    assert document.value(RATE) == (1e-4 if keep_own else 1e-3)
+
+
+def test_a_preview_of_no_recipe_is_told():
+    with pytest.raises(ConfigError, match="no recipe named"):
+        opened().preview_recipe("quikstart")
+
+
+def test_text_from_an_editor_is_taken_against_the_recipe_that_it_names():
+    document = opened()
+    document.take("profile = 'char-lm'\n[training]\nlearning_rate = 3e-3\n")
+    assert document.recipe_name == "char-lm" and document.value(RATE) == 3e-3
+    with pytest.raises(ConfigError, match="must be a number"):
+        document.take("[training]\nlearning_rate = 'x'\n")
+    assert document.value(RATE) == 3e-3
+
+
+def test_an_edit_takes_less_than_five_milliseconds():
+    document = opened()
+    seconds = []
+    for number in range(50):
+        started = perf_counter()
+        document.set(RATE, 1e-3 + number * 1e-5)
+        seconds.append(perf_counter() - started)
+    assert sorted(seconds)[25] < 0.005
+
+
+def test_the_judge_sees_what_a_run_would_see():
+    seen: list[LoadedConfig] = []
+    document = Document(Request(), choose_hardware, lambda loaded: seen.append(loaded) or [])
+    document.set(SEED, 9)
+    assert value_of(seen[-1].config, SEED) == 9 and seen[-1].recipe.name == "quickstart"

@@ -1,0 +1,223 @@
+"""Saving a document, and the edits that outlive a lost connection."""
+
+from __future__ import annotations
+
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.config.changes import PRESET
+from tui_trainer.config.document import Document
+from tui_trainer.config.load import Request, all_settings, load
+from tui_trainer.config.save import document_text, save
+from tui_trainer.errors import ConfigError
+from tui_trainer.launching.drafts import discard_draft, draft_for, keep_draft
+from tui_trainer.runs.registry import state_folder
+
+NONE = (None, "none")
+RATE, SEED, HEADS = "training.learning_rate", "training.seed", "model.scratch.num_attention_heads"
+COMMENTED = """# mine
+profile = "quickstart"  # why
+
+[training] # here
+learning_rate = 0.001   # slow
+seed = 4
+
+# the model
+[model]
+scratch = {hidden_size = 64}
+"""
+
+
+def opened(path: Path | None = None, **more) -> Document:
+    return Document(Request(config_file=path, **more), lambda wish: NONE)
+
+
+def own_file(text: str = COMMENTED) -> Path:
+    path = Path("my.toml")
+    path.write_text(text)
+    return path
+
+
+def refused(document: Document, path: Path, words: str, **more) -> None:
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(ConfigError, match=words):
+        save(document, path, **more)
+    assert (path.read_bytes() if path.is_file() else None) == before
+    assert not list(Path().glob(".*.tmp")) and document.is_unsaved
+
+
+def test_a_saved_document_is_the_same_config_when_it_is_loaded():
+    document = opened(profile="char-lm", assignments=(f"{SEED}=7", "output.name=a \u00e4 \\ b"))
+    document.set(RATE, 2e-4)
+    document.set(HEADS, 12)
+    save(document, Path("new.toml"))
+    again = load(Request(config_file=Path("new.toml")), lambda wish: NONE)
+    assert again.config == document.loaded.config and not document.is_unsaved
+    assert tomllib.loads(Path("new.toml").read_text()) == {
+        "schema_version": 1,
+        "profile": "char-lm",
+        "model": {"scratch": {"num_attention_heads": 12}},
+        "training": {"learning_rate": 2e-4, "seed": 7},
+        "output": {"name": "a \u00e4 \\ b"},
+    }
+    assert document_text(opened(Path("new.toml"))) == Path("new.toml").read_text()
+
+
+def test_comments_order_and_mode_of_a_file_are_kept():
+    path = own_file()
+    path.chmod(0o640)
+    document = opened(path)
+    document.set(RATE, 2e-4)
+    document.reset(SEED)
+    document.set(HEADS, 8)
+    document.set("data.max_length", 64)
+    save(document, path)
+    text = path.read_text()
+    kept = [
+        "# mine",
+        'profile = "quickstart"  # why',
+        "[training] # here",
+        "learning_rate = 2e-4   # slow",
+        "# the model",
+    ]
+    assert [line for line in text.splitlines() if line in kept] == kept
+    assert "seed" not in text and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert load(Request(config_file=path), lambda wish: NONE).config == document.loaded.config
+    assert document.where(RATE) == "my.toml"
+
+
+def test_a_value_that_did_not_change_keeps_its_spelling():
+    path = own_file("[training]\nlearning_rate = 1.0E-3\n")
+    document = opened(path)
+    document.set(SEED, 1)
+    save(document, path)
+    assert "learning_rate = 1.0E-3\n" in path.read_text()
+
+
+def test_a_link_stays_a_link():
+    path = own_file()
+    link = Path("link.toml")
+    link.symlink_to(path)
+    document = opened(link)
+    document.set(SEED, 1)
+    save(document, link)
+    assert link.is_symlink() and "seed = 1" in path.read_text()
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten_unasked():
+    path = own_file()
+    document = opened(path)
+    document.set(SEED, 5)
+    path.write_text(COMMENTED.replace("0.001", "0.002"))
+    refused(document, path, "changed by another program")
+    save(document, path, force=True)
+    assert tomllib.loads(path.read_text())["training"] == {"learning_rate": 0.001, "seed": 5}
+
+
+def test_a_changed_file_is_loaded_again_under_the_edits():
+    path = own_file()
+    document = opened(path)
+    document.set(SEED, 5)
+    path.write_text(COMMENTED.replace("0.001", "0.002"))
+    document.reload()
+    assert document.value(RATE) == 0.002 and document.unsaved() == {SEED: 5}
+    save(document, path)
+    assert "0.002" in path.read_text() and "seed = 5" in path.read_text()
+
+
+def test_another_file_is_not_overwritten_unasked():
+    other = own_file()
+    document = opened()
+    document.set(SEED, 5)
+    refused(document, other, "exists already")
+    save(document, other, force=True)
+    assert "# mine" in other.read_text() and document.file == other
+
+
+def test_no_folder_is_made_and_no_folder_overwritten():
+    document = opened()
+    document.set(SEED, 5)
+    refused(document, Path("nowhere/my.toml"), "nowhere does not exist; make the folder first")
+    Path("folder").mkdir()
+    refused(document, Path("folder"), "cannot be written|Is a directory", force=True)
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize("text", ["a = = 1\n", "[training]\nlearning_rat = 1\n"])
+def test_a_file_that_has_mistakes_of_its_own_is_left_alone(text):
+    path = own_file(text)
+    document = opened(path)
+    document.set(SEED, 5)
+    refused(document, path, "cannot be changed in place|unknown setting")
+    save(document, Path("other.toml"))
+    assert "seed = 5" in Path("other.toml").read_text()
+
+
+def test_undo_after_a_save_is_unsaved_again():
+    document = opened()
+    document.set(SEED, 5)
+    save(document, Path("a.toml"))
+    document.undo()
+    assert document.unsaved() == {SEED: PRESET}
+    document.redo()
+    assert not document.is_unsaved
+
+
+def test_unsaved_edits_are_offered_the_next_time():
+    path = own_file()
+    first = opened(path)
+    first.set(RATE, 2e-4)
+    first.reset(SEED)
+    first.set("data.path", "sample:python-reference/x")
+    assert keep_draft(first) is None
+    draft = draft_for(Request(config_file=path.absolute()))
+    assert draft.at.startswith("20") and draft.digest == first.digest
+    second = opened(path)
+    assert second.restore(draft.edits) == 3
+    assert second.unsaved() == first.unsaved()
+    assert [second.value(key) for key in all_settings()] == [first.value(key) for key in all_settings()]
+    assert second.undo() and not second.is_unsaved
+    assert draft_for(Request(config_file=Path("other.toml"))) is None is draft_for(Request())
+
+
+def test_a_draft_ends_with_its_edits_with_a_save_or_when_it_is_not_wanted():
+    document = opened()
+    document.set(SEED, 5)
+    keep_draft(document)
+    document.undo()
+    keep_draft(document)
+    assert draft_for(Request()) is None
+    for end in (lambda: save(document, Path("a.toml")), lambda: None):
+        document.set(SEED, document.value(SEED) + 1)
+        keep_draft(document)
+        end()
+        discard_draft(document)
+        assert list((state_folder() / "drafts").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"values": 3}', b"[" * 100_000, b"\xff"])
+def test_a_damaged_draft_is_no_draft(damage):
+    document = opened()
+    document.set(SEED, 5)
+    keep_draft(document)
+    (path,) = (state_folder() / "drafts").iterdir()
+    assert draft_for(Request()) is not None
+    path.write_bytes(damage)
+    assert draft_for(Request()) is None
+
+
+def test_edits_that_fit_nothing_any_more_are_left_out():
+    document = opened()
+    assert document.restore({SEED: 5, RATE: "fast", "gone.setting": 1}) == 1
+    assert document.unsaved() == {SEED: 5}
+
+
+def test_a_state_folder_that_cannot_be_written_is_told(private_home):
+    private_home.write_text("a file")
+    document = opened()
+    document.set(SEED, 5)
+    problem = keep_draft(document)
+    assert "cannot be kept" in problem.message and "TUI_TRAINER_HOME" in problem.hint

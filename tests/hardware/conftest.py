@@ -1,0 +1,127 @@
+"""A driver that can be told what to answer, and machines made of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+
+GIB = 1 << 30
+
+
+class FakeNvml:
+    """Has the functions of pynvml that are used. `errors` maps the name of a function to NVML's error number, or
+    (name, card) to the error of one card; `cards` holds what differs from an idle H200."""
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            super().__init__(f"NVML says {value}")
+            self.value = value
+
+    def __init__(
+        self,
+        *cards: dict[str, Any],
+        errors: Mapping[Any, int] | None = None,
+        cuda: int = 13020,
+        hang: Event | None = None,
+    ) -> None:
+        self.cards, self.errors, self.cuda, self.hang = cards, dict(errors or {}), cuda, hang
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+        return lambda *arguments: self._answer(name, arguments)
+
+    def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        self.calls.append(name)
+        if self.hang is not None:
+            self.hang.wait()
+        card = arguments[0] if arguments else None
+        for key in (name, (name, card)):
+            if key in self.errors:
+                raise self.NVMLError(self.errors[key])
+        if not arguments:
+            answers = {
+                "nvmlInit": None,
+                "nvmlSystemGetDriverVersion": "580.65.06",
+                "nvmlSystemGetCudaDriverVersion_v2": self.cuda,
+                "nvmlDeviceGetCount": len(self.cards),
+            }
+            return answers[name]
+        return card if name == "nvmlDeviceGetHandleByIndex" else self._of_card(name, self.cards[card], card)
+
+    def _of_card(self, name: str, differs: dict[str, Any], index: int) -> Any:
+        card = {"free": 140 * GIB, "total": 141 * GIB, "use": 25, "processes": []} | differs
+        return {
+            "nvmlDeviceGetName": card.get("name", "NVIDIA H200"),
+            "nvmlDeviceGetUUID": card.get("uuid", f"GPU-{index}000"),
+            "nvmlDeviceGetCudaComputeCapability": card.get("capability", [9, 0]),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=card["total"], free=card["free"]),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=card["use"]),
+            "nvmlDeviceGetTemperature": 41,
+            "nvmlDeviceGetPowerUsage": 80_500,
+            "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+            "nvmlDeviceGetComputeRunningProcesses": card["processes"],
+            "nvmlDeviceGetGraphicsRunningProcesses": [],
+            "nvmlDeviceGetMigMode": card.get("mig", [0, 0]),
+        }[name]
+
+
+@pytest.fixture
+def fake_nvml() -> type[FakeNvml]:
+    return FakeNvml
+
+
+@pytest.fixture(autouse=True)
+def all_gpus_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def gpu() -> Callable[..., Gpu]:
+    """`gpu(1, memory_free_bytes=...)`: an idle H200 but for what is said."""
+    idle = Gpu(
+        index=0,
+        name="NVIDIA H200",
+        uuid="GPU-0",
+        capability=(9, 0),
+        memory_bytes=141 * GIB,
+        memory_free_bytes=140 * GIB,
+        utilisation_share=0.0,
+        processes=(),
+    )
+    return lambda index=0, **differs: replace(idle, index=index, **differs)
+
+
+@pytest.fixture
+def machine() -> Callable[..., Hardware]:
+    """`machine(gpus=(...,))`: a healthy machine without GPU but for what is said; with GPUs it has a driver."""
+    healthy = Hardware(
+        cpu_name="Test CPU",
+        usable_cores=8,
+        physical_cores=8,
+        logical_cores=16,
+        memory_bytes=64 * GIB,
+        machine_memory_bytes=64 * GIB,
+        memory_available_bytes=60 * GIB,
+        platform="Linux-x86_64",
+        python_version="3.11.7",
+        host="test-box",
+        cpu_flags=frozenset({"sse4_2", "avx2", "avx512f", "avx512_bf16"}),
+        libraries={"torch": "2.15.0", "pip": "26.0", "peft": None},
+        torch_cuda=(13, 2),
+    )
+
+    def make(**differs: Any) -> Hardware:
+        if differs.get("gpus"):
+            differs.setdefault("driver", Driver(version="580.65.06", cuda=(13, 2)))
+        return replace(healthy, **differs)
+
+    return make

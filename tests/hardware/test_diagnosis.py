@@ -1,0 +1,250 @@
+"""What is said about machines in all states."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tui_trainer import diagnose as command
+from tui_trainer.errors import InputError
+from tui_trainer.hardware.diagnosis import diagnose, training_device
+from tui_trainer.hardware.facts import Driver, GpuProcess, Place
+from tui_trainer.hardware.nvml import Nvml, read_cards
+
+GIB = 1 << 30
+HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n\u202e"
+
+
+def sentences(diagnosis):
+    return [(problem.severity, problem.sentence) for problem in diagnosis.problems]
+
+
+def test_a_machine_without_gpu_trains_on_the_processor_and_that_is_no_problem(machine):
+    diagnosis = diagnose(machine())
+    assert (diagnosis.device, diagnosis.gpu, diagnosis.problems) == ("cpu", None, ())
+    assert "no NVIDIA GPU" in diagnosis.device_reason
+    assert not diagnosis.is_bad
+
+
+def test_it_is_said_first_that_a_gpu_is_not_used_yet(machine, gpu):
+    diagnosis = diagnose(machine(gpus=(gpu(),)))
+    assert diagnosis.device == "cpu"
+    assert "trains on the CPU only" in diagnosis.device_reason
+    assert diagnosis.card.title == "H200 SXM"
+    assert diagnosis.abilities.bf16
+    assert diagnosis.gpu_reason == "as the only one"
+    assert diagnosis.problems == ()
+
+
+def test_the_freest_card_is_taken_then_the_least_used(machine, gpu):
+    free = {"memory_free_bytes": 100 * GIB}
+    cards = (gpu(0, memory_free_bytes=GIB), gpu(1, **free, utilisation_share=0.9), gpu(2, **free))
+    assert diagnose(machine(gpus=cards)).gpu.index == 2
+    assert diagnose(machine(gpus=cards), 1).gpu.index == 1
+    silent = (gpu(0, memory_free_bytes=None), gpu(1, memory_free_bytes=GIB))
+    assert diagnose(machine(gpus=silent)).gpu.index == 1
+
+
+def test_lost_and_hidden_cards_are_not_taken(machine, gpu):
+    cards = (gpu(0, problem="has fallen off the bus"), gpu(1, visible=False), gpu(2, memory_free_bytes=GIB))
+    diagnosis = diagnose(machine(gpus=cards))
+    assert diagnosis.gpu.index == 2
+    assert diagnosis.gpu_reason == "as the only one that can be used"
+    assert ("bad", "GPU 0 has fallen off the bus") in sentences(diagnosis)
+    assert ("info", "CUDA_VISIBLE_DEVICES hides GPU 1") in sentences(diagnosis)
+    with pytest.raises(InputError, match="hidden by CUDA_VISIBLE_DEVICES"):
+        diagnose(machine(gpus=cards), 1)
+    assert diagnose(machine(gpus=cards), 0).is_bad
+    assert diagnose(machine(gpus=cards[:2])).gpu is None
+
+
+@pytest.mark.parametrize("index", [2, -1])
+def test_a_wrong_number_is_an_error_that_lists_the_right_ones(machine, gpu, index):
+    with pytest.raises(InputError, match=r"no GPU .*GPUs here: 0, 1"):
+        diagnose(machine(gpus=(gpu(0), gpu(1))), index)
+    with pytest.raises(InputError, match="this machine shows none"):
+        diagnose(machine(), index)
+
+
+def test_a_torch_that_the_driver_cannot_serve_is_named_with_a_command(machine, gpu):
+    stale = machine(gpus=(gpu(),), driver=Driver(version="550.54", cuda=(12, 4)))
+    (problem,) = diagnose(stale).problems
+    assert problem.severity == "bad"
+    assert problem.sentence == "torch is built for CUDA 13.2, the driver serves 12.4: it will train on the CPU"
+    assert problem.remedy == "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+    (problem,) = diagnose(machine(gpus=stale.gpus, driver=stale.driver, libraries={"torch": "2", "pip": None})).problems
+    assert problem.remedy.startswith("uv pip install")
+
+
+def test_an_older_minor_version_of_cuda_in_the_driver_is_no_problem(machine, gpu):
+    assert diagnose(machine(gpus=(gpu(),), driver=Driver(cuda=(13, 0)))).problems == ()
+
+
+def test_a_cpu_build_of_torch_beside_a_gpu_is_named(machine, gpu):
+    (problem,) = diagnose(machine(gpus=(gpu(),), torch_cuda=None)).problems
+    assert "without CUDA" in problem.sentence
+    assert "whl/cu130" in problem.remedy
+
+
+def test_a_driver_too_old_for_any_build_needs_a_newer_one(machine, gpu):
+    (problem,) = diagnose(machine(gpus=(gpu(),), driver=Driver(cuda=(11, 4)))).problems
+    assert "newer NVIDIA driver" in problem.remedy
+
+
+def test_cards_that_are_too_old_for_the_build_or_for_all_are_told_apart(machine, gpu):
+    (volta,) = diagnose(machine(gpus=(gpu(capability=(7, 0)),))).problems
+    assert "cannot use GPU 0: CUDA 13 serves compute capability 7.5 and newer" in volta.sentence
+    assert "whl/cu126" in volta.remedy
+    (kepler,) = diagnose(machine(gpus=(gpu(capability=(3, 7)),))).problems
+    assert "too old" in kepler.sentence
+
+
+def test_a_card_without_a_driver_is_seen_on_the_bus(machine):
+    diagnosis = diagnose(machine(nvidia_pci_devices=2))
+    assert sentences(diagnosis) == [("bad", "2 NVIDIA cards on the PCI bus, but no NVIDIA driver to be seen")]
+    assert diagnose(machine(nvidia_pci_devices=0)).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(18, "sudo reboot"), (9, "sudo modprobe nvidia"), (12, "docker run --gpus all")]
+)
+def test_a_driver_that_does_not_answer_has_a_remedy(machine, fake_nvml, code, remedy):
+    driver, gpus = read_cards(Nvml(fake_nvml({}, errors={"nvmlInit": code})))
+    diagnosis = diagnose(machine(driver=driver, gpus=gpus, nvidia_pci_devices=1))
+    (problem,) = diagnosis.problems
+    assert problem.severity == "bad"
+    assert remedy in problem.remedy
+    assert "driver does not answer" in diagnosis.device_reason
+
+
+def test_a_leftover_library_without_a_card_is_only_a_warning(machine):
+    driver = Driver(problem="the NVIDIA driver is installed but not loaded", error_code=9)
+    assert not diagnose(machine(driver=driver, nvidia_pci_devices=0)).is_bad
+
+
+def test_who_fills_a_card_is_named(machine, gpu):
+    holders = (
+        GpuProcess(pid=1, memory_bytes=GIB),
+        GpuProcess(pid=4711, name="python", user="anna", memory_bytes=120 * GIB),
+    )
+    (problem,) = diagnose(machine(gpus=(gpu(memory_free_bytes=2 * GIB, processes=holders),))).problems
+    assert problem.severity == "warn"
+    assert problem.sentence == "GPU 0 has only 2.0 GiB of 141.0 GiB free: python of anna (pid 4711) holds 120.0 GiB"
+
+
+def test_places_that_fill_up_are_named_with_the_variable_that_moves_them(machine):
+    places = (
+        Place(label="runs", path="/r", free_bytes=100 * GIB, total_bytes=200 * GIB, writable=True),
+        Place(label="model cache", path="/c", free_bytes=5 * GIB, total_bytes=200 * GIB, writable=True),
+        Place(label="temporary", path="/t", free_bytes=GIB // 2, total_bytes=200 * GIB, writable=True),
+        Place(label="prepared data", path="/p", free_bytes=100 * GIB, total_bytes=200 * GIB, writable=False),
+    )
+    found = diagnose(machine(places=places)).problems
+    assert [problem.severity for problem in found] == ["bad", "bad", "warn"]
+    assert [problem.remedy.split("=")[0] for problem in found] == [
+        "export TMPDIR",
+        "export TUI_TRAINER_HOME",
+        "export HF_HOME",
+    ]
+
+
+def test_limits_of_a_container_and_a_weak_machine_are_told(machine):
+    small = machine(
+        memory_bytes=2 * GIB, usable_cores=2, cpu_flags=frozenset({"sse4_2", "avx"}), memory_available_bytes=GIB
+    )
+    found = sentences(diagnose(small))
+    assert [severity for severity, _ in found] == ["warn", "warn", "info", "info"]
+    text = " ".join(sentence for _, sentence in found)
+    assert "2.0 GiB of memory is little" in text
+    assert "2.0 GiB of the machine's 64.0 GiB" in text
+    assert "2 of the machine's 8 cores" in text
+    assert "no AVX2" in text
+
+
+def test_a_card_that_reports_nothing_at_all_is_diagnosed(machine, fake_nvml):
+    errors = dict.fromkeys(
+        (
+            *(
+                "nvmlDeviceGetName",
+                "nvmlDeviceGetUUID",
+                "nvmlDeviceGetCudaComputeCapability",
+                "nvmlDeviceGetMemoryInfo",
+            ),
+            *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage"),
+            *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetComputeRunningProcesses"),
+            *("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMigMode", "nvmlSystemGetCudaDriverVersion_v2"),
+        ),
+        3,
+    )
+    driver, gpus = read_cards(Nvml(fake_nvml({}, errors=errors)))
+    hardware = machine(driver=driver, gpus=gpus)
+    diagnosis = diagnose(hardware)
+    assert (diagnosis.gpu.index, diagnosis.card, diagnosis.abilities) == (0, None, None)
+    assert diagnosis.problems == ()
+    text = "\n".join(command.diagnosis_lines(hardware, diagnosis, ("cpu", "why"), 80))
+    assert "not reported" in text
+    assert "not in the catalogue" in text
+
+
+def test_hostile_names_act_on_nothing(machine, gpu):
+    process = GpuProcess(pid=1, name=HOSTILE, user=HOSTILE, memory_bytes=140 * GIB)
+    card = gpu(name=HOSTILE, memory_free_bytes=0, processes=(process,), problem="")
+    hardware = machine(
+        gpus=(card, gpu(1, name=HOSTILE, processes=(process,), memory_free_bytes=0)),
+        driver=Driver(version=HOSTILE, cuda=(12, 0)),
+        host=HOSTILE,
+        cpu_name=HOSTILE,
+        libraries={"torch": HOSTILE},
+        places=(Place(label="runs", path=f"/{HOSTILE}", free_bytes=1, total_bytes=2, writable=True),),
+    )
+    diagnosis = diagnose(hardware, 0)
+    lines = command.diagnosis_lines(hardware, diagnosis, (HOSTILE, HOSTILE), 80)
+    printed = "".join(lines) + "".join(p.sentence + p.remedy for p in diagnosis.problems)
+    assert "owned" in printed
+    assert not set(printed) & set("\x1b\x07\r\n\u202e")
+    assert "\x1b" not in json.dumps(command.as_document(hardware, diagnosis, ("", "")))
+
+
+def test_lines_keep_to_the_width_of_the_terminal(machine, gpu):
+    hardware = machine(gpus=(gpu(), gpu(1)), driver=Driver(version="550", cuda=(12, 4)))
+    for width in (60, 80, 200):
+        lines = command.diagnosis_lines(hardware, diagnose(hardware), ("cpu", "it trains on the CPU"), width)
+        words = [line for line in lines if "https://" not in line]
+        assert max(map(len, words)) <= width
+        assert len(words) > 20
+
+
+def test_json_has_the_same_keys_for_every_machine(machine, gpu):
+    documents = []
+    for hardware in (machine(), machine(gpus=(gpu(), gpu(1))), machine(driver=Driver(problem="no", error_code=9))):
+        documents.append(json.loads(json.dumps(command.as_document(hardware, diagnose(hardware), ("", "none")))))
+    assert documents[0].keys() == documents[1].keys() == documents[2].keys()
+    assert documents[0]["gpu"] is None
+    assert documents[0]["hardware_profile"] is None
+    assert documents[1]["gpus"][0]["card"]["teraflops"]["bf16"] == 989
+    assert documents[1]["host"] == "test-box"
+
+
+def test_the_command_prints_this_machine(capsys):
+    code = command.print_diagnosis(gpu=None, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert code == (1 if any(problem["severity"] == "bad" for problem in document["problems"]) else 0)
+    assert command.print_diagnosis(gpu=None, as_json=False) == code
+    printed = capsys.readouterr().out
+    assert printed.startswith("training\n  device          CPU: ")
+    assert document["device_reason"] in " ".join(printed.split())
+
+
+def test_the_exit_code_tells_of_a_bad_problem(monkeypatch, capsys, machine):
+    monkeypatch.setattr(command, "probe", lambda: machine(nvidia_pci_devices=1))
+    assert command.print_diagnosis(gpu=None, as_json=False) == 1
+    assert "bad   " in capsys.readouterr().out
+    monkeypatch.setattr(command, "probe", lambda: machine())
+    assert command.print_diagnosis(gpu=None, as_json=False) == 0
+    with pytest.raises(InputError):
+        command.print_diagnosis(gpu=0, as_json=True)
+
+
+def test_the_device_is_decided_in_one_place(machine, gpu):
+    assert training_device(machine(gpus=(gpu(),)), gpu())[0] == diagnose(machine(gpus=(gpu(),))).device

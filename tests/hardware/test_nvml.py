@@ -1,0 +1,185 @@
+"""The driver, healthy and sick."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from threading import Event
+from time import monotonic
+from types import SimpleNamespace
+
+import pytest
+
+from tui_trainer.hardware.nvml import Nvml, read_cards
+
+CODES = (1, 2, 3, 4, 9, 10, 12, 13, 15, 16, 18, 999)
+CARD_CALLS = (
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetMigMode",
+)
+FIELDS = {
+    "nvmlDeviceGetName": "name",
+    "nvmlDeviceGetUUID": "uuid",
+    "nvmlDeviceGetCudaComputeCapability": "capability",
+    "nvmlDeviceGetMemoryInfo": "memory_bytes",
+    "nvmlDeviceGetUtilizationRates": "utilisation_share",
+    "nvmlDeviceGetTemperature": "temperature_celsius",
+    "nvmlDeviceGetPowerUsage": "power_watts",
+    "nvmlDeviceGetEnforcedPowerLimit": "power_limit_watts",
+    "nvmlDeviceGetMigMode": "mig_enabled",
+}
+
+
+def test_a_healthy_card_is_read_in_full(fake_nvml):
+    process = SimpleNamespace(pid=os.getpid(), usedGpuMemory=5 << 30)
+    driver, (gpu,) = read_cards(Nvml(fake_nvml({"processes": [process]})))
+    assert (driver.version, driver.cuda, driver.problem) == ("580.65.06", (13, 2), "")
+    assert (gpu.name, gpu.capability, gpu.memory_bytes, gpu.memory_free_bytes) == (
+        "NVIDIA H200",
+        (9, 0),
+        141 << 30,
+        140 << 30,
+    )
+    assert (gpu.utilisation_share, gpu.temperature_celsius, gpu.power_watts, gpu.power_limit_watts) == (
+        0.25,
+        41.0,
+        80.5,
+        700.0,
+    )
+    assert [(p.pid, p.name, p.memory_bytes) for p in gpu.processes] == [(os.getpid(), "this program", 5 << 30)]
+
+
+def test_every_error_at_every_question_costs_one_field_and_no_more(fake_nvml):
+    swept = 0
+    for call in CARD_CALLS:
+        for code in CODES:
+            sick, well = Nvml(fake_nvml({}, {}, errors={(call, 0): code})).gpus()
+            assert getattr(sick, FIELDS[call]) is None, (call, code)
+            others = [field for name, field in FIELDS.items() if name != call]
+            assert all(getattr(sick, field) is not None for field in others), (call, code)
+            assert all(getattr(well, field) is not None for field in FIELDS.values()), (call, code)
+            swept += 1
+    assert swept == 9 * 12
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        (9, "not loaded"),
+        (12, "not found"),
+        (18, "updated"),
+        (15, "fallen off"),
+        (4, "user"),
+        (10, "time"),
+        (999, "999"),
+    ],
+)
+def test_a_driver_that_does_not_start_says_why(fake_nvml, code, word):
+    driver, gpus = read_cards(Nvml(fake_nvml({}, errors={"nvmlInit": code})))
+    assert word in driver.problem
+    assert (driver.error_code, driver.version, driver.cuda, gpus) == (code, None, None, ())
+
+
+def test_the_questions_of_the_driver_itself_may_fail(fake_nvml):
+    for call in ("nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCount"):
+        for code in CODES:
+            driver, gpus = read_cards(Nvml(fake_nvml({}, errors={call: code})))
+            assert driver.problem == ""
+            assert len(gpus) == (0 if call == "nvmlDeviceGetCount" else 1)
+
+
+def test_a_lost_card_says_so_and_the_others_live(fake_nvml):
+    lost, well = Nvml(fake_nvml({}, {}, errors={("nvmlDeviceGetHandleByIndex", 0): 15})).gpus()
+    assert "fallen off the bus" in lost.problem
+    assert lost.name is None
+    assert well.problem == ""
+    assert well.name == "NVIDIA H200"
+
+
+def test_a_card_that_needs_a_reset_is_noticed_behind_its_handle(fake_nvml):
+    (card,) = Nvml(fake_nvml({}, errors={"nvmlDeviceGetMemoryInfo": 16})).gpus()
+    assert "reset" in card.problem
+
+
+def test_processes_that_may_not_be_listed_are_none_and_nobody_is_empty(fake_nvml):
+    refused = {"nvmlDeviceGetComputeRunningProcesses": 4, "nvmlDeviceGetGraphicsRunningProcesses": 3}
+    (card,) = Nvml(fake_nvml({}, errors=refused)).gpus()
+    assert card.processes is None
+    (idle,) = Nvml(fake_nvml({})).gpus()
+    assert idle.processes == ()
+
+
+def test_a_process_that_is_gone_keeps_its_number_and_memory(fake_nvml):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (card,) = Nvml(fake_nvml({"processes": [SimpleNamespace(pid=gone.pid, usedGpuMemory=None)]})).gpus()
+    (process,) = card.processes
+    assert (process.pid, process.name, process.user, process.memory_bytes) == (gone.pid, None, None, None)
+
+
+def test_cuda_visible_devices_hides_cards(fake_nvml, monkeypatch):
+    def visible(wish):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wish)
+        return [gpu.index for gpu in Nvml(fake_nvml({}, {}, {}, {})).gpus() if gpu.visible]
+
+    assert visible("3,1") == [1, 3]
+    assert visible("GPU-2000") == [2]
+    assert visible("0,9,1") == [0]
+    assert visible("") == []
+    assert visible("-1") == []
+    assert visible("GPU-") == []
+    assert visible("MIG-4b0a") == [0, 1, 2, 3]
+
+
+def test_a_driver_that_hangs_is_a_problem_after_the_deadline_and_leaves_one_thread(fake_nvml):
+    never = Event()
+    started = monotonic()
+    driver, gpus = read_cards(Nvml(fake_nvml({}, hang=never)), deadline_seconds=0.05)
+    assert monotonic() - started < 5
+    assert "does not answer" in driver.problem
+    assert gpus == ()
+    never.set()
+
+
+def test_a_library_without_a_function_or_with_other_answers_costs_one_field(fake_nvml):
+    class Older(fake_nvml):
+        def __getattr__(self, name):
+            if name == "nvmlDeviceGetMigMode":
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    (card,) = Nvml(Older({"capability": None, "name": "old"})).gpus()
+    assert (card.name, card.capability, card.mig_enabled) == ("old", None, None)
+
+
+def test_the_driver_is_started_once(fake_nvml):
+    library = fake_nvml({})
+    nvml = Nvml(library)
+    nvml.gpus()
+    nvml.live()
+    nvml.driver()
+    assert library.calls.count("nvmlInit") == 1
+
+
+def test_the_live_look_asks_nothing_about_processes(fake_nvml):
+    library = fake_nvml({}, {})
+    assert [gpu.memory_free_bytes for gpu in Nvml(library).live()] == [140 << 30] * 2
+    assert not [call for call in library.calls if "Process" in call]
+
+
+def test_the_real_pynvml_has_every_function_that_is_used(fake_nvml):
+    import pynvml
+
+    library = fake_nvml({})
+    read_cards(Nvml(library))
+    assert len(set(library.calls)) >= 14
+    assert [call for call in set(library.calls) if not callable(getattr(pynvml, call, None))] == []
+    assert issubclass(pynvml.NVMLError, Exception)

@@ -1,0 +1,190 @@
+"""What is read from files: signs, groups, processor, places, libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+
+from tui_trainer.hardware import libraries, places, processor, signs
+from tui_trainer.hardware.cgroup import Limits, read_limits
+from tui_trainer.hardware.probe import disk_free_bytes, look, probe
+from tui_trainer.launching.prepare import cache_folder
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_the_probe_fills_every_field_of_this_machine():
+    hardware = look()
+    assert hardware.usable_cores >= 1
+    assert hardware.usable_cores <= hardware.logical_cores
+    assert 0 < hardware.memory_available_bytes <= hardware.memory_bytes <= hardware.machine_memory_bytes
+    assert hardware.host
+    assert hardware.libraries["torch"]
+    assert hardware.libraries.keys() >= {"transformers", "peft", "bitsandbytes", "flash-attn"}
+    assert [place.label for place in hardware.places] == ["runs", "prepared data", "model cache", "temporary"]
+    assert probe() is probe()
+
+
+def test_the_probe_imports_nothing_heavy():
+    code = """
+import sys
+from tui_trainer.hardware.probe import look
+hardware = look()
+heavy = {"torch", "transformers", "pynvml"} & set(sys.modules)
+assert hardware.driver is not None or not heavy, heavy
+assert not heavy - {"pynvml"}, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_driver_is_recognised_by_its_traces(tmp_path):
+    assert not signs.has_driver(tmp_path, {})
+    for number, sign in enumerate(("proc/driver/nvidia/version", "dev/nvidiactl", "usr/lib/wsl/lib/libnvidia-ml.so.1")):
+        assert signs.has_driver(write(tmp_path / str(number), {sign: ""}), {}), sign
+    folder = write(tmp_path / "own", {"libnvidia-ml.so.1": ""})
+    assert signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": f"/nowhere:{folder}"})
+
+
+def test_cards_on_the_pci_bus_are_counted_without_a_driver(tmp_path):
+    assert signs.nvidia_pci_devices(tmp_path) is None
+    bus = "sys/bus/pci/devices"
+    devices = {
+        "h200": ("0x10de", "0x030200"),
+        "its sound": ("0x10de", "0x040300"),
+        "vga": ("0x10de", "0x030000"),
+        "intel": ("0x8086", "0x030000"),
+    }
+    for name, (vendor, kind) in devices.items():
+        write(tmp_path, {f"{bus}/{name}/vendor": f"{vendor}\n", f"{bus}/{name}/class": f"{kind}\n"})
+    assert signs.nvidia_pci_devices(tmp_path) == 2
+
+
+def test_the_tightest_limit_of_nested_groups_counts(tmp_path):
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
+            "sys/fs/cgroup/job/memory.max": "1000",
+            "sys/fs/cgroup/job/memory.current": "600",
+            "sys/fs/cgroup/job/memory.stat": "anon 400\ninactive_file 150\n",
+            "sys/fs/cgroup/job/step/memory.max": "max",
+            "sys/fs/cgroup/job/step/memory.current": "10",
+            "sys/fs/cgroup/job/step/cpu.max": "150000 100000",
+            "sys/fs/cgroup/job/step/cpu.stat": "usage_usec 2500000\n",
+        },
+    )
+    assert read_limits(root) == Limits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
+
+
+def test_groups_of_version_1_are_read_too(tmp_path):
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "500",
+            "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "200000",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage": "3000000000",
+        },
+    )
+    assert read_limits(root) == Limits(memory_bytes=2000, memory_used_bytes=400, cores=2.0, cpu_used_seconds=3.0)
+
+
+def test_no_limit_is_none(tmp_path):
+    assert read_limits(tmp_path) == Limits()
+    write(
+        tmp_path,
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/cpu.max": "max 100000"},
+    )
+    assert read_limits(tmp_path) == Limits()
+
+
+def test_a_quota_takes_cores_away():
+    free = processor.usable_cores(Limits())
+    assert processor.usable_cores(Limits(cores=0.5)) == 1
+    assert processor.usable_cores(Limits(cores=1000)) == free
+
+
+def test_processors_tell_their_instruction_sets(tmp_path):
+    x86 = write(
+        tmp_path / "x86", {"proc/cpuinfo": "model name\t: Some CPU\nflags\t\t: fpu avx2 amx_bf16 avx512_bf16 rtm\n"}
+    )
+    assert processor.read_cpuinfo(x86) == ("Some CPU", {"avx2", "amx_bf16", "avx512_bf16"})
+    arm = write(tmp_path / "arm", {"proc/cpuinfo": "Features\t: fp asimd bf16 i8mm crc32\n"})
+    assert processor.read_cpuinfo(arm)[1] == {"asimd", "bf16", "i8mm"}
+    assert processor.read_cpuinfo(tmp_path / "none")[1] == frozenset()
+
+
+def test_the_model_cache_follows_the_environment():
+    folder = places.model_cache_folder
+    assert folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
+    assert folder({"HF_HOME": "/b"}) == Path("/b/hub")
+    assert folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")
+    assert folder({}) == Path.home() / ".cache/huggingface/hub"
+
+
+def test_prepared_data_is_where_it_is_really_kept(monkeypatch, tmp_path):
+    import os
+
+    assert places.prepared_data_folder(os.environ) == cache_folder()
+    monkeypatch.delenv("TUI_TRAINER_HOME")
+    assert places.prepared_data_folder(os.environ) == cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert places.prepared_data_folder(os.environ) == cache_folder()
+
+
+def test_a_place_that_is_not_there_yet_has_the_room_of_the_folder_above(tmp_path):
+    place = places.read_place("runs", tmp_path / "not" / "yet")
+    assert place.free_bytes == disk_free_bytes(tmp_path) or abs(place.free_bytes - disk_free_bytes(tmp_path)) < 1 << 28
+    assert place.total_bytes > place.free_bytes
+    assert place.writable is True
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_place_that_may_not_be_written_to_is_seen(monkeypatch, tmp_path):
+    # Root may write everywhere, so the answer of the system is what is faked.
+    monkeypatch.setattr(places.os, "access", lambda path, mode: False)
+    place = places.read_place("runs", tmp_path)
+    assert place.writable is False
+    assert place.free_bytes > 0
+
+
+def test_a_file_system_that_does_not_answer_is_not_waited_for(monkeypatch, tmp_path):
+    released = Event()
+    monkeypatch.setattr(places, "_DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(places, "_room", lambda folder: released.wait())
+    place = places.read_place("runs", tmp_path)
+    released.set()
+    assert (place.free_bytes, place.total_bytes, place.writable) == (None, None, None)
+
+
+def test_versions_are_read_for_what_is_there_and_what_is_not():
+    assert libraries.read_versions(("psutil", "no-such-thing-at-all"))["no-such-thing-at-all"] is None
+    import psutil
+
+    assert libraries.read_versions(("psutil",)) == {"psutil": psutil.__version__}
+
+
+def test_the_cuda_of_torch_is_read_from_its_version_file(monkeypatch, tmp_path):
+    package = write(tmp_path / "site", {"torch/__init__.py": "raise SystemExit", "torch/version.py": ""}) / "torch"
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    (package / "version.py").write_text("__version__ = '2.11.0+cu126'\ncuda: Optional[str] = '12.6'\n")
+    assert libraries.torch_cuda("2.11.0") == (12, 6)
+    (package / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n")
+    assert libraries.torch_cuda("2.11.0+cpu") is None
+    (package / "version.py").unlink()
+    assert libraries.torch_cuda("2.11.0+cu128") == (12, 8)
+    assert libraries.torch_cuda(None) is None

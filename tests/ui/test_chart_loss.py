@@ -1,0 +1,263 @@
+"""The chart as a whole, over runs that start, go wrong, stop and go on."""
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from tui_trainer.runs import events as e
+from tui_trainer.runs.state import RunState, fold
+from tui_trainer.ui.chart.frame import GUTTER
+from tui_trainer.ui.chart.loss_chart import LossChart
+from tui_trainer.ui.chart.metrics import METRICS
+from tui_trainer.ui.chart.small_charts import SmallCharts
+from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.spans import text_of, width_of
+
+SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+
+
+def step(number, loss):
+    return e.StepDone(
+        step=number, epoch=0.1, loss_sum=loss * 100, tokens=100, samples=4, lr=1e-4 * number, grad_norm=1.0,
+        step_seconds=0.5, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimiser_seconds=0.1,
+        tokens_per_second=200.0, samples_per_second=8.0, peak_memory_bytes=10,
+    )  # fmt: skip
+
+
+def evaluated(number, loss):
+    return e.EvalDone(step=number, loss_sum=loss, tokens=1, loss=loss, seconds=1.0, scheduled=True, best=True)
+
+
+def started(total_steps=100, resumed_from_step=None):
+    return e.RunStarted(
+        name="a", task="t", device="cpu", pid=1, total_steps=total_steps, resumed_from_step=resumed_from_step
+    )
+
+
+def run(losses, total_steps=100):
+    return fold([started(total_steps), *(step(number + 1, loss) for number, loss in enumerate(losses))])
+
+
+def draw(chart, state, width=60, height=10, glyphs=UNICODE):
+    lines = chart.draw(state, width, height, glyphs)
+    assert [width_of(line) for line in lines] == [width] * height
+    return lines
+
+
+def cells(lines):
+    return [[(sign, role) for text, role in line for sign in text] for line in lines]
+
+
+def changed(before, after):
+    pairs = zip(cells(before), cells(after), strict=True)
+    return [(y, x) for y, (a, b) in enumerate(pairs) for x in range(len(a)) if a[x] != b[x]]
+
+
+def test_a_whole_chart_in_ascii():
+    state = run([4.0, 3.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0], total_steps=8)
+    state.apply(evaluated(4, 2.0))
+    assert text_of(draw(LossChart(), state, 40, 9, ASCII)) == "\n".join(GOLDEN)
+
+
+GOLDEN = [
+    "-- loss  : steps  * smoothed 0.9 -------",
+    "      4+    **",
+    "       |     '****",
+    "      3+       '. *****",
+    "       |         ''.   ******",
+    "      2+            ''''o.   **********",
+    "       |                  '.           *",
+    "      1+                    ''''''''''''",
+    "       +0-------------------5-------step",
+]
+
+
+@SETS
+@pytest.mark.parametrize("losses", [[], [2.0], [2.0, 1.0], [2.0] * 40, [0.0] * 3, [math.nan] * 3, [1e30, -1e30]])
+def test_few_points_equal_points_and_no_points_are_drawn(losses, glyphs):
+    for size in ((60, 10), (18, 4), (200, 30), (10, 3)):
+        text = text_of(draw(LossChart(), run(losses), *size, glyphs))
+        assert not glyphs.ascii or text.isascii()
+    assert ("no step" in text_of(draw(LossChart(), run(losses)))) == (not losses)
+
+
+def test_steps_within_the_ranges_change_only_the_tail():
+    swept = 0
+    for seed in range(12):
+        numbers = random.Random(seed)
+        losses = [3 * math.exp(-n / 80) + 1 + numbers.gauss(0, 0.1) for n in range(300)]
+        chart, state, count = LossChart(), run(losses[:140], total_steps=1000), 140
+        before = draw(chart, state, 80, 12)
+        while count < 250:
+            bounds = chart._bounds
+            for number in range(count, count + 7):
+                state.apply(step(number + 1, min(max(losses[number], bounds.low), bounds.high)))
+            after = draw(chart, state, 80, 12)
+            if chart._bounds is bounds:
+                touched = changed(before, after)
+                oldest = GUTTER + int(count / 256 * (80 - GUTTER))
+                assert all(x >= oldest for y, x in touched), (seed, count, touched)
+                assert 0 < len(touched) <= 30
+                swept += 1
+            before, count = after, count + 7
+    assert swept >= 100
+
+
+def test_the_axes_move_rarely():
+    numbers, chart, state, seen = random.Random(1), LossChart(), run([], total_steps=2000), []
+    for number in range(1, 2001):
+        state.apply(step(number, 4 * math.exp(-number / 300) + 1 + numbers.gauss(0, 0.1)))
+        if number % 8 == 0:
+            draw(chart, state)
+            seen.append((chart._bounds, chart._shown))
+    assert sum(a != b for a, b in pairwise(seen)) <= 30
+
+
+@SETS
+def test_a_loss_that_is_not_a_number_is_a_gap_a_red_mark_and_a_sentence(glyphs):
+    losses = [2.0, 1.9, 1.8, 1.7] * 5
+    losses[9] = math.nan
+    lines = draw(LossChart(), run(losses, total_steps=20), glyphs=glyphs)
+    assert "loss is NaN at step 10" in text_of(lines)
+    assert (glyphs.bad[0], "bad") in lines[-1]
+    # The marked column and the one before it hold part of the gap.
+    column = cells(lines)[-1].index((glyphs.bad[0], "bad"))
+    assert all(row[column][0] == " " for row in cells(lines)[1:-1])
+    assert "infinite at step 20" in text_of(draw(LossChart(), run([*losses[:19], math.inf])))
+
+
+def test_values_beyond_the_range_are_marked_and_counted():
+    losses = [40.0] + [2 + 0.2 * math.sin(n) for n in range(90)]
+    lines = draw(LossChart(), run(losses))
+    assert "▴ 1 above" in text_of(lines[:1])
+    assert "▴" in text_of(lines[1:2])
+    assert "above" not in text_of(draw(LossChart(), run(losses[1:])))
+
+
+def test_a_logarithmic_axis_is_refused_without_values_above_zero():
+    chart, state = LossChart(), run([-1.0, 0.0])
+    assert "above zero" in (chart.toggle_log(state) or "")
+    assert not chart.log
+    state.apply(step(3, 2.0))
+    assert chart.toggle_log(state) is None
+    assert "log" in text_of(draw(chart, state)[:1])
+    assert "▾ 2 below" in text_of(draw(chart, state, 90)[:1])
+    assert chart.toggle_log(state) is None
+    assert not chart.log
+
+
+def test_the_crosshair_reads_exact_values_and_stops_at_the_ends():
+    state = run([3.0, 2.5, 2.0, 1.5])
+    state.apply(evaluated(2, 2.75))
+    chart = LossChart(smoothing=0.0)
+    chart.move_cross(-1)
+    assert chart.cross_step is None
+    draw(chart, state)
+    chart.move_cross(1)
+    assert "step 4  loss 1.5000  ◆ 2.7500 at step 2" in text_of(draw(chart, state)[:1])
+    chart.move_cross(-1)
+    assert "step 3  loss 2.0000" in text_of(draw(chart, state)[:1])
+    for _ in range(9):
+        chart.move_cross(-1)
+    lines = draw(chart, state)
+    assert "step 1  loss 3.0000" in text_of(lines[:1])
+    assert {role for line in lines[1:-1] for _, role in line} >= {"chart_cross"}
+    chart.clear_cross()
+    assert "step 1" not in text_of(draw(chart, state)[:1])
+
+
+def test_the_crosshair_shows_the_smoothed_value_and_a_value_that_is_not_a_number():
+    chart, state = LossChart(smoothing=0.9), run([4.0, 2.0, math.nan])
+    draw(chart, state)
+    chart.move_cross(1)
+    assert "step 3  loss NaN" in text_of(draw(chart, state)[:1])
+    chart.move_cross(-1)
+    assert "step 2  loss 2.0000  smoothed 2.9474" in text_of(draw(chart, state)[:1])
+
+
+def test_zoom_shows_the_tail_or_what_is_around_the_crosshair():
+    chart, state = LossChart(), run([5.0] * 500 + [1.0] * 500, total_steps=1000)
+    draw(chart, state)
+    chart.zoom_in()
+    chart.zoom_in()
+    draw(chart, state)
+    shown = chart._shown[0]
+    assert shown.span == 250
+    assert shown.low <= 1000 <= shown.high
+    assert chart._bounds.high < 2
+    chart.cross_step = 100
+    draw(chart, state)
+    assert chart._shown[0].low <= 100 <= chart._shown[0].high
+    assert chart._bounds.low > 4
+    chart.zoom_reset()
+    draw(chart, state)
+    assert chart._shown[0].span == 1000
+    chart.toggle_tail()
+    assert (chart.halvings, chart.cross_step) == (2, None)
+    chart.toggle_tail()
+    chart.zoom_out()
+    assert chart.halvings == 0
+
+
+def test_a_resumed_run_is_drawn_as_if_it_had_never_been_further():
+    losses = [3 - n / 50 for n in range(100)]
+    chart, state = LossChart(), run(losses)
+    draw(chart, state)
+    state.apply(started(resumed_from_step=40))
+    assert draw(chart, state) == draw(LossChart(), run(losses[:40]))
+    state.apply(step(41, 7.0))
+    assert draw(chart, state) == draw(LossChart(), run([*losses[:40], 7.0]))
+
+
+def test_smoothing_goes_round_and_is_named():
+    chart, state, seen = LossChart(), run([3.0, 2.0, 1.0]), set()
+    for _ in range(4):
+        chart.cycle_smoothing()
+        seen.add(chart.smoothing)
+        named = f"smoothed {chart.smoothing:g}" in text_of(draw(chart, state)[:1])
+        assert named == bool(chart.smoothing)
+    assert seen == {0.0, 0.6, 0.9, 0.98}
+
+
+def test_every_metric_is_drawn_and_has_its_values():
+    chart, state, names = LossChart(), run([3.0, 2.0, 1.0]), []
+    state.apply(evaluated(2, 2.0))
+    for _ in METRICS:
+        names.append(chart.metric.name)
+        text = text_of(draw(chart, state))
+        assert f"── {chart.metric.name} " in text
+        assert ("held out" in text) == (chart.metric.name == "loss")
+        chart.cycle_metric()
+    assert names == list(METRICS)
+    assert METRICS["tokens/s"].values(state).tolist() == [200.0] * 3
+    assert METRICS["learning rate"].values(state).tolist() == pytest.approx([1e-4, 2e-4, 3e-4])
+
+
+@SETS
+def test_baselines_stand_at_their_height_and_pass_no_control_signs(glyphs):
+    state = run([3.0, 2.9, 2.0, 1.0], total_steps=100)
+    state.apply(e.BaselinesMeasured(losses={"order 1": 2.0, "\x1b[2J": 1.5, "far": 90.0}, eval_tokens=1, unit="t"))
+    text = text_of(draw(LossChart(), state, glyphs=glyphs))
+    assert "order 1" in text
+    assert "\x1b" not in text
+    assert "far" not in text
+    assert not glyphs.ascii or text.isascii()
+
+
+def test_the_columns_of_a_run_can_grow_while_a_chart_holds_their_values():
+    state = run([2.0])
+    held = [metric.values(state) for metric in METRICS.values()]
+    state.apply(step(2, 1.0))
+    assert [len(values) for values in held] == [1] * 5
+
+
+@SETS
+def test_small_charts_take_exactly_their_room(glyphs):
+    state = run([3.0, 2.0, 1.0])
+    for size in ((136, 12), (75, 9), (90, 13)):
+        lines = SmallCharts().draw(state, *size, glyphs)
+        assert [width_of(line) for line in lines] == [size[0]] * size[1]
+    assert all(name in text_of(lines) for name in METRICS if name != "loss")
+    assert SmallCharts().draw(RunState(), 136, 12, glyphs)

@@ -1,0 +1,300 @@
+"""The Train screen in every phase, at every size, with both sets of signs, and how much of it changes in a second."""
+
+import math
+import random
+from statistics import median
+
+import pytest
+
+from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.runs import events as e
+from tui_trainer.runs.state import fold
+from tui_trainer.ui.chart.loss_chart import LossChart
+from tui_trainer.ui.chart.small_charts import SmallCharts
+from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines, target_bar
+from tui_trainer.ui.screens.train_panes import part_shares, stack
+from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
+from tui_trainer.ui.spans import text_of, width_of
+
+SIZES = ((80, 22), (100, 28), (119, 60), (120, 33), (160, 40), (200, 48))
+GIB = 2**30
+
+
+def step(number, loss=2.0, seconds=0.125):
+    return e.StepDone(
+        step=number, epoch=number / 165, loss_sum=loss * 2048, tokens=2048, samples=16, lr=1e-3, grad_norm=0.5,
+        step_seconds=seconds, data_seconds=seconds * 0.02, forward_seconds=seconds * 0.32,
+        backward_seconds=seconds * 0.55, optimiser_seconds=seconds * 0.08, tokens_per_second=2048 / seconds,
+        samples_per_second=16 / seconds, peak_memory_bytes=420_000_000,
+    )  # fmt: skip
+
+
+def evaluated(number, loss):
+    return e.EvalDone(step=number, loss_sum=loss, tokens=1, loss=loss, seconds=0.7, scheduled=True, best=True)
+
+
+def begun(total_steps=500):
+    return [
+        e.RunStarted(name="quickstart-20261120-180238", task="char_lm", device="cpu", pid=1, total_steps=total_steps),
+        e.PhaseChanged(phase="preparing"),
+    ]
+
+
+def prepared(total_steps=500):
+    return [
+        *begun(total_steps),
+        e.DataPrepared(from_cache=False, rows=2626, eval_rows=292, tokens=336_000, eval_tokens=37_000, documents=45,
+                       eval_documents=12, vocabulary=106, seconds=0.162),
+        e.BaselinesMeasured(losses={"order 1": 2.4768, "order 2": 1.5}, eval_tokens=37_000, unit="token"),
+        e.PlanMade(total_steps=total_steps, steps_per_epoch=165, effective_batch_size=16,
+                   per_device_train_batch_size=8, gradient_accumulation_steps=2, parameters=818_000,
+                   memory_bytes=195_000_000, disk_bytes=37_000_000, duration_seconds=70),
+    ]  # fmt: skip
+
+
+def trained(steps=148, total_steps=500):
+    events = [*prepared(total_steps), e.PhaseChanged(phase="training")]
+    for number in range(1, steps + 1):
+        events.append(step(number, loss=1.4 + 3 * math.exp(-number / 40)))
+        if number % 50 == 0:
+            events += [evaluated(number, 1.5), e.CheckpointSaved(
+                step=number, path=f"checkpoints/step-{number}", bytes=9, seconds=0.02, reason="scheduled"
+            )]  # fmt: skip
+    epoch = e.EpochDone(step=steps, epoch=1, mean_loss=1.6, seconds=22.1, samples_per_second=119.0,
+                        tokens_per_second=15_200.0)  # fmt: skip
+    return [*events, epoch, e.TextSampled(step=steps, prompt="The ", text="such objects")]
+
+
+def finished(eval_loss=1.5427):
+    return e.RunFinished(step=500, reason="done", loss=1.4, eval_loss=eval_loss, seconds=65.0, model_path="model")
+
+
+STOPPED = e.RunFinished(step=148, reason="stopped", loss=1.4, eval_loss=None, seconds=20.0)
+FAILED = e.RunFailed(step=148, message="CUDA out of memory", log_path="logs/run.log")
+WORK = e.Progress(what="tokenising", done=420_000, total=1.2e6, unit="characters")
+PHASES = {
+    "no run": None,
+    "an empty state": [],
+    "preparing": [*begun(0), WORK],
+    "loading": [*prepared(), e.PhaseChanged(phase="loading")],
+    "before step 1": [*prepared(), e.PhaseChanged(phase="training")],
+    "one step": trained(1),
+    "training": trained(),
+    "paused": [*trained(), e.PhaseChanged(phase="paused")],
+    "resumed": [*trained(), e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500,
+                                         resumed_from_step=100), WORK],
+    "saving": [*trained(500), e.PhaseChanged(phase="saving")],
+    "finished": [*trained(500), finished()],
+    "stopped": [*trained(), STOPPED],
+    "stopped at once": [*begun(), STOPPED],
+    "failed": [*trained(), FAILED],
+    "failed at once": [*begun(), FAILED],
+}  # fmt: skip
+
+
+def gauges(share=0.6, cards=0):
+    card = {"utilisation_share": 0.93, "memory_used_bytes": 61 * GIB, "memory_bytes": 139 * GIB, "power_watts": 512.0}
+    return Gauges(
+        cpu_share=share, memory_used_bytes=12 * GIB, memory_bytes=32 * GIB, disk_used_bytes=210 * GIB,
+        disk_bytes=512 * GIB, gpus=tuple(GpuGauge(index=n, temperature_celsius=71.0, **card) for n in range(cards)),
+    )  # fmt: skip
+
+
+TOLD = (("step 50: saved", "dim"),)
+
+
+def scene(events, *, cards=0, log_lines=(), notice="", told=TOLD, on=("TF32: no GPU",), **options):
+    return TrainScene(
+        state=None if events is None else fold(events), chart=LossChart(), small_charts=SmallCharts(),
+        gauges=gauges(cards=cards), sparks={"cpu": [0.5] * 12}, events=list(told),
+        log_lines=log_lines, what_is_on=on, notice=notice,
+        options=TrainViewOptions(run_folder="runs/q", resume="tui-trainer resume q", **options),
+    )  # fmt: skip
+
+
+def drawn(made, width=80, height=22, glyphs=UNICODE):
+    lines = draw_train(made, width=width, height=height, glyphs=glyphs)
+    assert [width_of(line) for line in lines] == [width] * height
+    return text_of(lines)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_every_phase_fills_every_size_and_ascii_stays_ascii(phase, glyphs):
+    for size in SIZES:
+        for cards in (0, 1, 8):
+            for log_open in (False, True):
+                text = drawn(scene(PHASES[phase], cards=cards, log_open=log_open, notice="done"), *size, glyphs)
+                assert "done" in text.splitlines()[-1]
+                assert not glyphs.ascii or text.isascii()
+
+
+def test_before_a_run_the_key_and_what_would_happen_are_named():
+    text = drawn(scene(None, offer=["about 500 steps in 70 s"], start_key="t"))
+    assert "Press t to start" in text
+    assert "about 500 steps in 70 s" in text
+    assert "CPU" in text
+
+
+def test_long_preparation_says_what_and_how_far():
+    text = drawn(scene(PHASES["preparing"]))
+    assert "preparing" in text
+    assert "tokenising" in text
+    assert "35 % of 1.2 M characters" in text
+    assert "12 k rows so far" in drawn(scene([*begun(0), e.Progress(what="x", done=12_040, unit="rows so far")]))
+
+
+def test_training_shows_where_the_run_is_at_the_smallest_size():
+    text = drawn(scene(PHASES["training"]))
+    for words in ("quickstart-20261120-180238  training", "step 148 of 500", "ETA", "29 %", "epoch 0.90 of 3.0",
+                  "held out 1.5000", "16.4 k tokens/s", "128.0 rows/s", "125 ms a step", "lr 1.00e-03",
+                  "gradient 0.5", "data  2 %  forward 32 %  backward 55 %  optimiser  8 %", "peak  400.5 MiB",
+                  "saved at step 100,   48 steps ago", "step 50: saved", "┈┈┈ order 1"):  # fmt: skip
+        assert words in text, words
+
+
+def test_wide_terminals_add_panes():
+    wide, very_wide = drawn(scene(PHASES["training"]), 120, 33), drawn(scene(PHASES["training"]), 200, 48)
+    for title in ("machine", "time of a step", "plan", "switched on", "what it writes"):
+        assert f"── {title} ──" in wide
+        assert f"── {title} ──" in very_wide
+    for title in ("learning rate", "gradient norm", "tokens/s", "step seconds", "epochs"):
+        assert f"── {title} ──" not in wide
+        assert f"── {title} ──" in very_wide
+    assert f"16 rows = 2 {UNICODE.times} 8" in wide
+
+
+def test_the_end_is_measured_against_the_baselines():
+    text = drawn(scene(PHASES["finished"]))
+    assert "Finished after 500 steps, 1 min 05 s of training." in text
+    assert "2.4768  order 1         ✓ beaten" in text
+    assert "1.5000  order 2         ✗ not beaten" in text
+    assert "runs/q/model" in text
+    assert "try it   w" in text
+    assert "100 %" in text
+    assert "it was better before: 1.5000 at step 50" in text
+    assert "better before" not in drawn(scene([*trained(500), finished(1.5)]))
+
+
+def test_a_stopped_run_says_how_to_go_on():
+    text = drawn(scene(PHASES["stopped"]))
+    assert "Stopped at step 148 of 500." in text
+    assert "tui-trainer resume q" in text
+    assert "from step 100, as if it had never stopped" in text
+    assert "from the beginning" in drawn(scene(PHASES["stopped at once"]))
+
+
+def test_a_failure_shows_its_message_and_its_log():
+    text = drawn(scene(PHASES["failed"]))
+    assert "failed" in text.splitlines()[0]
+    assert "CUDA out of memory" in text
+    assert "runs/q/logs/run.log" in text
+
+
+def test_a_run_whose_process_is_gone_is_not_called_training():
+    text = drawn(scene(PHASES["training"], interrupted=True))
+    assert "interrupted" in text.splitlines()[0]
+    assert "training" not in text.splitlines()[0]
+    assert "ETA" not in text
+    assert "Its process is gone" in text
+
+
+def test_the_log_opens_and_shows_its_tail():
+    lines = [f"row {number}" for number in range(100)]
+    assert "row 99" in drawn(scene(PHASES["training"], log_lines=lines, log_open=True))
+    assert "row 99" not in drawn(scene(PHASES["training"], log_lines=lines))
+    assert "nothing has been written" in drawn(scene(PHASES["training"], log_open=True))
+
+
+def test_events_are_whole_newest_last_and_can_be_scrolled_back():
+    told = [(f"event {number} " + "word " * 20, "text") for number in range(9)]
+    text = drawn(scene(PHASES["training"], told=told))
+    assert "event 8" in text
+    assert text.splitlines()[-1].strip().endswith("word")
+    assert not text.splitlines()[-4].startswith("  ")
+    back = drawn(scene(PHASES["training"], told=told, events_back=3))
+    assert "event 5" in back
+    assert "event 6" not in back
+
+
+def test_hostile_text_acts_on_nothing_wherever_it_stands():
+    bad = "\x1b[2J\x9b31m[red]x[/]\u202e\n"
+    events = [
+        e.RunStarted(name=bad, task=bad, device=bad, pid=1, total_steps=500), *prepared()[1:],
+        e.BaselinesMeasured(losses={bad: 2.0}, eval_tokens=1, unit=bad), *(step(n) for n in range(1, 40)),
+        e.TextSampled(step=40, prompt=bad, text=bad), e.Progress(what=bad, done=1, total=2, unit=bad),
+    ]  # fmt: skip
+    for ending in ([], [e.RunFailed(step=1, message=bad, log_path=bad)]):
+        for size in SIZES:
+            made = scene([*events, *ending], told=[(bad, "text")], on=[bad], notice=bad, log_lines=[bad], log_open=True)
+            text = drawn(made, *size)
+            assert not set(text) & set("\x1b\x9b\u202e")
+            assert "[red]" in text
+    assert "\x1b" not in drawn(scene(None, offer=[bad], notice=bad))
+
+
+def test_a_bar_shows_the_part_of_its_target_that_is_not_reached():
+    assert text_of([target_bar(0.3, 10, CPU_TARGET, UNICODE)]) == "███··░░░··"
+    assert text_of([target_bar(0.6, 10, CPU_TARGET, ASCII)]) == "######==.."
+    assert target_bar(0.6, 10, CPU_TARGET, ASCII)[0][1] == "good"
+    assert target_bar(0.9, 10, CPU_TARGET, ASCII)[0][1] == "accent"
+    assert text_of([target_bar(None, 10, CPU_TARGET, UNICODE)]) == "--"
+
+
+def test_what_is_not_reported_is_drawn_as_dashes():
+    text = text_of(gauge_lines(Gauges(gpus=(GpuGauge(index=0),)), {}, 42, UNICODE))
+    assert [line.split()[:2] for line in text.splitlines()] == [
+        ["GPU", "0"], ["memory", "--"], ["CPU", "--"], ["RAM", "--"], ["disk", "--"]]  # fmt: skip
+    assert "0 %" not in text
+
+
+def test_the_last_minute_is_kept_in_parts_that_do_not_slide():
+    trail = GaugeTrail()
+    for second in range(100):
+        trail.take(gauges(share=second / 100), second)
+    sparks = trail.sparks(99)
+    assert len(sparks["cpu"]) == 12
+    assert sparks["cpu"][-1] == pytest.approx(0.97)
+    assert sparks["cpu"][0] == pytest.approx(0.42)
+    assert trail.sparks(95)["cpu"] == sparks["cpu"]
+    assert math.isnan(trail.sparks(105)["cpu"][-1])
+
+
+def test_the_parts_of_a_step_add_up_to_all_of_it():
+    shares = part_shares([step(1, seconds=0.1), step(2, seconds=0.3)])
+    assert shares == pytest.approx([0.02, 0.32, 0.55, 0.08, 0.03])
+    assert text_of([stack(shares, 20)]) == "fffffffbbbbbbbbbbbo."
+    assert part_shares([]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "cards", "median_cells", "bytes_a_second"),
+    [((80, 22), 0, 60, 800), ((80, 22), 1, 80, 800), ((120, 33), 1, 80, 1000), ((200, 48), 1, 120, 2000)],
+)
+def test_an_update_a_second_changes_few_cells(size, cards, median_cells, bytes_a_second):
+    numbers, made = random.Random(1), scene(prepared(2000), cards=cards)
+    state, trail, before, counts, costs = made.state, GaugeTrail(), None, [], []
+    for second in range(200):
+        for number in range(second * 8 + 1, second * 8 + 9):
+            loss = 1.4 + 3 * math.exp(-number / 200) + numbers.gauss(0, 0.06)
+            state.apply(step(number, loss, 0.125 + numbers.gauss(0, 0.004)))
+            if number % 100 == 0:
+                state.apply(evaluated(number, loss))
+        look = gauges(0.6 + numbers.random() / 5, cards)
+        trail.take(look, second)
+        lines = draw_train(
+            TrainScene(state=state, chart=made.chart, small_charts=made.small_charts, gauges=look,
+                       sparks=trail.sparks(second), events=made.events, options=made.options),
+            width=size[0], height=size[1], glyphs=UNICODE,
+        )  # fmt: skip
+        after = [[(sign, role) for text, role in line for sign in text] for line in lines]
+        if before is not None:
+            touched = {(y, x) for y in range(size[1]) for x in range(size[0]) if before[y][x] != after[y][x]}
+            runs = sum((y, x - 1) not in touched for y, x in touched)
+            counts.append(len(touched))
+            # A cursor move and a colour for each run, and the signs in UTF-8.
+            costs.append(runs * 20 + sum(len(after[y][x][0].encode()) for y, x in touched))
+        before = after
+    assert 5 <= median(counts) <= median_cells
+    assert sum(costs) / len(costs) <= bytes_a_second

@@ -1,0 +1,191 @@
+"""The installed program under a real pseudo-terminal: everything by keyboard, from the first screen to the shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import termios
+from pathlib import Path
+
+import pytest
+
+CONFIG = """
+[data]
+path = "{data}"
+max_length = 32
+
+[model.scratch]
+hidden_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+
+[training]
+max_steps = {steps}
+effective_batch_size = 8
+learning_rate = 1e-2
+
+[evaluation]
+eval_steps = {eval_steps}
+max_eval_rows = 8
+
+[checkpoint]
+save_steps = 0
+
+[logging]
+sample_steps = 0
+logging_steps = 1
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    """Writes the config of a run of seconds: `config(steps=400)`."""
+
+    def write(*, steps: int = 3000, eval_steps: int = 0, text: str = "") -> str:
+        data = tmp_path / "data.txt"
+        data.write_text(text or "\n".join(f"{n} times {m} is {n * m}." for n in range(40) for m in range(40)))
+        path = tmp_path / "small.toml"
+        path.write_text(CONFIG.format(data=data, steps=steps, eval_steps=eval_steps))
+        return str(path)
+
+    return write
+
+
+def journal_of(terminal_home: str | Path) -> list[dict]:
+    (journal,) = Path(terminal_home).glob("work/runs/*/journal.jsonl")
+    return [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+def kinds(events: list[dict]) -> list[str]:
+    return [event["event"] for event in events]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
+    terminal = open_terminal(config(eval_steps=1), size=size)
+    modes_before = termios.tcgetattr(terminal.process.child_fd)
+    terminal.wait_for("1 Hardware", "threads", "libraries")
+    terminal.press("2")
+    terminal.wait_for("learning_rate" if size[0] > 100 else "profile", "steps")
+
+    # Three settings edited, one rejected.
+    for key, value in (("learning_rate", "2e-3"), ("weight_decay", "0.05"), ("max_length", "24")):
+        terminal.press("/", *key, "enter", "enter")
+        terminal.press(*["backspace"] * 20, *value, "enter")
+        terminal.wait_for(key, value)
+        terminal.press("escape")
+    terminal.press("/", *"warmup_steps", "enter", "enter", *["backspace"] * 20, *"-3", "enter")
+    terminal.wait_for("must be")
+    terminal.press("escape", "escape")
+    terminal.press("c")
+    shown = terminal.wait_for("weight_decay", "2e-3")
+    assert "-3" not in shown.replace("2e-3", "").replace("1e-3", "").replace("3e-3", "")
+    terminal.press("c")
+
+    # A fix of the checklist, applied and taken back.
+    terminal.press("3")
+    terminal.wait_for("fix", "eval", gone="looking")
+    terminal.press("o")
+    for _ in range(12):
+        if "evaluation.eval_steps:" in terminal.text:
+            break
+        terminal.press("down")
+        terminal.read(0.2)
+    terminal.wait_for("evaluation.eval_steps:")
+    terminal.press("a")
+    terminal.wait_for("applied: evaluation.eval_steps")
+    terminal.press("u")
+    terminal.wait_for("undid")
+
+    # A run: started, paused, resumed, evaluated, saved, stopped.
+    terminal.press("t")
+    terminal.wait_for("Start", "steps", "memory")
+    terminal.press("enter")
+    terminal.wait_for("training", "of 3,000", seconds=90)
+    terminal.press("p")
+    terminal.wait_for("paused")
+    terminal.press("p")
+    terminal.wait_for("training", gone="paused ")
+    terminal.press("s")
+    terminal.wait_for("saved checkpoints/step-")
+    terminal.press("S")
+    terminal.wait_for("Save and stop?")
+    terminal.press("enter")
+    terminal.wait_for("stopped")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 3
+
+    events = journal_of(tmp_path)
+    applied = [event["action"] for event in events if event["event"] == "ControlApplied"]
+    assert applied == ["pause", "resume", "save", "stop"]
+    assert kinds(events)[-1] == "RunFinished" and events[-1]["reason"] == "stopped"
+    steps = [event["step"] for event in events if event["event"] == "StepDone"]
+    assert steps == list(range(1, len(steps) + 1))
+    assert termios.tcgetattr(terminal.process.child_fd) == modes_before
+    for sequence in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1004l", b"\x1b[?2004l", b"\x1b[<u"):
+        assert sequence in terminal.raw[-4000:], sequence
+    assert b"\x1b[?1003h" not in terminal.raw, "the mouse stays the terminal's own"
+
+
+def test_a_new_user_trains_after_two_keys(open_terminal):
+    terminal = open_terminal("--set", "training.max_steps=3")
+    terminal.wait_for("t start")
+    terminal.press("t")
+    terminal.wait_for("Start quickstart?")
+    terminal.press("enter")
+    terminal.wait_for("finished", "try", seconds=120)
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0
+
+
+def wait_for_steps(terminal, tmp_path: Path, least: int) -> None:
+    """Until the journal has so many steps."""
+    for _ in range(600):
+        terminal.read(0.1)
+        journals = list(tmp_path.glob("work/runs/*/journal.jsonl"))
+        if journals and journals[0].read_text().count('"StepDone"') >= least:
+            return
+    raise AssertionError(f"no {least} steps:\n{terminal.text}")
+
+
+def start_run(terminal) -> None:
+    terminal.wait_for("t start")
+    terminal.press("t")
+    terminal.wait_for("Start")
+    terminal.press("enter")
+
+
+def test_sigterm_gives_the_terminal_back_and_saves(open_terminal, config, tmp_path):
+    terminal = open_terminal(config())
+    start_run(terminal)
+    wait_for_steps(terminal, tmp_path, 20)
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.wait_for_end() == 3
+    assert b"\x1b[?1049l" in terminal.raw
+    events = journal_of(tmp_path)
+    assert events[-1]["event"] == "RunFinished" and events[-1]["reason"] == "stopped"
+    assert "CheckpointSaved" in kinds(events)
+
+
+def test_sigterm_without_a_run_ends_the_screens(open_terminal):
+    terminal = open_terminal()
+    terminal.wait_for("t start")
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.wait_for_end() == 128 + signal.SIGTERM
+    assert b"\x1b[?1049l" in terminal.raw
+
+
+def test_quitting_with_a_run_alive_asks(open_terminal, config, tmp_path):
+    terminal = open_terminal(config())
+    start_run(terminal)
+    wait_for_steps(terminal, tmp_path, 5)
+    terminal.press("q")
+    terminal.wait_for("Leave?")
+    terminal.press("escape")
+    terminal.wait_for("training", gone="Leave?")
+    terminal.press("ctrl+c")
+    terminal.wait_for("Ctrl+C stops nothing")
+    terminal.press("q", "s")
+    assert terminal.wait_for_end() == 3
+    assert "tui-trainer resume" in terminal.raw[-600:].decode(errors="replace")

@@ -1,0 +1,122 @@
+"""The checklist as lines for people or JSON for programs, and a config file with every fix applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.checklist.contract import Finding
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.save import to_toml
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
+from tui_trainer.safe_text import one_line
+
+_SHOWN_FIX_WIDTH = 60
+
+
+def print_checks(
+    loaded: LoadedConfig, *, as_json: bool, fix: Path | None = None, progress: Progress | None = None
+) -> int:
+    """Print what the checks find; with `fix`, write a config with all fixes there first and check that one.
+
+    Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
+    """
+    look = partial(gather, progress=progress)
+    changes: dict[str, Any] = {}
+    if fix is None:
+        findings = run_checks(look(loaded))
+    else:
+        _refuse_existing(fix)
+        loaded, changes, findings = apply_fixes(loaded, look)
+        _write(fix, to_toml(loaded))
+    print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix)))
+    return EXIT_FAILED if worst(findings) in ("fail", "error") else EXIT_DONE
+
+
+def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
+    """One line for each check, what can be done below it, and the counts."""
+    width = max((len(finding.title) for finding in findings), default=0)
+    lines = [line for finding in findings for line in _finding_lines(finding, width)]
+    lines += ["", count_line(findings)]
+    if fix is not None:
+        lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
+        lines.append(f"wrote {one_line(str(fix))}: try tui-trainer plan {one_line(str(fix))}")
+    elif any(finding.fix for finding in findings):
+        lines.append("fixes are written to a new file by: tui-trainer check --fix OUT.toml")
+    return lines
+
+
+def count_line(findings: Sequence[Finding]) -> str:
+    """`27 pass, 1 warn, 0 fail, 9 n/a`, and errors where there are any."""
+    found = counts(findings)
+    named = [f"{found[status]} {status}" for status in ("pass", "warn", "fail", "n/a")]
+    return ", ".join(named + ([f"{found['error']} error"] if found["error"] else []))
+
+
+def _finding_lines(finding: Finding, width: int) -> list[str]:
+    verdict, indent = finding.verdict, " " * 7
+    lines = [f"{finding.status:<5}  {finding.title:<{width}}  {one_line(verdict.evidence)}"]
+    if not finding.is_open:
+        return lines
+    lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
+    lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
+    lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
+    if finding.fix:
+        claim = f"; the guides claim: {finding.check.claim}" if finding.check.claim else ""
+        lines.append(f"{indent}gain: {finding.gain_words}{claim}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return one_line(json.dumps(value), _SHOWN_FIX_WIDTH)
+
+
+def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> str:
+    found = counts(findings)
+    result: dict[str, Any] = {
+        "worst": worst(findings),
+        "counts": found,
+        "findings": [_as_object(finding) for finding in findings],
+    }
+    if fix is not None:
+        result |= {"fixed": changes, "written": str(fix)}
+    return json.dumps(result, indent=1)
+
+
+def _as_object(finding: Finding) -> dict[str, Any]:
+    check, verdict = finding.check, finding.verdict
+    return {
+        "check": check.name,
+        "title": check.title,
+        "status": finding.status,
+        "evidence": verdict.evidence,
+        "details": list(verdict.details),
+        "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
+        "advice": verdict.advice,
+        "why": check.why,
+        "guides": list(check.guides),
+        "claimed_by_guides": check.claim,
+        "measured_gain": verdict.measured_gain,
+    }
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise InputError("exists, and is not overwritten", where=str(path), hint="name a file that does not exist yet")
+    if path.suffix != ".toml":
+        raise InputError("does not end in .toml", where=str(path), hint=f"write --fix {path.name}.toml")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # "x": what came into being since is not overwritten either.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(path)) from None

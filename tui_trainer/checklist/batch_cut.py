@@ -1,0 +1,32 @@
+"""Patches that change the batch and nothing else, whoever wrote which of its three numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui_trainer.checklist.contract import Context
+from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
+
+
+def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
+    """Another micro-batch at the same effective batch."""
+    effective = context.planned.effective_batch_size.value
+    parts = -(-effective // rows)
+    if _accumulation_written(context) and not context.loaded.origin(MICRO).by_user and -(-effective // parts) == rows:
+        return {ACCUMULATION: parts}
+    same = context.config.training.effective_batch_size == effective
+    return {MICRO: rows} | ({} if same else {EFFECTIVE: effective}) | _free_accumulation(context)
+
+
+def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
+    """Another effective batch; a micro-batch that is larger is cut to it by the plan."""
+    return {EFFECTIVE: rows} | _free_accumulation(context)
+
+
+def _free_accumulation(context: Context) -> dict[str, Any]:
+    return {ACCUMULATION: "auto"} if _accumulation_written(context) else {}
+
+
+def _accumulation_written(context: Context) -> bool:
+    written = context.loaded.origin(ACCUMULATION).by_user
+    return written and isinstance(context.config.training.gradient_accumulation_steps, int)

@@ -1,0 +1,1 @@
+"""One file is one check: it ends with CHECK."""

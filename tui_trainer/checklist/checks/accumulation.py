@@ -1,0 +1,38 @@
+"""Is the effective batch cut into parts of about the same size?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.batch_cut import with_micro_batch
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+
+
+def look(context: Context) -> Verdict:
+    plan = context.planned
+    effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
+    parts = -(-effective // micro)
+    if parts == 1:
+        return passed(f"{effective} rows in one pass: nothing to accumulate")
+    last = _last(effective, micro)
+    sentence = f"{effective} rows in {parts} passes of {micro}"
+    if 2 * last >= micro:
+        uneven = "" if last == micro else f", the last of {last}"
+        return passed(f"{sentence}{uneven}; the loss is a sum, so the gradient is that of one pass")
+    better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
+    return warned(
+        f"{sentence}, the last of only {last}: a whole pass for little work", fix=with_micro_batch(context, better)
+    )
+
+
+def _last(effective: int, micro: int) -> int:
+    return effective - (-(-effective // micro) - 1) * micro
+
+
+CHECK = Check(
+    name="accumulation",
+    order=310,
+    title="Accumulation in equal parts",
+    guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
+    claim="better convergence at the same memory (guide A)",
+    why="Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same.",
+    look=look,
+)

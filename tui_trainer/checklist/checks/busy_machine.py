@@ -1,0 +1,38 @@
+"""Does somebody else use this machine?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.units import format_bytes
+
+# One core of two taken away halves the speed of a step; a quarter is noticed.
+_BUSY_SHARE = 0.25
+
+
+def look(context: Context) -> Verdict:
+    hardware = context.hardware
+    guests = [
+        f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
+        for gpu in hardware.gpus
+        for process in gpu.processes or ()
+    ]
+    load, cores = context.load_average, hardware.usable_cores
+    if load is None:
+        return not_applicable("this system does not report its load", *guests)
+    sentence = f"load of the last minute {load:.1f} on {cores} usable cores"
+    cards = f", {len(guests)} processes on the GPUs" if guests else ""
+    if load > _BUSY_SHARE * cores or guests:
+        return warned(f"{sentence}{cards}", *guests, advice="see who works here: top")
+    return passed(sentence)
+
+
+CHECK = Check(
+    name="busy_machine",
+    order=40,
+    title="The machine is free",
+    guides=("B slow training 3", "C training is slower 5"),
+    claim="",
+    why="Programs beside a run take its cores: threads then wait for one another at every product.",
+    look=look,
+    needs_plan=False,
+)

@@ -1,0 +1,85 @@
+"""Which share of the time goes to evaluations, checkpoints, text samples and the journal?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.overheads import Overhead, evaluation_seconds, on_the_way, overheads, training_seconds
+from tui_trainer.config.load import value_of
+from tui_trainer.planning.cadence import every
+from tui_trainer.units import format_seconds
+
+_MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
+_SHOWN_SHARE = 0.001
+_LOGGING, _EVAL, _EVAL_ROWS = "logging.logging_steps", "evaluation.eval_steps", "evaluation.max_eval_rows"
+
+
+def look(context: Context) -> Verdict:
+    training, parts = training_seconds(context), overheads(context)
+    share = _share(parts, training)
+    named = [f"{part.name} {part.seconds / training:.1%}" for part in parts if part.seconds / training >= _SHOWN_SHARE]
+    sentence = f"{share:.1%} of the training time goes to interruptions: {', '.join(named) or 'hardly any'}"
+    details = [
+        f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
+        for part in parts
+    ]
+    if share <= _MOST_SHARE:
+        return passed(sentence, *details)
+    return warned(sentence, *details, fix=_fewer(context, parts, training))
+
+
+def _share(parts: list[Overhead], training: float) -> float:
+    return sum(part.seconds for part in parts) / training
+
+
+def _fewer(context: Context, parts: list[Overhead], training: float) -> dict[str, Any]:
+    """The costliest kind half as often, again and again, until all together take little enough."""
+    patch: dict[str, Any] = {}
+    eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
+    while _share(now := _under(context, parts, patch), training) > _GOOD_SHARE:
+        worst = max(now, key=lambda part: part.seconds)
+        if worst.key == _EVAL and eval_rows > 1 and worst.count // 2 < patience:
+            # Early stopping counts evaluations: they stay, and read fewer rows.
+            eval_rows //= 2
+            patch[_EVAL_ROWS] = eval_rows
+        else:
+            patch[worst.key] = _doubled(context, worst, patch.get(worst.key, value_of(context.config, worst.key)))
+    for key in list(patch):
+        rest = {other: value for other, value in patch.items() if other != key}
+        if rest and _share(_under(context, parts, rest), training) <= _MOST_SHARE:
+            patch = rest
+    return patch
+
+
+def _under(context: Context, parts: list[Overhead], patch: dict[str, Any]) -> list[Overhead]:
+    """The same interruptions with some settings changed."""
+    total, changed = context.planned.total_steps.value, []
+    for part in parts:
+        if part.key in patch:
+            steps = every(patch[part.key], total)
+            part = replace(part, every_steps=steps, count=on_the_way(part.key, total, steps))
+        if part.key == _EVAL and _EVAL_ROWS in patch:
+            part = replace(part, each_seconds=evaluation_seconds(context, patch[_EVAL_ROWS]))
+        changed.append(part)
+    return changed
+
+
+def _doubled(context: Context, part: Overhead, setting: float) -> float:
+    """The setting for half as often: a share stays a share; from the whole run on it is 0, which is never."""
+    total = context.planned.total_steps.value
+    doubled = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps
+    never = doubled * (total if setting < 1 else 1) >= total
+    return 0 if never and part.key != _LOGGING else doubled
+
+
+CHECK = Check(
+    name="cadence",
+    order=490,
+    title="Few interruptions",
+    guides=("B evaluation and checkpointing", "D both low 3", "E configuration summary"),
+    claim="20 % faster, evaluations 10 % instead of 25 % of the time (guide B)",
+    why="While a run evaluates, saves or writes text, it does not train.",
+    look=look,
+)

@@ -1,0 +1,36 @@
+"""Is the data prepared once and used again?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, failed, passed
+from tui_trainer.units import format_bytes
+
+_TOKEN_BYTES = 4
+
+
+def look(context: Context) -> Verdict:
+    plan, folder = context.planned, context.cache_folder
+    tokens = context.all_tokens or plan.train_tokens.value
+    needed = _TOKEN_BYTES * min(tokens, context.config.data.max_chars or tokens)
+    rows = plan.train_rows
+    if rows.exact:
+        return passed(f"{rows.value:,} rows are prepared already ({format_bytes(needed)}): the start uses them again")
+    if context.cache_writable is False:
+        advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
+        return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
+    free = context.cache_free_bytes
+    if free is not None and free < 2 * needed:
+        sentence = f"preparing the data needs about {format_bytes(needed)} in {folder}, {format_bytes(free)} are free"
+        return failed(sentence, advice=f"free space, or see what is there: du -sh {folder}")
+    return passed(f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them")
+
+
+CHECK = Check(
+    name="data_cache",
+    order=240,
+    title="Data is prepared once",
+    guides=("A quick win 5", "A data pipeline 1", "C checklist 6", "B dataset loading"),
+    claim="10x faster reruns (guide A)",
+    why="Tokens are kept under a key of content and settings: a second start tokenises nothing.",
+    look=look,
+)

@@ -1,0 +1,36 @@
+"""How long the run takes, before it starts."""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.passes import with_at_most_steps
+from tui_trainer.units import format_seconds
+
+_DAY_SECONDS = 86_400.0
+# The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
+_FIX_SHARE = 0.8
+
+
+def look(context: Context) -> Verdict:
+    plan = context.planned
+    seconds, step = plan.duration_seconds.value, plan.step_seconds.value
+    sentence = f"about {format_seconds(seconds)}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
+    if seconds <= _DAY_SECONDS:
+        return passed(sentence, plan.step_seconds.reason)
+    within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
+    if within < 1:
+        return warned(
+            sentence, plan.step_seconds.reason, advice="lower model.scratch.hidden_size: one step takes a day"
+        )
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=with_at_most_steps(context, within))
+
+
+CHECK = Check(
+    name="duration",
+    order=410,
+    title="Time until it is done",
+    guides=("E diagnostic tool: estimate training time",),
+    claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
+    why="A run that takes longer than a day on this machine is better tried small first.",
+    look=look,
+)

@@ -1,0 +1,53 @@
+"""Where the same text is read often: does the run stop when it no longer improves?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.passes import epochs
+from tui_trainer.planning.cadence import times
+
+_KEY, _EVERY = "evaluation.early_stopping_patience", "evaluation.eval_steps"
+_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
+
+
+def look(context: Context) -> Verdict:
+    plan, patience = context.planned, context.config.evaluation.early_stopping_patience
+    if not plan.eval_rows.value:
+        return not_applicable("no text is held out to stop by")
+    passes = epochs(context)
+    evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
+    sentence = f"{passes:.3g} epochs, {evaluations} evaluations, patience {patience}"
+    if patience and evaluations <= patience:
+        return warned(f"{sentence}: it can never stop", fix=_fix(context, patience, evaluations))
+    if patience or passes <= _MANY_EPOCHS:
+        return passed(sentence if patience else f"{sentence}: too few passes to need it")
+    return warned(f"{sentence}: nothing stops it when it begins to memorise", fix=_fix(context, 0, evaluations))
+
+
+def _fix(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
+    """As little as makes it work: a patience below the number of evaluations, and evaluations where there are few."""
+    oftener = _evaluations_at_good_share(context)
+    helps = evaluations <= _PATIENCE and oftener > evaluations
+    fix: dict[str, Any] = {_EVERY: _EVAL_SHARE} if helps else {}
+    often = oftener if helps else evaluations
+    if not 0 < patience < often:
+        fix[_KEY] = min(_PATIENCE, max(often - 1, 0))
+    return fix
+
+
+def _evaluations_at_good_share(context: Context) -> int:
+    total = context.planned.total_steps.value
+    return times(total, max(1, round(_EVAL_SHARE * total)))
+
+
+CHECK = Check(
+    name="early_stopping",
+    order=480,
+    title="Stops when it no longer improves",
+    guides=("A training strategy 2",),
+    claim="saves the rest of the compute (guide A)",
+    why="After the best held-out loss each further pass costs time and makes the model worse.",
+    look=look,
+)

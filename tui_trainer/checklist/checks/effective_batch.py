@@ -1,0 +1,32 @@
+"""Does the data have more rows than one step takes?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.batch_cut import with_effective_batch
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+
+_STEPS_IN_AN_EPOCH = 8
+
+
+def look(context: Context) -> Verdict:
+    plan = context.planned
+    effective, rows = plan.effective_batch_size.value, plan.train_rows.value
+    steps = plan.steps_per_epoch.value
+    if rows < 2:
+        return not_applicable(f"{rows} row to train on: there is nothing to choose from")
+    sentence = f"{effective} rows a step, {rows:,} in the data, {steps:,} steps an epoch"
+    if effective <= rows:
+        return passed(sentence)
+    smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
+    return warned(f"{sentence}: every step reads all of it", fix=with_effective_batch(context, smaller))
+
+
+CHECK = Check(
+    name="effective_batch",
+    order=320,
+    title="Effective batch suits the data",
+    guides=("A quick win 3", "B recommendations", "C quick win 3"),
+    claim="",
+    why="Small data needs small batches: the same rows then give many updates instead of few.",
+    look=look,
+)

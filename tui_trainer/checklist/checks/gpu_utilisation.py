@@ -1,0 +1,28 @@
+"""How busy the card is: a figure of a run that is under way."""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
+
+
+def look(context: Context) -> Verdict:
+    gpus = context.hardware.gpus
+    if not gpus:
+        return not_applicable(
+            "no GPU on this machine; while a run is going, the Train screen shows how busy the CPU is"
+        )
+    used = [f"GPU {gpu.index} {gpu.utilisation_share:.0%}" for gpu in gpus if gpu.utilisation_share is not None]
+    now = ", ".join(used) if used else f"{len(gpus)} GPUs, not reported"
+    return not_applicable(f"before a run there is nothing to measure ({now} busy), and this version uses no GPU")
+
+
+CHECK = Check(
+    name="gpu_utilisation",
+    order=170,
+    title="GPU kept busy",
+    guides=("C checklist 9", "D target metrics", "B key metrics", "E still slow 1"),
+    claim="GPU 75-95 %, its memory 80-95 % (guide D); above 90 % (guides B, C)",
+    why="A card that waits for data, for the journal or for small batches costs as much as one that works.",
+    look=look,
+    needs_plan=False,
+)

@@ -1,0 +1,37 @@
+"""Is text held out, so that learning can be told from memorising?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+
+_KEY, _GOOD_SHARE = "data.eval_fraction", 0.1
+_MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
+
+
+def look(context: Context) -> Verdict:
+    plan, share = context.plan, context.config.data.eval_fraction
+    if share == 0:
+        # Early stopping without held-out text keeps a plan from being made: this is the way out.
+        sentence = "0 rows are held out: nothing shows when the model begins to memorise"
+        return warned(sentence, fix={_KEY: _GOOD_SHARE})
+    if plan is None:
+        return not_applicable(f"{share:.0%} of the text is to be held out; no plan says how many rows that is")
+    rows = plan.eval_rows.value
+    sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} train"
+    if share > _MOST_SHARE:
+        return warned(f"{sentence}: text that could be learnt from", fix={_KEY: _GOOD_SHARE})
+    if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
+        return warned(f"{sentence}: a loss of so few rows is noise", fix={_KEY: _GOOD_SHARE})
+    return passed(sentence)
+
+
+CHECK = Check(
+    name="held_out",
+    order=260,
+    title="Text is held out",
+    guides=("E critical bug fix", "B dataset loading"),
+    claim="",
+    why="Only the loss of text that the model never read says whether a change was good.",
+    look=look,
+    needs_plan=False,
+)

@@ -1,0 +1,41 @@
+"""Was the learning rate chosen for another batch than this one?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.planning.batching import EFFECTIVE
+
+_KEY, _LEAST_RATIO = "training.learning_rate", 4.0
+_MOST_RATE = 1e-2
+
+
+def look(context: Context) -> Verdict:
+    loaded, recipe = context.loaded, context.loaded.recipe
+    written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
+    rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
+    if recipe is None or not rate or not rows:
+        return not_applicable("no recipe says for which batch its learning rate was chosen")
+    effective = context.planned.effective_batch_size.value
+    sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
+    if loaded.origin(_KEY).by_user:
+        return passed(f"{sentence}; {context.config.training.learning_rate:g} is your own")
+    ratio = effective / rows
+    if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
+        return passed(sentence)
+    scaled = float(f"{min(rate * math.sqrt(ratio), _MOST_RATE):.3g}")
+    advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
+    return warned(sentence, fix={_KEY: scaled}, advice=f"{advice}. Set it yourself to keep it: {EFFECTIVE} stays")
+
+
+CHECK = Check(
+    name="lr_scaling",
+    order=430,
+    title="Learning rate fits the batch",
+    guides=("D learning rate scaling",),
+    claim="square root of the growth of the batch, or linear (guide D)",
+    why="A mean over more rows has less noise, so the step along it can be longer.",
+    look=look,
+)

@@ -1,0 +1,27 @@
+"""Does the learning rate go down towards the end?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+
+_KEY = "training.lr_scheduler_type"
+
+
+def look(context: Context) -> Verdict:
+    name, rate = context.config.training.lr_scheduler_type, context.config.training.learning_rate
+    if name.startswith("constant"):
+        return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_KEY: "cosine"})
+    steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
+    return passed(f"{name}: goes down from {rate:g}{steps}")
+
+
+CHECK = Check(
+    name="schedule",
+    order=440,
+    title="Learning rate goes down",
+    guides=("A training strategy 1", "C learning rate scheduler"),
+    claim="5-10 % better final loss (guide A)",
+    why="Small steps at the end settle what large steps found.",
+    look=look,
+    needs_plan=False,
+)

@@ -1,0 +1,38 @@
+"""Rows long enough to hold a context, short enough that there are many of them."""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+
+_KEY = "data.max_length"
+_SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
+# A row for each of twice as many: the fix is made on estimated counts.
+_FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
+
+
+def look(context: Context) -> Verdict:
+    plan, length = context.planned, context.config.data.max_length
+    rows, tokens = plan.train_rows.value, plan.train_tokens.value
+    sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
+    fit = max(_SHORTEST_TOKENS, _power_of_two(tokens // _FIX_ROWS))
+    if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
+        return warned(f"{sentence}: too few to learn from", fix={_KEY: fit})
+    if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
+        sentence += f": too short a context, {_SHORTEST_TOKENS} is the least"
+        return warned(sentence, fix={_KEY: min(fit, _FIX_TOKENS)})
+    return passed(sentence)
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << max(0, most.bit_length() - 1)
+
+
+CHECK = Check(
+    name="sequence_length",
+    order=210,
+    title="Sequence length suits the text",
+    guides=("C quick win 5", "C checklist 7"),
+    claim="faster in proportion to the reduction (guide C)",
+    why="Attention costs the square of the length; rows that are too long leave few to shuffle.",
+    look=look,
+)

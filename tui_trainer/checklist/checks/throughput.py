@@ -1,0 +1,29 @@
+"""Rows a second: what the plan reckons with, and whether that was measured."""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed
+from tui_trainer.units import format_count
+
+
+def look(context: Context) -> Verdict:
+    plan = context.planned
+    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    rate = rows / plan.step_seconds.value
+    tokens = format_count(rate * context.config.data.max_length)
+    sentence = f"{format_count(rate)} rows/s ({tokens} tokens/s) planned"
+    source = plan.step_seconds.reason
+    if source.startswith("measured here"):
+        return passed(f"{sentence}, {source}")
+    return not_applicable(f"{sentence}, not measured with this shape yet", source)
+
+
+CHECK = Check(
+    name="throughput",
+    order=160,
+    title="Throughput is known",
+    guides=("E should see 4", "E performance monitoring", "A performance targets"),
+    claim="1,000-2,000 rows/s on an RTX 4080 Super (guide E)",
+    why="A rate that was measured on this machine tells whether a change of settings helped.",
+    look=look,
+)

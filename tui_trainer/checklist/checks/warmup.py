@@ -1,0 +1,33 @@
+"""Does the learning rate rise from zero for a while, and not for too long?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+
+_KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
+
+
+def look(context: Context) -> Verdict:
+    plan = context.planned
+    scheduler = context.config.training.lr_scheduler_type
+    if scheduler == "constant":
+        return not_applicable("the constant schedule has no warm-up")
+    steps, total = plan.warmup_steps.value, plan.total_steps.value
+    if steps == 0:
+        rate = context.config.training.learning_rate
+        return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={_KEY: _GOOD_SHARE})
+    sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
+    if steps > max(1, _MOST_SHARE * total):
+        return warned(f"{sentence}: a large part of the run has a low rate", fix={_KEY: _GOOD_SHARE})
+    return passed(sentence)
+
+
+CHECK = Check(
+    name="warmup",
+    order=450,
+    title="Warm-up",
+    guides=("A training strategy 1", "C warmup ratio", "C training is unstable 2"),
+    claim="10 % of the steps (guide A); 3 % (guide C)",
+    why="AdamW's averages know nothing at first: full steps along them can spoil the start.",
+    look=look,
+)

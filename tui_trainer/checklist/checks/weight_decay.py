@@ -1,0 +1,28 @@
+"""Are the weight matrices pulled towards zero a little?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+
+_KEY, _GUIDE, _STRONG, _MOST = "training.weight_decay", 0.01, 0.1, 0.5
+
+
+def look(context: Context) -> Verdict:
+    decay = context.config.training.weight_decay
+    if decay == 0:
+        return warned("weight_decay 0: nothing holds the weights back", fix={_KEY: _GUIDE})
+    if decay > _MOST:
+        return warned(f"weight_decay {decay:g}: stronger than {_MOST:g}, it fights the learning", fix={_KEY: _STRONG})
+    return passed(f"weight_decay {decay:g} on matrices, none on norms")
+
+
+CHECK = Check(
+    name="weight_decay",
+    order=470,
+    title="Weight decay",
+    guides=("A training strategy 4",),
+    claim="better generalisation (guide A)",
+    why="It keeps weights that the text does not need small, which helps most when text is read again and again.",
+    look=look,
+    needs_plan=False,
+)

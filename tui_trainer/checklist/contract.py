@@ -1,0 +1,145 @@
+"""What a check is and what it finds. Files in `checks/` are light to import and load no torch.
+
+A check looks at facts that were gathered before (`Context`), so it takes no time and changes nothing. What a guide
+claims (`claim`) is never shown as if it were measured here: that is `measured_gain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tui_trainer.checklist.earlier_run import EarlierRun
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.planning.plan import Plan
+
+Status = Literal["pass", "warn", "fail", "n/a", "error"]
+STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
+"""From the worst to what does not apply."""
+Patch = Mapping[str, Any]
+"""Settings by dotted key with their new values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What all checks look at: one config on one machine at one moment.
+
+    `plan` is None when none can be made; `problems` says why. `all_tokens` is the size of the whole text in tokens,
+    without `data.max_chars`. `load_average` is the mean of runnable processes over the last minute.
+    """
+
+    loaded: LoadedConfig
+    hardware: Hardware
+    plan: Plan | None = None
+    problems: tuple[Problem, ...] = ()
+    all_tokens: int | None = None
+    disk_free_bytes: int | None = None
+    cache_folder: str = ""
+    cache_free_bytes: int | None = None
+    cache_writable: bool | None = None
+    load_average: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    earlier: EarlierRun | None = None
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    @property
+    def planned(self) -> Plan:
+        """The plan, for checks with `needs_plan`: the runner does not call them without one."""
+        if self.plan is None:
+            raise LookupError("there is no plan")
+        return self.plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What one look found. `evidence` is one sentence with numbers; `advice` is for what no patch can do."""
+
+    status: Status
+    evidence: str
+    details: tuple[str, ...] = ()
+    fix: Patch | None = None
+    advice: str = ""
+    measured_gain: float | None = None
+    """How many times as fast, as measured on this machine; None: not measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise."""
+
+    name: str
+    order: int
+    title: str
+    guides: tuple[str, ...]
+    claim: str
+    why: str
+    look: Callable[[Context], Verdict]
+    needs_plan: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One setting of a fix: its value now and then."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A check with what it found; `changes` is its fix beside today's values. Texts pass `safe_text` where shown."""
+
+    check: Check
+    verdict: Verdict
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.check.name
+
+    @property
+    def title(self) -> str:
+        return self.check.title
+
+    @property
+    def status(self) -> Status:
+        return self.verdict.status
+
+    @property
+    def fix(self) -> Patch | None:
+        return self.verdict.fix
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody should look at it."""
+        return self.status in ("error", "fail", "warn")
+
+    @property
+    def gain_words(self) -> str:
+        """What was measured here; that nothing was, is said."""
+        gain = self.verdict.measured_gain
+        return "not measured yet" if gain is None else f"{gain:.2f} times as fast, measured here"
+
+
+def passed(evidence: str, *details: str) -> Verdict:
+    return Verdict(status="pass", evidence=evidence, details=details)
+
+
+def not_applicable(reason: str, *details: str, advice: str = "") -> Verdict:
+    return Verdict(status="n/a", evidence=reason, details=details, advice=advice)
+
+
+def warned(evidence: str, *details: str, fix: Patch | None = None, advice: str = "") -> Verdict:
+    return Verdict(status="warn", evidence=evidence, details=details, fix=fix, advice=advice)
+
+
+def failed(evidence: str, *details: str, fix: Patch | None = None, advice: str = "") -> Verdict:
+    return Verdict(status="fail", evidence=evidence, details=details, fix=fix, advice=advice)

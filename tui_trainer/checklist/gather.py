@@ -1,0 +1,90 @@
+"""Gathers what the checks look at. Reads sizes and counters, and hashes the data as `plan` does; no torch."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tui_trainer.checklist.contract import Context
+from tui_trainer.checklist.earlier_run import newest_measured
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import disk_free_bytes, probe
+from tui_trainer.launching.prepare import cache_folder, estimated_plan
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.plan import Plan
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts
+
+_ENVIRONMENT = ("OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_", "CUDA_VISIBLE_DEVICES")
+
+
+def gather(
+    loaded: LoadedConfig,
+    progress: Progress | None = None,
+    *,
+    hardware: Hardware | None = None,
+    plan: Plan | None = None,
+) -> Context:
+    """Everything that the checks need. A plan that was made already is taken as it is."""
+    hardware = hardware or probe()
+    facts = _facts(loaded.config, progress)
+    problems: tuple[Problem, ...] = ()
+    if plan is None:
+        plan, problems = _plan(loaded, hardware, facts, progress)
+    cache = cache_folder()
+    return Context(
+        loaded=loaded,
+        hardware=hardware,
+        plan=plan,
+        problems=problems,
+        all_tokens=_all_tokens(loaded.config, facts, progress),
+        disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
+        cache_folder=str(cache),
+        cache_free_bytes=disk_free_bytes(cache),
+        cache_writable=_writable(cache),
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
+        earlier=newest_measured(),
+    )
+
+
+def _facts(config: Config, progress: Progress | None) -> DataFacts | None:
+    with suppress(InputError):
+        return find_task(config.task.type).data_facts(config, cache_folder(), progress)
+    return None
+
+
+def _plan(
+    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts | None, progress: Progress | None
+) -> tuple[Plan | None, tuple[Problem, ...]]:
+    """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
+    try:
+        if facts is None or not facts.rows:
+            return estimated_plan(loaded, progress), ()
+        return planning.make(loaded, hardware, facts), ()
+    except InputError as error:
+        problems = error.problems
+    with suppress(InputError):
+        if facts and facts.rows:
+            return planning.make(loaded, replace(hardware, memory_bytes=None), facts), problems
+    return None, problems
+
+
+def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
+    """Tokens of the whole text, held-out part and what `data.max_chars` leaves out counted in."""
+    if config.data.max_chars:
+        data = config.data.model_copy(update={"max_chars": 0})
+        facts = _facts(config.model_copy(update={"data": data}), progress)
+    return facts.tokens + facts.eval_tokens if facts else None
+
+
+def _writable(folder: Path) -> bool:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,97 @@
+"""The share of a run's planned time that is not training: evaluations, checkpoints, text samples, the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tui_trainer.checklist.contract import Context
+from tui_trainer.planning.cadence import times
+from tui_trainer.planning.duration import EVALUATION_SHARE
+
+# Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
+# (hashed, and safe on the disk); a text of 160 tokens 0.2 to 0.3 s with four layers (2 cores of an AMD EPYC).
+ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
+ASSUMED_SAMPLE_SECONDS_A_LAYER = 0.07
+# tests/benchmarks/journal.py: 10 microseconds a step in groups of ten, nearly all of it once a group.
+JOURNAL_GROUP_SECONDS = 1e-4
+_EVAL, _SAVE = "evaluation.eval_steps", "checkpoint.save_steps"
+_SAMPLE, _LOG = "logging.sample_steps", "logging.logging_steps"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """One kind of interruption: how often on the way (the one at the end is made anyway) and how long each takes."""
+
+    key: str
+    name: str
+    every_steps: int
+    count: int
+    each_seconds: float
+    source: str
+
+    @property
+    def seconds(self) -> float:
+        return self.count * self.each_seconds
+
+
+def training_seconds(context: Context) -> float:
+    """Planned seconds of all optimiser steps."""
+    plan = context.planned
+    return plan.total_steps.value * plan.step_seconds.value
+
+
+def overheads(context: Context) -> list[Overhead]:
+    """Every kind of interruption of this plan."""
+    plan, earlier = context.planned, context.earlier
+    total = plan.total_steps.value
+    rate = earlier.save_bytes_per_second if earlier and earlier.save_bytes_per_second else None
+    sample = earlier.sample_seconds if earlier and earlier.sample_seconds else None
+    measured = f"measured in run {earlier.name}" if earlier else ""
+    return [
+        Overhead(
+            key=_EVAL,
+            name="evaluations",
+            every_steps=plan.eval_every_steps.value,
+            count=on_the_way(_EVAL, total, plan.eval_every_steps.value) if plan.eval_rows.value else 0,
+            each_seconds=evaluation_seconds(context, plan.eval_rows.value),
+            source="a third of a training step for each row",
+        ),
+        Overhead(
+            key=_SAVE,
+            name="checkpoints",
+            every_steps=plan.save_every_steps.value,
+            count=on_the_way(_SAVE, total, plan.save_every_steps.value),
+            each_seconds=plan.checkpoint_bytes.value / (rate or ASSUMED_SAVE_BYTES_PER_SECOND),
+            source=measured if rate else "at 400 MB/s, not measured here yet",
+        ),
+        Overhead(
+            key=_SAMPLE,
+            name="text samples",
+            every_steps=plan.sample_every_steps.value,
+            count=on_the_way(_SAMPLE, total, plan.sample_every_steps.value),
+            each_seconds=sample or ASSUMED_SAMPLE_SECONDS_A_LAYER * context.config.model.scratch.num_hidden_layers,
+            source=measured if sample else "70 ms a layer, not measured here yet",
+        ),
+        Overhead(
+            key=_LOG,
+            name="journal",
+            every_steps=context.config.logging.logging_steps,
+            count=on_the_way(_LOG, total, context.config.logging.logging_steps),
+            each_seconds=JOURNAL_GROUP_SECONDS,
+            source="0.1 ms a group of steps",
+        ),
+    ]
+
+
+def on_the_way(key: str, total_steps: int, every_steps: int) -> int:
+    """How often it interrupts; the evaluation and the checkpoint at the end are no interruptions."""
+    if key in (_EVAL, _SAVE):
+        return times(total_steps, every_steps) - 1
+    return total_steps // every_steps if every_steps else 0
+
+
+def evaluation_seconds(context: Context, rows: int) -> float:
+    """Seconds of one evaluation of so many rows, as the plan reckons them."""
+    plan = context.planned
+    step_rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    return plan.step_seconds.value / step_rows * rows * EVALUATION_SHARE

@@ -1,0 +1,106 @@
+"""The typer application: which commands there are, and the options that several of them share."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from tui_trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from tui_trainer.config.load import LoadedConfig, Request
+
+_DEFAULT_COMMAND = "train"
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG", help="A TOML file with settings.", show_default=False)
+]
+ProfileName = Annotated[
+    str, typer.Option("--profile", metavar="NAME", help="The recipe to start from.", show_default=False)
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting; may be repeated.", show_default=False),
+]
+DataPath = Annotated[
+    str, typer.Option("--data", metavar="PATH", help="Short for --set data.path=PATH.", show_default=False)
+]
+TaskName = Annotated[
+    str, typer.Option("--task", metavar="NAME", help="Short for --set task.type=NAME.", show_default=False)
+]
+GpuIndex = Annotated[
+    int | None,
+    typer.Option("--gpu", metavar="N", min=0, help="The card to look at; without it the freest.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
+
+
+class _TrainByDefault(TyperGroup):
+    """`tui-trainer my.toml` means `tui-trainer train my.toml`: the first word is a command or belongs to training."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if args[:1] == ["help"]:
+            args = ["--help"]
+        if not args:
+            args = [_DEFAULT_COMMAND]
+        elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
+            self._refuse_misspelt_command(args[0])
+            args = [_DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+    def _refuse_misspelt_command(self, word: str) -> None:
+        near = get_close_matches(word, self.commands, n=1)
+        if near and not word.startswith("-") and not Path(word).exists():
+            raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
+
+
+app = typer.Typer(
+    cls=_TrainByDefault,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Fine-tune transformers from the terminal.\n\n"
+        "tui-trainer [CONFIG] [--profile NAME] [--data PATH] [--set KEY=VALUE]... opens the screens; "
+        "with --no-ui it trains at once and prints lines. "
+        "Without CONFIG it is about the quickstart recipe, which needs no network and no GPU. "
+        "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile."
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(metadata.version("tui-trainer"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+def request_of(config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str) -> Request:
+    """What the shared options ask for."""
+    from tui_trainer.config.load import Request
+
+    shortcuts = {key: value for key, value in (("data.path", data), ("task.type", task)) if value}
+    return Request(config_file=config, profile=profile, assignments=tuple(assignments or ()), shortcuts=shortcuts)
+
+
+def load(config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str) -> LoadedConfig:
+    """The config for this machine. Raises ConfigError with all problems."""
+    from tui_trainer.launching.start import load_config
+
+    return load_config(request_of(config, profile, assignments, data, task))

@@ -1,0 +1,49 @@
+"""Commands that look at this machine, and at a config on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tui_trainer.cli.application import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataPath,
+    GpuIndex,
+    ProfileName,
+    TaskName,
+    app,
+    load,
+)
+from tui_trainer.standard_files import show_progress
+
+
+@app.command()
+def diagnose(gpu: GpuIndex = None, as_json: AsJson = False) -> None:
+    """Show the hardware, the drivers and the libraries, and what is wrong with them."""
+    from tui_trainer.diagnose import print_diagnosis
+
+    raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
+
+
+@app.command()
+def check(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    as_json: AsJson = False,
+    fix: Annotated[
+        Path | None,
+        typer.Option("--fix", metavar="OUT.toml", help="Write a config with every fix applied.", show_default=False),
+    ] = None,
+) -> None:
+    """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
+    from tui_trainer.check import print_checks
+
+    loaded = load(config, profile, assignments, data, task)
+    raise typer.Exit(print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress))

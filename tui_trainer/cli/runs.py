@@ -1,0 +1,108 @@
+"""Commands for runs that there are: list, resume, ask, stop, try."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import Annotated
+
+import typer
+
+from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.errors import EXIT_DONE, InputError
+from tui_trainer.standard_files import tell
+
+
+@app.command()
+def resume(run: RunReference = "last", as_json: AsJson = False) -> None:
+    """Go on with a run from its newest whole checkpoint."""
+    from tui_trainer import headless
+    from tui_trainer.launching.start import open_again
+    from tui_trainer.runs.registry import find_run, summarise
+
+    folder = find_run(run)
+    if summarise(folder).status == "finished":
+        tell(f"{folder.name} is finished; its model is in {folder.model}")
+        raise typer.Exit(EXIT_DONE)
+    raise typer.Exit(headless.follow(open_again(folder), as_json=as_json))
+
+
+@app.command()
+def runs(as_json: AsJson = False) -> None:
+    """List the runs on this disk, the newest last."""
+    from dataclasses import asdict
+
+    from tui_trainer import lines
+    from tui_trainer.runs.registry import known_runs, summarise
+
+    summaries = list(map(summarise, known_runs()))
+    if as_json:
+        print(json.dumps([asdict(summary) for summary in summaries], default=str, indent=1))
+    elif not summaries:
+        print("no runs yet; `tui-trainer --no-ui` starts one")
+    else:
+        print("\n".join(lines.run_lines(summaries, shutil.get_terminal_size((1000, 24)).columns)))
+
+
+@app.command()
+def stop(run: RunReference = "last") -> None:
+    """Ask a run to save and stop."""
+    _ask(run, "stop")
+
+
+@app.command()
+def ask(
+    run: RunReference,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="pause, resume, save, evaluate or stop.")],
+) -> None:
+    """Ask a run that is under way to pause, resume, save, evaluate or stop."""
+    _ask(run, action)
+
+
+@app.command()
+def generate(
+    run: RunReference = "last",
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed writes the same text.")] = 0,
+) -> None:
+    """Let a trained model continue a text."""
+    from tui_trainer.runs.registry import find_run
+
+    folder = find_run(run)
+    from tui_trainer.exporting.weights import weights_of
+
+    weights_of(folder)
+    from tui_trainer.conversation import continue_once, converse
+    from tui_trainer.exporting.generate import Sampling, Writer
+
+    writer = Writer(folder)
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    print(f"{folder.name}: {writer.source.name}", file=sys.stderr)
+    if prompt is not None:
+        continue_once(writer, prompt, sampling)
+        return
+    converse(writer, sampling)
+
+
+def _ask(reference: str, action: str) -> None:
+    from tui_trainer.runs import controls
+    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.registry import find_run, summarise
+
+    if action not in controls.ACTIONS:
+        raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
+    folder = find_run(reference)
+    if owner(folder.lock) is None:
+        finished = summarise(folder).status == "finished"
+        hint = f"`tui-trainer {'generate' if finished else 'resume'} {folder.name}` " + (
+            "tries it" if finished else "goes on"
+        )
+        raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
+    controls.request(folder.control, action)
+    print(f"asked {folder.name} to {action}")

@@ -1,0 +1,71 @@
+"""Commands for what could be asked: profiles, settings, the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tui_trainer.cli.application import AsJson, Assignments, ConfigFile, DataPath, ProfileName, TaskName, app, load
+from tui_trainer.standard_files import show_progress
+
+
+@app.command()
+def plan(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
+    from tui_trainer import lines
+    from tui_trainer.launching.prepare import estimated_plan
+
+    made = estimated_plan(load(config, profile, assignments, data, task), show_progress)
+    print(made.model_dump_json(indent=1) if as_json else "\n".join(lines.plan_lines(made)))
+
+
+@app.command()
+def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)] = "") -> None:
+    """List the presets, those that match this machine marked; or show one."""
+    from tui_trainer import lines
+    from tui_trainer.config.profiles import all_profiles, find_profile
+    from tui_trainer.hardware.probe import probe
+    from tui_trainer.planning.hardware_match import why_it_matches
+
+    recipes, hardware = all_profiles("recipes"), all_profiles("hardware")
+    if name:
+        found = hardware.get(name) or find_profile(name, "recipes")
+        print(found.path.read_text(encoding="utf-8"), end="")
+        return
+    print("recipes (--profile NAME)")
+    print("\n".join(lines.profile_line(profile, "") for profile in recipes.values()))
+    print("\nhardware profiles (hardware_profile = NAME)")
+    print("\n".join(lines.profile_line(p, why_it_matches(p, probe())) for p in hardware.values()))
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="A setting, a table, or nothing for all.", show_default=False)
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Show the values of this config.")
+    ] = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,
+) -> None:
+    """Say what a setting means, what it takes, and where its value comes from."""
+    from tui_trainer.config.explain import describe, find_settings
+    from tui_trainer.config.sections import Config
+
+    if schema:
+        print(json.dumps(Config.model_json_schema(), indent=1))
+        return
+    loaded = load(config, profile, assignments, "", "")
+    print("\n".join(line for setting in find_settings(key) for line in describe(setting, loaded)))

@@ -1,0 +1,64 @@
+"""Training: with screens, or without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tui_trainer.cli.application import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataPath,
+    GpuIndex,
+    ProfileName,
+    TaskName,
+    app,
+    load,
+    request_of,
+)
+from tui_trainer.errors import InputError
+from tui_trainer.standard_files import show_progress
+
+if TYPE_CHECKING:
+    from tui_trainer.config.load import LoadedConfig
+
+
+@app.command()
+def train(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    gpu: GpuIndex = None,
+    no_ui: Annotated[bool, typer.Option("--no-ui", help="Train here without screens, and print lines.")] = False,
+    as_json: AsJson = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")] = False,
+) -> None:
+    """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
+    asked = (config, profile, assignments, data, task)
+    if no_ui:
+        raise typer.Exit(_train(load(*asked), as_json))
+    if as_json:
+        raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+    if any(asked):
+        # What is wrong with it is said before the terminal is taken.
+        load(*asked)
+    from tui_trainer.ui.main import run_screens
+
+    raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=gpu, ascii_only=ascii_only))
+
+
+def _train(loaded: LoadedConfig, as_json: bool) -> int:
+    from tui_trainer import headless, lines
+    from tui_trainer.launching.prepare import estimated_plan
+    from tui_trainer.launching.start import open_new
+
+    plan = estimated_plan(loaded, show_progress)
+    run = open_new(loaded)
+    greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
+    if not run.remembered:
+        greeting.append("the index of runs cannot be written: `resume` and `stop` need this run's path")
+    return headless.follow(run, as_json=as_json, greeting=greeting)

@@ -1,0 +1,72 @@
+"""What an edit is, what a change is, and the steps that can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+
+class Preset(Enum):
+    """Instead of a value: what the presets give, although the file or the command line says otherwise."""
+
+    VALUE = "preset"
+
+
+PRESET: Final = Preset.VALUE
+# Own values by key; PRESET takes one away.
+Edits = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One setting whose value differs between two states."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipePreview:
+    """What another recipe would change, and the user's own values that stay although it says otherwise (`new`)."""
+
+    changes: tuple[Change, ...]
+    stays: tuple[Change, ...]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal and alike: `true` is not 1, but 1.0 is."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    label: str
+    before: Edits
+    after: Edits
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """Steps done and undone. Each holds all edits before and after it: a config has fewer than a hundred."""
+
+    done: list[Step] = field(default_factory=list)
+    undone: list[Step] = field(default_factory=list)
+
+    def record(self, step: Step) -> None:
+        self.done.append(step)
+        self.undone.clear()
+
+    def undo(self) -> Step | None:
+        if self.done:
+            self.undone.append(self.done.pop())
+            return self.undone[-1]
+        return None
+
+    def redo(self) -> Step | None:
+        if self.undone:
+            self.done.append(self.undone.pop())
+            return self.done[-1]
+        return None

@@ -1,0 +1,297 @@
+"""A config that is being edited: presets below, the user's own values above, every change undoable.
+
+It opens whatever is asked for, also a file with mistakes: they are `problems`, and `loaded` is there as soon as every
+value fits its setting. Nothing is written here: `save.py` writes a file, `launching/drafts.py` what is not saved yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.changes import PRESET, Change, Edits, History, RecipePreview, Step, same
+from tui_trainer.config.editing import display_text
+from tui_trainer.config.load import (
+    DEFAULT_RECIPE,
+    HardwareChoice,
+    Layer,
+    LoadedConfig,
+    Origin,
+    Request,
+    all_settings,
+    flatten,
+    user_layers,
+    validate,
+)
+from tui_trainer.config.paths import with_absolute_paths
+from tui_trainer.config.presets import Presets, find_presets, fitting
+from tui_trainer.config.toml_files import file_digest, parse_toml
+from tui_trainer.errors import ConfigError, Problem
+
+Judge = Callable[[LoadedConfig], list[Problem]]
+EDITED_HERE = "edited here"
+
+
+class Document:
+    """One config on the table. `revision` grows with every change of anything that is seen."""
+
+    def __init__(self, request: Request, choose_hardware: HardwareChoice, judge: Judge = lambda loaded: []) -> None:
+        self.request = request
+        self.file = request.config_file
+        self.revision = 0
+        self._choose_hardware, self._judge = choose_hardware, judge
+        # As in load(): a file that names no recipe wants none.
+        self._default_recipe = "" if request.config_file else DEFAULT_RECIPE
+        self._found: dict[tuple[str, Any], Presets] = {}
+        self._saved: dict[str, Any] = {}
+        self._read()
+
+    def _read(self) -> None:
+        problems: list[Problem] = []
+        self.digest = file_digest(self.file) if self.file else None
+        layers = user_layers(self.request, problems)
+        self._base = {key: layer for layer in layers for key in layer.values}
+        self._file_problems = tuple(problems)
+        self._history = History()
+        self._become({})
+        self._saved = self.own_values()
+
+    # What there is
+
+    @property
+    def recipe_name(self) -> str:
+        return self._presets.recipe_name
+
+    @property
+    def presets(self) -> Presets:
+        return self._presets
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Something was edited since the last save, or since it was opened."""
+        return bool(self.unsaved())
+
+    def value(self, key: str) -> Any:
+        """The value as it was written; paths are not made whole. It may be wrong: see `problems`."""
+        return self._own[key] if key in self._own else self.preset_value(key)
+
+    def preset_value(self, key: str) -> Any:
+        """What recipe, hardware profile and defaults give; the recipe itself is one, so it differs from none."""
+        return self._presets.recipe_name if key == "profile" else self._presets.value(key)
+
+    def is_changed(self, key: str) -> bool:
+        """Differs from what the presets give."""
+        return not same(self.value(key), self.preset_value(key))
+
+    def is_edited(self, key: str) -> bool:
+        """Differs from what was saved or opened last."""
+        return key in self.unsaved()
+
+    def changes(self) -> tuple[Change, ...]:
+        """Every setting that differs from the presets (`old`)."""
+        return tuple(
+            Change(key=key, old=self.preset_value(key), new=self.value(key))
+            for key in all_settings()
+            if self.is_changed(key)
+        )
+
+    def own_values(self) -> dict[str, Any]:
+        """What the user wrote, in file, command line or here, in the order of declaration."""
+        return dict(self._own)
+
+    def unsaved(self) -> dict[str, Any]:
+        """Own values that are not saved; PRESET for one that was saved and is none any more."""
+        gone = {key: PRESET for key in self._saved if key not in self._own}
+        return gone | {key: value for key, value in self._own.items() if not same(value, self._saved.get(key, PRESET))}
+
+    def where(self, key: str) -> str:
+        """Where the value comes from: `recipe quickstart`, `my.toml`, `edited here`, `default`."""
+        layer = self._layers.get(key)
+        return layer.where if layer else "default"
+
+    def problems_of(self, key: str) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.key == key)
+
+    # Changes
+
+    def set(self, key: str, value: Any) -> Problem | None:
+        """One value. A Problem when it does not fit its setting; then nothing has changed."""
+        return next(iter(self.patch({key: value}, "")), None)
+
+    def patch(self, values: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
+        """Several values as one step that is undone at once; PRESET resets one. All problems, and then no change."""
+        fit: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for key, value in values.items():
+            fit[key] = value if value is PRESET else fitting(key, value, self._choose_hardware, problems)
+        if problems:
+            return tuple(problems)
+        words = label or ", ".join(self._label(key, value) for key, value in fit.items())
+        self._do(words, self._placed(self._edits, fit))
+        return ()
+
+    def reset(self, key: str) -> None:
+        """Back to what the presets give."""
+        self.patch({key: PRESET}, "")
+
+    def reset_all(self) -> None:
+        """Back to the recipe and the hardware profile in force, without any value of the user's own."""
+        kept = ("profile", "hardware_profile")
+        self.patch({key: PRESET for key in self.own_values() if key not in kept}, "all settings -> preset")
+
+    def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
+        """Start from another recipe; the user's own values stay or go, in the same step."""
+        old, gone = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
+        return next(iter(self.patch({**gone, "profile": name}, f"recipe {old or 'none'} -> {name}")), None)
+
+    def choose_hardware_profile(self, name: str) -> Problem | None:
+        """`auto`, `none`, or a name."""
+        return self.set("hardware_profile", name)
+
+    def preview_recipe(self, name: str, *, keep_own: bool = True) -> RecipePreview:
+        """What `choose_recipe` would do. Raises ConfigError when there is no such recipe."""
+        own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**own, "profile": name})
+        if presets.problems:
+            raise ConfigError(presets.problems)
+        keys = [key for key in all_settings() if key != "profile"]
+        new = {key: own[key] if key in own else presets.value(key) for key in keys}
+        changed = [key for key in keys if not same(self.value(key), new[key])]
+        stays = [key for key in own if not same(own[key], presets.value(key))]
+        return RecipePreview(
+            changes=tuple(Change(key=key, old=self.value(key), new=new[key]) for key in changed),
+            stays=tuple(Change(key=key, old=own[key], new=presets.value(key)) for key in stays),
+        )
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._history.done)
+
+    @property
+    def can_redo(self) -> bool:
+        return bool(self._history.undone)
+
+    def undo(self) -> str:
+        """What was undone, as a sentence; empty when there was nothing."""
+        if step := self._history.undo():
+            self._become(step.before)
+        return f"undid {step.label}" if step else ""
+
+    def redo(self) -> str:
+        """What was done again, as a sentence; empty when there was nothing."""
+        if step := self._history.redo():
+            self._become(step.after)
+        return f"redid {step.label}" if step else ""
+
+    def take(self, text: str, label: str = "the text from the editor") -> None:
+        """The user's own values become those of a TOML text, in one step. Raises ConfigError; then nothing changed."""
+        problems: list[Problem] = []
+        values = flatten(parse_toml(text, "the edited text"), "the edited text", problems)
+        fit = {key: fitting(key, value, self._choose_hardware, problems) for key, value in values.items()}
+        if problems:
+            raise ConfigError(problems)
+        gone = dict.fromkeys(self.own_values(), PRESET)
+        self.patch(gone | fit, label)
+
+    def restore(self, edits: Edits, label: str = "") -> int:
+        """Unsaved edits of an earlier session, in one step; those that fit nothing any more are left out."""
+        problems: list[Problem] = []
+        known = {key: value for key, value in edits.items() if key in all_settings()}
+        for key in [key for key, value in known.items() if value is not PRESET]:
+            before = len(problems)
+            fitting(key, known[key], self._choose_hardware, problems)
+            if len(problems) > before:
+                del known[key]
+        self.patch(known, label or f"{len(known)} restored edits")
+        return len(known)
+
+    # Files
+
+    def reload(self) -> None:
+        """The file as it is now, with the unsaved edits on top of it. The way back to before is gone."""
+        edits = self.unsaved()
+        self._found.clear()
+        self._read()
+        self._become(self._placed({}, edits))
+
+    def mark_saved(self, path: Path, digest: str) -> None:
+        """What there is now stands in this file."""
+        self.file, self.digest = path, digest
+        self._saved = self.own_values()
+        self._become(self._edits)
+
+    # How it works
+
+    def _written(self, key: str) -> Any:
+        if key in self._edits:
+            return self._edits[key]
+        return self._base[key].values[key] if key in self._base else PRESET
+
+    def _placed(self, edits: Edits, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The edits with these on top. What the file says anyway is no edit, what the presets give no own value."""
+        own = {key: value for key, value in {**self._own, **values}.items() if value is not PRESET}
+        presets, placed = self._presets_for(own), dict(edits)
+        for key, value in values.items():
+            base = self._base[key].values[key] if key in self._base else PRESET
+            given = self._default_recipe if key == "profile" else presets.value(key)
+            new = PRESET if same(value, given) and not same(value, base) else value
+            placed.pop(key, None)
+            if not same(new, base):
+                placed[key] = new
+        return placed
+
+    def _label(self, key: str, value: Any) -> str:
+        setting = all_settings()[key]
+        preset = self._default_recipe if key == "profile" else self.preset_value(key)
+        new = preset if value is PRESET else value
+        return f"{setting.name} {display_text(setting, self.value(key))} -> {display_text(setting, new)}"
+
+    def _do(self, label: str, edits: Edits) -> None:
+        if edits != self._edits:
+            self._history.record(Step(label=label, before=self._edits, after=edits))
+            self._become(edits)
+
+    def _become(self, edits: Edits) -> None:
+        """Everything that follows from the edits is made anew: presets, layers, config, problems."""
+        self._edits = edits
+        self._own = {key: value for key in all_settings() if (value := self._written(key)) is not PRESET}
+        self._presets = self._presets_for(self._own)
+        name = {"profile": self.recipe_name} if self.recipe_name else {}
+        named = Layer(origin=Origin.DEFAULT, where="default", values=name)
+        self._layers = {
+            **dict.fromkeys(name, named),
+            **self._presets.layers,
+            **{key: self._layer(key) for key in self._own},
+        }
+        problems = [*self._file_problems, *self._presets.problems]
+        config = validate({key: layer.values[key] for key, layer in self._layers.items()}, self._layers, problems)
+        self.loaded = None
+        if config:
+            self.loaded = LoadedConfig(
+                config=with_absolute_paths(config),
+                layers=self._layers,
+                recipe=self._presets.recipe,
+                hardware_profile=self._presets.hardware_profile,
+                hardware_reason=self._presets.hardware_reason,
+            )
+            problems += self._judge(self.loaded)
+        self.problems = tuple(problems)
+        self.revision += 1
+
+    def _presets_for(self, own: Mapping[str, Any]) -> Presets:
+        """Profiles are files: each pair of them is read once."""
+        wish = own.get("profile")
+        name = wish if isinstance(wish, str) else self._default_recipe
+        asked = (name, repr(own.get("hardware_profile")))
+        if asked not in self._found:
+            self._found[asked] = find_presets(name, own, self._choose_hardware)
+        return self._found[asked]
+
+    def _layer(self, key: str) -> Layer:
+        value = self._own[key]
+        if key not in self._edits:
+            return self._base[key]
+        if self.file and same(value, self._saved.get(key, PRESET)):
+            return Layer(origin=Origin.FILE, where=str(self.file), values={key: value})
+        return Layer(origin=Origin.EDITED, where=EDITED_HERE, values={key: value})

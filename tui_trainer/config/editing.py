@@ -1,0 +1,174 @@
+"""Between a setting's value and the text that a person reads or types.
+
+What is shown and what is edited are two functions: a placeholder such as `empty` is never the text of an editor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.fields import Setting
+from tui_trainer.config.profiles import all_profiles
+from tui_trainer.config.toml_files import parse_toml
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.safe_text import one_line
+
+EMPTY = "empty"
+MOST_COMPLETIONS = 100
+_LONGEST_NUMBER = 60
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:e[+-]?\d+)?)\s*(%|[kmg]i?)?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+# From here on digits are grouped, below it a float is written with an exponent.
+_GROUPED_FROM, _EXPONENT_BELOW = 10_000, 0.01
+
+
+def number_text(value: float) -> str:
+    """The shortest text that TOML reads as this number: `3e-4`, `0.05`, `1_000_000`, `3`."""
+    if isinstance(value, int) or value.is_integer():
+        whole = int(value)
+        if abs(whole) < 10**15 or isinstance(value, int):
+            return f"{whole:_}" if abs(whole) >= _GROUPED_FROM else str(whole)
+    if abs(value) >= _EXPONENT_BELOW and "e" not in repr(value):
+        return repr(value)
+    short = min((f"{value:.{places}e}" for places in range(17) if float(f"{value:.{places}e}") == value), key=len)
+    digits, _, exponent = short.partition("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def edit_text(setting: Setting, value: Any) -> str:
+    """What an editor begins with: text that `parse` turns into the same value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return number_text(value)
+    text = str(value)
+    return toml_text(text) if text and parse(setting, text) != text and "\n" not in text else text
+
+
+def display_text(setting: Setting, value: Any) -> str:
+    """What a table shows, on one line and without control characters; an empty text is `empty`."""
+    if value == "":
+        return EMPTY
+    return one_line(str(value)) if isinstance(value, str) else edit_text(setting, value)
+
+
+def unit_text(setting: Setting, value: Any) -> str:
+    """The unit behind a shown value: `rows`; a step setting below 1 is a share `of all steps`."""
+    if not setting.unit or not isinstance(value, int | float):
+        return ""
+    if setting.unit == "steps" and float in setting.kinds and value < 1:
+        return "of all steps" if value > 0 else ""
+    return setting.unit
+
+
+def toml_text(value: Any) -> str:
+    """The value as TOML."""
+    if isinstance(value, bool | int | float):
+        return ("true" if value else "false") if isinstance(value, bool) else number_text(value)
+    import tomli_w
+
+    return tomli_w.dumps({"x": value}).partition("=")[2].strip()
+
+
+def parse(setting: Setting, text: str) -> Any:
+    """The value that was typed, or a Problem with the setting's key.
+
+    Takes `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` where empty is allowed, and
+    texts with or without quotes.
+    """
+    bare = text.strip()
+    quoted = len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'"
+    if str in setting.kinds:
+        return _text(setting, bare, quoted)
+    bare = bare[1:-1].strip() if quoted else bare
+    for choice in setting.choices:
+        if bare.lower() == str(choice).lower():
+            return choice
+    if bool in setting.kinds and bare.lower() in (*_TRUE, *_FALSE):
+        return bare.lower() in _TRUE
+    number = _number(bare) if {int, float} & set(setting.kinds) else None
+    if number is None:
+        return _problem(setting, f"{one_line(bare, 40)!r} does not fit" if bare else "nothing was typed")
+    if float not in setting.kinds and int(number) != number:
+        return _problem(setting, f"{bare} is no whole number")
+    if complaint := setting.limits.complaint(number):
+        return _problem(setting, f"{bare} {complaint}")
+    return float(number) if float in setting.kinds else int(number)
+
+
+def choices(setting: Setting) -> tuple[Any, ...]:
+    """The values of a setting that takes nothing else; empty for one that is typed."""
+    if setting.kinds == (bool,):
+        return (False, True)
+    return () if setting.kinds else setting.choices
+
+
+def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> list[str]:
+    """Texts that go on from what is typed: paths, profiles, choices, and the setting's own `names`; at most 100."""
+    if setting.completes in ("file", "folder"):
+        found = _paths(text, folders_only=setting.completes == "folder")
+    elif setting.completes == "recipe":
+        found = [name for name in all_profiles("recipes") if name.startswith(text)]
+    elif setting.completes == "hardware profile":
+        found = [name for name in ("auto", "none", *all_profiles("hardware")) if name.startswith(text)]
+    else:
+        found = [str(choice) for choice in setting.choices if str(choice).startswith(text.lower())]
+    found = [*(name for name in names if name.startswith(text)), *found]
+    return found[:MOST_COMPLETIONS]
+
+
+def _paths(text: str, *, folders_only: bool) -> list[str]:
+    """Files and folders that begin with the text, folders with a slash; hidden ones only when asked for."""
+    start, _, name = text.rpartition("/")
+    folder = f"{start}/" if "/" in text else ""
+    try:
+        entries = sorted((Path(folder).expanduser() if folder else Path()).iterdir(), key=lambda path: path.name)
+        known = [(path.name, path.is_dir()) for path in entries]
+    except (OSError, ValueError, RuntimeError):
+        return []
+    wanted = [
+        f"{folder}{entry}{'/' if is_folder else ''}"
+        for entry, is_folder in known
+        if entry.startswith(name) and (is_folder or not folders_only) and (name.startswith(".") or entry[0] != ".")
+    ]
+    return [path for path in wanted if one_line(path) == path]
+
+
+def _number(text: str) -> float | None:
+    bare = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    match = _NUMBER.fullmatch(bare)
+    if not match or len(bare) > _LONGEST_NUMBER:
+        return None
+    try:
+        # The largest seeds are whole numbers that no float holds.
+        number = int(match[1]) if re.fullmatch(r"[+-]?[\d_]+", match[1]) else float(match[1])
+        suffix = (match[2] or "").lower()
+        number = number / 100 if suffix == "%" else number * _FACTORS[suffix]
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) != float("inf") else None
+
+
+def _text(setting: Setting, bare: str, quoted: bool) -> Any:
+    if quoted:
+        return _unquoted(bare)
+    if bare.lower() in ("", EMPTY) or (bare.lower() == "none" and setting.default == ""):
+        return "" if setting.default == "" else _problem(setting, "it cannot be empty")
+    return bare
+
+
+def _unquoted(text: str) -> str:
+    """A TOML string where it is one; otherwise what stands between the quotes."""
+    try:
+        return str(parse_toml(f"x = {text}", "")["x"])
+    except ConfigError:
+        return text[1:-1]
+
+
+def _problem(setting: Setting, message: str) -> Problem:
+    return Problem(message=message, key=setting.key, hint=f"it takes {setting.expected}")

@@ -1,0 +1,133 @@
+"""`tui-trainer diagnose`: the machine, what training would use, and what is wrong, as lines or as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.hardware import describe
+from tui_trainer.hardware.abilities import abilities
+from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.describe import Row
+from tui_trainer.hardware.diagnosis import Diagnosis, diagnose
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.probe import probe
+from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_bytes
+
+_LABEL_WIDTH = 15
+_LEAST_WIDTH = 40
+_MARKS = {"bad": "bad ", "warn": "warn", "info": "note"}
+
+
+def print_diagnosis(*, gpu: int | None, as_json: bool) -> int:
+    """Prints, and returns 1 when something is bad, else 0. Raises InputError when there is no such GPU."""
+    hardware = probe()
+    diagnosis = diagnose(hardware, gpu)
+    chosen, why = choose_hardware_profile("auto", hardware, gpu)
+    profile = (chosen.name if chosen else "", why)
+    if as_json:
+        print(json.dumps(as_document(hardware, diagnosis, profile), indent=1))
+    else:
+        width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
+        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width)))
+    return EXIT_FAILED if diagnosis.is_bad else EXIT_DONE
+
+
+def diagnosis_lines(hardware: Hardware, diagnosis: Diagnosis, profile: Row, width: int) -> list[str]:
+    """Lines for people, none wider than `width` unless one word is."""
+    return [line for title, rows in _sections(hardware, diagnosis, profile) for line in _section(title, rows, width)]
+
+
+def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
+    device = describe.device_rows(diagnosis, hardware, profile)
+    # What is used is said first: training on the CPU by accident is the commonest mistake.
+    yield "training", device
+    yield "problems", list(_problem_rows(diagnosis)) or [("none", "nothing was found that would hinder training")]
+    if hardware.gpus:
+        yield "GPUs", [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
+    if rows := describe.gpu_rows(diagnosis, hardware):
+        yield f"GPU {diagnosis.gpu.index}" if diagnosis.gpu else "NVIDIA driver", rows
+    memory = f"{format_bytes(hardware.memory_available_bytes)} available of {format_bytes(hardware.memory_bytes)}"
+    yield "processor", [*describe.processor_rows(hardware), ("memory", memory)]
+    yield "disk", [(p.label, f"{describe.room_words(p)}, {describe.place_path(p)}") for p in hardware.places]
+    if others := describe.other_process_rows(hardware, diagnosis.gpu):
+        yield "on the other GPUs", others
+    installed, missing = describe.library_words(hardware)
+    yield "libraries", [*installed, ("not installed", ", ".join(missing) or "none")]
+    yield "system", describe.system_rows(hardware)
+
+
+def _problem_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    for problem in diagnosis.problems:
+        yield _MARKS[problem.severity], problem.sentence
+        if problem.remedy:
+            yield "  remedy", problem.remedy
+
+
+def _gpu_words(gpu: Gpu) -> str:
+    if gpu.problem:
+        return f"{describe.full_name(gpu)}: {one_line(gpu.problem)}"
+    use = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
+    hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
+    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{use}{hidden}"
+
+
+def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:
+    yield title
+    for label, text in rows:
+        start = f"  {label:{_LABEL_WIDTH}} "
+        yield from textwrap.wrap(
+            text,
+            width,
+            initial_indent=start,
+            subsequent_indent=" " * len(start),
+            # Commands and paths are copied from here.
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [start.rstrip()]
+
+
+def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[str, Any]:
+    """For programs: the keys are always the same, null is "not reported", bytes are bytes, shares are 0 to 1."""
+    return {
+        "host": hardware.host,
+        "platform": hardware.platform,
+        "python_version": hardware.python_version,
+        "device": diagnosis.device,
+        "device_reason": diagnosis.device_reason,
+        "hardware_profile": profile[0] or None,
+        "hardware_reason": profile[1],
+        "problems": [asdict(problem) for problem in diagnosis.problems],
+        "gpu": diagnosis.gpu.index if diagnosis.gpu else None,
+        "gpu_reason": diagnosis.gpu_reason or None,
+        "gpus": [_gpu_document(gpu) for gpu in hardware.gpus],
+        "driver": asdict(hardware.driver) if hardware.driver else None,
+        "nvidia_pci_devices": hardware.nvidia_pci_devices,
+        "cpu": {
+            "name": hardware.cpu_name,
+            "usable_cores": hardware.usable_cores,
+            "physical_cores": hardware.physical_cores,
+            "logical_cores": hardware.logical_cores,
+            "flags": sorted(hardware.cpu_flags),
+        },
+        "memory_bytes": hardware.memory_bytes,
+        "memory_available_bytes": hardware.memory_available_bytes,
+        "machine_memory_bytes": hardware.machine_memory_bytes,
+        "torch_cuda": hardware.torch_cuda,
+        "libraries": dict(hardware.libraries),
+        "places": [asdict(place) for place in hardware.places],
+    }
+
+
+def _gpu_document(gpu: Gpu) -> dict[str, Any]:
+    """A card, what it can do, and the maker's rates in 10^12 operations a second."""
+    card = find_card(gpu.name, gpu.memory_bytes)
+    can = abilities(gpu.capability, card)
+    return asdict(gpu) | {"abilities": asdict(can) if can else None, "card": asdict(card) if card else None}

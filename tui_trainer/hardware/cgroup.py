@@ -1,0 +1,116 @@
+"""The limits of the control group that this process is in: containers, Slurm jobs, systemd slices.
+
+Reads version 2 and version 1, from the own group up to the root; the tightest limit counts. None is "no limit".
+Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+# Version 1 writes "no limit" as the largest number of whole pages.
+_NO_LIMIT_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """`memory_used_bytes` leaves out file pages that the kernel drops on demand; it and `cpu_used_seconds` (since the
+    group was made) are those of the group that sets the limit, None without one."""
+
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    cores: float | None = None
+    cpu_used_seconds: float | None = None
+
+
+def read_limits(root: Path = Path("/")) -> Limits:
+    """The limits now. `root` is where /proc and /sys are."""
+    groups = _own_groups(root)
+    mount = root / "sys/fs/cgroup"
+    if (mount / "cgroup.controllers").exists() or "" in groups:
+        folders = _upwards(mount, groups.get("", "/"))
+        memory, cpu = _memory(folders, _V2_MEMORY), _cpu_v2(folders)
+    else:
+        memory = _memory(_upwards(mount / "memory", groups.get("memory", "/")), _V1_MEMORY)
+        cpu = _cpu_v1(_upwards(mount / "cpu,cpuacct", groups.get("cpu", "/")) or _upwards(mount / "cpu", "/"))
+    return Limits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cpu[0], cpu_used_seconds=cpu[1])
+
+
+_V2_MEMORY = ("memory.max", "memory.current", "inactive_file")
+_V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _own_groups(root: Path) -> dict[str, str]:
+    """Path of the own group by controller; the one of version 2 has the empty name."""
+    groups: dict[str, str] = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        groups |= dict.fromkeys(controllers.split(","), path)
+    return groups
+
+
+def _upwards(mount: Path, group: str) -> list[Path]:
+    """The folders of the group and of those above it, as far as they can be seen from here."""
+    path = PurePosixPath("/", group)
+    folders = [mount.joinpath(*part.parts[1:]) for part in (path, *path.parents)]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _memory(folders: list[Path], names: tuple[str, str, str]) -> tuple[int | None, int | None]:
+    limits = [(limit, folder) for folder in folders if (limit := _number(folder / names[0])) is not None]
+    limits = [pair for pair in limits if pair[0] < _NO_LIMIT_BYTES]
+    if not limits:
+        return None, None
+    limit, folder = min(limits, key=lambda pair: pair[0])
+    used = _number(folder / names[1])
+    return limit, None if used is None else max(used - int(_field(folder / "memory.stat", names[2]) or 0), 0)
+
+
+def _cpu_v2(folders: list[Path]) -> tuple[float | None, float | None]:
+    quotas = [(cores, folder) for folder in folders if (cores := _cores(*_text(folder / "cpu.max").split()[:2]))]
+    if not quotas:
+        return None, None
+    cores, folder = min(quotas, key=lambda pair: pair[0])
+    used = _field(folder / "cpu.stat", "usage_usec")
+    return cores, None if used is None else used / 1e6
+
+
+def _cpu_v1(folders: list[Path]) -> tuple[float | None, float | None]:
+    quotas = []
+    for folder in folders:
+        if cores := _cores(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")):
+            quotas.append((cores, folder))
+    if not quotas:
+        return None, None
+    cores, folder = min(quotas, key=lambda pair: pair[0])
+    used = _number(folder / "cpuacct.usage")
+    return cores, None if used is None else used / 1e9
+
+
+def _cores(quota: str = "", period: str = "") -> float | None:
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _field(path: Path, name: str) -> float | None:
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdigit():
+            return float(value)
+    return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,177 @@
+"""What the machine is doing right now, for the screen. `None` is "not reported", never zero."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import psutil
+
+from tui_trainer.hardware import nvml as nvml_room
+from tui_trainer.hardware.cgroup import Limits, read_limits
+from tui_trainer.hardware.facts import Gpu
+from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.hardware.places import nearest_existing
+
+STALE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuGauge:
+    """One card. Shares are 0 to 1."""
+
+    index: int
+    name: str | None = None
+    utilisation_share: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gauges:
+    """One look at the machine. `cpu_share` is over the cores this process may use, since the look before."""
+
+    cpu_share: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    process_memory_bytes: int | None = None
+    disk_path: str = ""
+    disk_used_bytes: int | None = None
+    disk_bytes: int | None = None
+    gpus: tuple[GpuGauge, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Seconds of work and seconds that there were to work in, both since some moment in the past."""
+
+    busy_seconds: float
+    room_seconds: float
+
+
+def cpu_times(limits: Limits, now: Callable[[], float] = monotonic) -> CpuTimes:
+    """Of the container where it has a quota, else of the cores that this process may use."""
+    if limits.cores and limits.cpu_used_seconds is not None:
+        return CpuTimes(limits.cpu_used_seconds, now() * limits.cores)
+    cores = psutil.cpu_times(percpu=True)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
+    used = [cores[index] for index in allowed if index < len(cores)] or cores
+    # Guest time is part of user time, and iowait is idling.
+    busy = sum(core.user + core.system + getattr(core, "nice", 0) + getattr(core, "irq", 0) for core in used)
+    busy += sum(getattr(core, "softirq", 0.0) + getattr(core, "steal", 0.0) for core in used)
+    idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in used)
+    return CpuTimes(busy, busy + idle)
+
+
+def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
+    """0 to 1 between two looks; None for the first look and for two in the same tick of the clock."""
+    if before is None or after.room_seconds <= before.room_seconds:
+        return None
+    share = (after.busy_seconds - before.busy_seconds) / (after.room_seconds - before.room_seconds)
+    return min(max(share, 0.0), 1.0)
+
+
+def read_gauges(folder: Path, nvml: Nvml | None, share: float | None, limits: Limits) -> Gauges:
+    """One look: the machine's or the container's memory, the disk that `folder` is on, all cards."""
+    memory = psutil.virtual_memory()
+    used, total = memory.total - memory.available, memory.total
+    if limits.memory_bytes is not None and limits.memory_bytes < total:
+        total = limits.memory_bytes
+        used = min(used, total) if limits.memory_used_bytes is None else limits.memory_used_bytes
+    disk_used = disk_total = process_bytes = None
+    with suppress(OSError):
+        disk = psutil.disk_usage(str(nearest_existing(folder)))
+        # As df: the reserve that only root may use belongs to neither.
+        disk_used, disk_total = disk.used, disk.used + disk.free
+    with suppress(psutil.Error, OSError):
+        process_bytes = psutil.Process().memory_info().rss
+    return Gauges(
+        cpu_share=share,
+        memory_used_bytes=used,
+        memory_bytes=total,
+        process_memory_bytes=process_bytes,
+        disk_path=str(folder),
+        disk_used_bytes=disk_used,
+        disk_bytes=disk_total,
+        gpus=tuple(map(_gpu_gauge, nvml.live())) if nvml else (),
+    )
+
+
+def _gpu_gauge(gpu: Gpu) -> GpuGauge:
+    total, free = gpu.memory_bytes, gpu.memory_free_bytes
+    return GpuGauge(
+        index=gpu.index,
+        name=gpu.name,
+        utilisation_share=gpu.utilisation_share,
+        memory_used_bytes=None if total is None or free is None else total - free,
+        memory_bytes=total,
+        temperature_celsius=gpu.temperature_celsius,
+        power_watts=gpu.power_watts,
+        power_limit_watts=gpu.power_limit_watts,
+    )
+
+
+class GaugeSampler:
+    """Looks at the machine in a daemon thread of its own, so that a driver or a disk that hangs stops nobody.
+
+    There is never more than one thread: one that hangs makes `stale` true until it comes back.
+    """
+
+    def __init__(
+        self,
+        folder: Path = Path("runs"),
+        *,
+        period_seconds: float = 1.0,
+        nvml: Nvml | None = None,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._folder, self._period_seconds, self._now = folder, period_seconds, now
+        self._nvml = nvml or nvml_room.session()
+        self._before: CpuTimes | None = None
+        self._newest: tuple[Gauges, float] | None = None
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    @property
+    def latest(self) -> Gauges | None:
+        """The newest look, however old; None before the first."""
+        return self._newest[0] if self._newest else None
+
+    @property
+    def stale(self) -> bool:
+        """True when the newest look is too old to be shown as the present, or there is none."""
+        return self._newest is None or self._now() - self._newest[1] > max(STALE_SECONDS, 2 * self._period_seconds)
+
+    def start(self) -> None:
+        """Begin to look. Does nothing while the thread is at work."""
+        if self._thread and self._stop.is_set():
+            self._thread.join(self._period_seconds / 4)
+        self._stop.clear()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._work, name="tui-trainer-gauges", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the look under way, without waiting for it."""
+        self._stop.set()
+
+    def look(self) -> Gauges:
+        """Look once, here and now."""
+        limits = read_limits()
+        after = cpu_times(limits, self._now)
+        gauges = read_gauges(self._folder, self._nvml, cpu_share(self._before, after), limits)
+        self._before, self._newest = after, (gauges, self._now())
+        return gauges
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            self.look()
+            self._stop.wait(self._period_seconds)

@@ -1,0 +1,188 @@
+"""The only user of pynvml. Every error of the driver becomes None ("not reported") or a sentence, never a crash.
+
+Calls may hang when a driver is sick: ask from a thread of your own, or with `deadline.within`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import psutil
+
+from tui_trainer.hardware import signs
+from tui_trainer.hardware.deadline import within
+from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess
+from tui_trainer.hardware.visible_gpus import visible_indices
+
+NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 4, 9, 10, 12
+GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
+# Without persistence mode the driver wakes each card first, a second or more a card.
+DEADLINE_SECONDS = 15.0
+
+_DRIVER_WORDS = {
+    NO_PERMISSION: "the NVIDIA driver does not let this user ask",
+    DRIVER_NOT_LOADED: "the NVIDIA driver is installed but not loaded",
+    TIMEOUT: "the NVIDIA driver did not answer in time",
+    LIBRARY_NOT_FOUND: "the NVIDIA driver's library (libnvidia-ml.so.1) is not found",
+    GPU_IS_LOST: "a GPU has fallen off the bus, and the NVIDIA driver does not answer",
+    VERSION_MISMATCH: "the NVIDIA driver was updated but the old one is still loaded",
+}
+_CARD_WORDS = {
+    NO_PERMISSION: "may not be used by this user",
+    TIMEOUT: "does not answer in time",
+    GPU_IS_LOST: "has fallen off the bus (GPU is lost)",
+    RESET_REQUIRED: "needs a reset",
+}
+
+
+class Nvml:
+    """One session with the driver. `library` is the module pynvml or a fake with its functions."""
+
+    def __init__(self, library: Any = None) -> None:
+        self._library = library
+        self._lock = Lock()
+        self._driver: Driver | None = None
+
+    def driver(self) -> Driver:
+        """Starts the session at the first call; `problem` says why there is none."""
+        with self._lock:
+            if self._driver is None:
+                self._driver = self._start()
+            return self._driver
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All cards with everything the driver reports, and who is on them. Empty without a driver."""
+        found = tuple(self._gpu(index) for index in range(self._count()))
+        visible = visible_indices(found)
+        return tuple(replace(gpu, visible=gpu.index in visible) for gpu in found)
+
+    def live(self) -> tuple[Gpu, ...]:
+        """The cards with what changes from second to second, without asking who is on them."""
+        return tuple(self._live(index) for index in range(self._count()))
+
+    def _start(self) -> Driver:
+        try:
+            if self._library is None:
+                import pynvml  # type: ignore[import-untyped]
+
+                self._library = pynvml
+            self._library.nvmlInit()
+        except ImportError:
+            return Driver(problem="the package nvidia-ml-py is not installed")
+        except self._library.NVMLError as error:
+            return Driver(problem=_words(error, _DRIVER_WORDS), error_code=_code(error))
+        cuda = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        return Driver(
+            version=self._ask("nvmlSystemGetDriverVersion"),
+            cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
+        )
+
+    def _count(self) -> int:
+        return 0 if self.driver().problem else self._ask("nvmlDeviceGetCount") or 0
+
+    def _ask(self, name: str, *arguments: Any, get: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        """What one call answers; None for every error, also of a library that lacks the call."""
+        try:
+            return get(getattr(self._library, name)(*arguments))
+        except (self._library.NVMLError, AttributeError, TypeError, ValueError):
+            return None
+
+    def _handle(self, index: int) -> tuple[Any, str]:
+        """A card's handle, or None and why there is none."""
+        try:
+            return self._library.nvmlDeviceGetHandleByIndex(index), ""
+        except self._library.NVMLError as error:
+            return None, _words(error, _CARD_WORDS)
+
+    def _live(self, index: int) -> Gpu:
+        handle, problem = self._handle(index)
+        if problem:
+            return Gpu(index=index, problem=problem)
+        return self._measured(index, handle)
+
+    def _measured(self, index: int, handle: Any) -> Gpu:
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle, get=lambda info: (info.total, info.free))
+        return Gpu(
+            index=index,
+            name=self._ask("nvmlDeviceGetName", handle),
+            memory_bytes=memory[0] if memory else None,
+            memory_free_bytes=memory[1] if memory else None,
+            utilisation_share=self._ask("nvmlDeviceGetUtilizationRates", handle, get=lambda rates: rates.gpu / 100),
+            temperature_celsius=self._ask("nvmlDeviceGetTemperature", handle, 0, get=float),
+            power_watts=self._ask("nvmlDeviceGetPowerUsage", handle, get=_watts),
+            power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", handle, get=_watts),
+        )
+
+    def _gpu(self, index: int) -> Gpu:
+        handle, problem = self._handle(index)
+        if problem:
+            return Gpu(index=index, problem=problem)
+        return replace(
+            self._measured(index, handle),
+            uuid=self._ask("nvmlDeviceGetUUID", handle),
+            capability=self._ask("nvmlDeviceGetCudaComputeCapability", handle, get=tuple),
+            processes=self._processes(handle),
+            mig_enabled=self._ask("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0])),
+            problem=self._health(handle),
+        )
+
+    def _health(self, handle: Any) -> str:
+        """A card that was lost or needs a reset still has a handle; the first question tells."""
+        try:
+            self._library.nvmlDeviceGetMemoryInfo(handle)
+        except self._library.NVMLError as error:
+            return _words(error, _CARD_WORDS) if _code(error) in (GPU_IS_LOST, RESET_REQUIRED) else ""
+        return ""
+
+    def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
+        lists = [
+            self._ask(name, handle, get=list)
+            for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+        ]
+        if lists == [None, None]:
+            return None
+        memory = {entry.pid: entry.usedGpuMemory for entries in lists if entries for entry in entries}
+        return tuple(_process(pid, memory_bytes) for pid, memory_bytes in memory.items())
+
+
+@cache
+def session() -> Nvml | None:
+    """The session of this program, not yet started; None when the machine has no sign of an NVIDIA driver."""
+    return Nvml() if signs.has_driver() else None
+
+
+def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Driver | None, tuple[Gpu, ...]]:
+    """Driver and cards; a driver that hangs is one with a problem."""
+    if nvml is None:
+        return None, ()
+    hung = Driver(problem=f"the NVIDIA driver does not answer: no word in {deadline_seconds:g} s", error_code=TIMEOUT)
+    return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung, ())
+
+
+def _code(error: Exception) -> int | None:
+    value = getattr(error, "value", None)
+    return value if isinstance(value, int) else None
+
+
+def _words(error: Exception, words: dict[int, str]) -> str:
+    return words.get(_code(error) or 0) or f"NVML error {_code(error)}: {error}"
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1000
+
+
+def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
+    """Name and user where they may be read; never the command line, which may hold secrets of others."""
+    name = user = None
+    with suppress(psutil.Error, OSError, KeyError, ValueError):
+        process = psutil.Process(pid)
+        name = "this program" if pid == os.getpid() else process.name()
+        user = process.username()
+    return GpuProcess(pid=pid, name=name, user=user, memory_bytes=memory_bytes)

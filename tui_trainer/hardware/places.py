@@ -1,0 +1,81 @@
+"""The folders that fill up or have a quota: where they are or will be, and how much room there is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from tui_trainer.hardware.deadline import within
+from tui_trainer.hardware.facts import Place
+
+# A file server that is gone answers no question about its folders, for minutes.
+_DEADLINE_SECONDS = 2.0
+
+
+def read_places() -> tuple[Place, ...]:
+    """The four places, each listed even where several share a file system."""
+    folders = {
+        "runs": Path("runs").absolute(),
+        "prepared data": prepared_data_folder(os.environ),
+        "model cache": model_cache_folder(os.environ),
+        "temporary": Path(tempfile.gettempdir()),
+    }
+    return tuple(read_place(label, folder) for label, folder in folders.items())
+
+
+def read_place(label: str, folder: Path) -> Place:
+    """One place; its figures are None where the file system does not answer."""
+    room = within(_DEADLINE_SECONDS, lambda: _room(folder)) or (None, None, None)
+    return Place(label=label, path=str(folder), free_bytes=room[0], total_bytes=room[1], writable=room[2])
+
+
+def model_cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where models and data sets from the Hugging Face Hub are kept.
+
+    Source: huggingface_hub's documentation, "Environment variables": HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
+    """
+    if cache := environment.get("HF_HUB_CACHE"):
+        return _expanded(cache)
+    if home := environment.get("HF_HOME"):
+        return _expanded(home) / "hub"
+    return _cache_home(environment) / "huggingface" / "hub"
+
+
+def prepared_data_folder(environment: Mapping[str, str]) -> Path:
+    """Where prepared data is kept: the same folder as `launching.prepare.cache_folder`, which a test holds."""
+    if home := environment.get("TUI_TRAINER_HOME"):
+        return _expanded(home) / "cache"
+    return _cache_home(environment) / "tui-trainer"
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder, or the one above it that is there already."""
+    folder = folder.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _room(folder: Path) -> tuple[int, int, bool] | None:
+    try:
+        existing = nearest_existing(folder)
+        usage = psutil.disk_usage(str(existing))
+        return usage.free, usage.total, os.access(existing, os.W_OK | os.X_OK)
+    except OSError:
+        return None
+
+
+def _cache_home(environment: Mapping[str, str]) -> Path:
+    return _expanded(environment.get("XDG_CACHE_HOME") or "~/.cache")
+
+
+def _expanded(path: str) -> Path:
+    """`~` stays as it is where there is no home folder."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        return Path(path).absolute()

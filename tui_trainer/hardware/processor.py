@@ -1,0 +1,43 @@
+"""The processor: its name, its cores, and the instruction sets that decide what it computes natively."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import psutil
+
+from tui_trainer.hardware.cgroup import Limits
+
+_AVX = {"sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"}
+_AMX = {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
+_ARM = {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16"}
+_RELEVANT = frozenset(_AVX | _AMX | _ARM)
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
+
+
+def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
+    """Name and relevant instruction sets, from /proc/cpuinfo; what the platform says elsewhere."""
+    name, flags = "", frozenset[str]()
+    try:
+        with (root / "proc/cpuinfo").open(errors="replace") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                if key.strip() == "model name":
+                    name = name or value.strip()
+                elif key.strip() in ("flags", "Features"):
+                    flags = frozenset(value.split()) & _RELEVANT
+                    break
+    except OSError:
+        pass
+    return name or platform.processor() or platform.machine(), flags
+
+
+def usable_cores(limits: Limits) -> int:
+    """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    logical, physical = psutil.cpu_count(logical=True), psutil.cpu_count(logical=False)
+    if logical and physical and allowed == logical:
+        allowed = physical
+    return max(1, min(allowed, int(limits.cores)) if limits.cores else allowed)

@@ -1,0 +1,92 @@
+"""Unsaved edits, kept in the state folder so that a lost connection loses none.
+
+There is one draft for each config file or recipe. A draft is a convenience: one that is damaged, or that cannot be
+written, stops nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.changes import PRESET
+from tui_trainer.config.document import Document
+from tui_trainer.config.load import DEFAULT_RECIPE, Request
+from tui_trainer.config.paths import absolute
+from tui_trainer.errors import Problem
+from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.folder import read_plain_file, write_atomically
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.safe_text import one_line
+
+_LIMIT_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """`edits` as `Document.restore` takes them; `at` in UTC; `digest` of the file that they were made on."""
+
+    edits: Mapping[str, Any]
+    at: str
+    digest: str | None
+
+
+def draft_for(request: Request) -> Draft | None:
+    """What was left unsaved for this config file or recipe; None also for a draft that cannot be read."""
+    try:
+        raw = json.loads(read_plain_file(_path(request.config_file, request.profile), _LIMIT_BYTES))
+        edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
+        at, digest = str(raw["at"]), raw["digest"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Draft(edits=edits, at=at, digest=digest) if edits else None
+
+
+def keep_draft(document: Document) -> Problem | None:
+    """Note down what is not saved now; without such edits there is no draft. A problem stops no editing."""
+    edits = document.unsaved()
+    if not edits:
+        return discard_draft(document)
+    kept = {
+        "at": utc_now(),
+        "digest": document.digest,
+        "values": {key: value for key, value in edits.items() if value is not PRESET},
+        "resets": [key for key, value in edits.items() if value is PRESET],
+    }
+    path = _document_path(document)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(kept, default=str).encode(), durable=False)
+    except OSError as error:
+        return _not_kept(error)
+    return None
+
+
+def discard_draft(document: Document) -> Problem | None:
+    """After a save, or when the edits are not wanted any more."""
+    paths = {_document_path(document), _path(document.request.config_file, document.request.profile)}
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        return _not_kept(error)
+    return None
+
+
+def _not_kept(error: OSError) -> Problem:
+    hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
+    message = f"unsaved edits cannot be kept: {error.strerror or error}"
+    return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
+
+
+def _document_path(document: Document) -> Path:
+    return _path(document.file, document.request.profile)
+
+
+def _path(config_file: Path | None, recipe: str) -> Path:
+    subject = f"file {absolute(str(config_file))}" if config_file else f"recipe {recipe or DEFAULT_RECIPE}"
+    return state_folder() / "drafts" / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,80 @@
+"""How long a run still takes: the steps left, and what happens between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tui_trainer.runs.state import RunState
+
+WARM_UP_STEPS: Final = 2
+# Until one was measured: forward alone is a third of a step, and this many bytes of weights and two moments (12 a
+# parameter) are copied, hashed and synced in a second.
+_EVALUATION_SHARE: Final = 1 / 3
+_SAVE_BYTES_PER_SECOND: Final = 300e6
+_CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
+# A text of 160 tokens from a model of four to eight layers: 0.3 to 1 s, the first one of a process the longest.
+_SAMPLE_SECONDS: Final = 0.5
+
+
+def eta_seconds(state: RunState) -> float | None:
+    """Seconds to the end: the steps left at a recent step's mean time, and what happens between them.
+
+    What comes between costs what it did so far in the mean; before that, what the plan's numbers suggest. None when
+    the run has ended or has no number of steps, and until three steps of this start are known: two warm up.
+    """
+    over = state.finished is not None or state.failed is not None
+    if over or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
+        return None
+    steps_left = max(state.total_steps - state.step, 0)
+    mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)
+    between = _evaluating_seconds_left(state) + _saving_seconds_left(state) + _sampling_seconds_left(state)
+    return steps_left * mean_seconds + between
+
+
+def _evaluating_seconds_left(state: RunState) -> float:
+    # What was done at step 0 does not come again.
+    costs = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
+    plan = state.plan
+    if plan is None or plan.eval_every_steps is None or plan.eval_rows is None:
+        return _share_left(state, costs)
+    samples_per_second = state.samples_per_second
+    guess = plan.eval_rows * _EVALUATION_SHARE / samples_per_second if samples_per_second else 0.0
+    return _times_left(state.step, state.total_steps, plan.eval_every_steps) * _mean_seconds(costs, guess)
+
+
+def _saving_seconds_left(state: RunState) -> float:
+    costs = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
+    plan = state.plan
+    if plan is None or plan.save_every_steps is None:
+        return _share_left(state, costs)
+    guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
+    return _times_left(state.step, state.total_steps, plan.save_every_steps) * _mean_seconds(costs, guess)
+
+
+def _sampling_seconds_left(state: RunState) -> float:
+    plan = state.plan
+    if plan is None or not plan.sample_every_steps:
+        return 0.0
+    costs = [(done.step, done.seconds) for done in state.samples if done.seconds > 0]
+    times = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
+    return times * _mean_seconds(costs, _SAMPLE_SECONDS)
+
+
+def _share_left(state: RunState, costs: list[tuple[int, float]]) -> float:
+    """For journals that do not say how often something happens: a step's share of it, for all steps left."""
+    per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
+    return max(state.total_steps - state.step, 0) * per_step
+
+
+def _mean_seconds(costs: list[tuple[int, float]], guess: float) -> float:
+    return sum(seconds for _, seconds in costs) / len(costs) if costs else guess
+
+
+def _times_left(step: int, total_steps: int, every_steps: int) -> int:
+    """How often something that happens every so many steps, and at the end, happens after `step`."""
+    if step >= total_steps:
+        return 0
+    if every_steps <= 0:
+        return 1
+    return total_steps // every_steps - step // every_steps + (total_steps % every_steps != 0)

@@ -1,0 +1,144 @@
+"""Every action there is, once: footer, help, palette, key dispatch and the user's own key map are made from this list.
+
+An action `config.undo` is carried out by the method `undo` of the config page; actions of `app` belong to every page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Place = Literal["app", "hardware", "config", "checklist", "train"]
+PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train")
+TITLES: Final[dict[Place, str]] = {
+    "app": "Everywhere",
+    "hardware": "Hardware",
+    "config": "Config",
+    "checklist": "Checklist",
+    "train": "Train",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """`keys` as Textual names them, or the sign itself; `label` is for the footer, `help` a sentence for the help.
+
+    `footer` orders the footer, 0 stays out of it.
+    """
+
+    place: Place
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    help: str
+    footer: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"{self.place}.{self.name}"
+
+
+def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
+    return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
+
+
+ACTIONS: Final[tuple[Action, ...]] = (
+    _action("app", "go_hardware", "1", "hardware", "The Hardware screen: what this machine has, and what is wrong."),
+    _action("app", "go_config", "2", "config", "The Config screen: every setting, with presets and a live plan."),
+    _action("app", "go_checklist", "3", "checklist", "The Checklist screen: is it ready, and is it fast?"),
+    _action("app", "go_train", "4", "train", "The Train screen: the run as it goes."),
+    _action("app", "next_screen", "tab", "next screen", "Go to the next screen."),
+    _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
+    _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
+    _action("app", "help", "? f1", "help", "What every key does here."),
+    _action("app", "palette", ": ctrl+p", "commands", "Find an action by its name, and do it."),
+    _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
+    _action("app", "save_screen", "f12", "save screen", "Write this screen as text to a file, for a report."),
+    _action("app", "interrupt", "ctrl+c", "interrupt", "Stops nothing: it only says how to leave."),
+    _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: stop and save, or stay.", 95),
+    #
+    _action("hardware", "up", "up k", "up", "Scroll up."),
+    _action("hardware", "down", "down j", "down", "Scroll down."),
+    _action("hardware", "page_up", "pageup", "page up", "One page up."),
+    _action("hardware", "page_down", "pagedown", "page down", "One page down."),
+    _action("hardware", "first", "home g", "to the top", "To the top."),
+    _action("hardware", "last", "end G", "to the end", "To the end."),
+    _action("hardware", "next_gpu", "n", "next GPU", "Choose another card; after the last comes the freest again.", 20),
+    _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
+    #
+    _action("config", "up", "up k", "up", "To the setting above."),
+    _action("config", "down", "down j", "down", "To the setting below."),
+    _action("config", "page_up", "pageup", "page up", "One page up."),
+    _action("config", "page_down", "pagedown", "page down", "One page down."),
+    _action("config", "first", "home g", "first", "To the first setting."),
+    _action("config", "last", "end G", "last", "To the last setting."),
+    _action("config", "previous_group", "{", "previous group", "To the group of settings above."),
+    _action("config", "next_group", "}", "next group", "To the group of settings below."),
+    _action("config", "edit", "enter", "edit", "Change the value in place; a digit starts at once on a number.", 10),
+    _action("config", "toggle", "space", "toggle", "The next choice, or true and false."),
+    _action("config", "less", "left h", "less", "One step down: half a batch, the rate below, the choice before."),
+    _action("config", "more", "right l", "more", "One step up: twice the batch, the rate above, the next choice."),
+    _action("config", "undo", "u", "undo", "Take the last change back.", 20),
+    _action("config", "redo", "ctrl+r U", "redo", "Do again what was taken back."),
+    _action("config", "reset", "r", "reset", "This setting as the preset has it."),
+    _action("config", "reset_all", "R", "reset all", "All settings as the presets have them; undo brings them back."),
+    _action("config", "recipe", "p", "presets", "Choose a recipe; see first what it would change.", 30),
+    _action("config", "filter", "/", "filter", "Show settings whose name has these letters.", 50),
+    _action("config", "clear", "escape", "clear", "Take the filter away."),
+    _action("config", "changed_only", "c", "changed", "Only what differs from the presets, or all again.", 60),
+    _action("config", "advanced", "x", "advanced", "Show the settings that are rarely changed, or hide them."),
+    _action("config", "next_problem", "!", "next problem", "To the next setting with a problem."),
+    _action("config", "save", "s", "save", "Write what differs from the presets to the config file.", 40),
+    _action("config", "save_as", "S", "save as", "Write it to another file."),
+    _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
+    _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
+    #
+    _action("checklist", "up", "up k", "up", "To the check above."),
+    _action("checklist", "down", "down j", "down", "To the check below."),
+    _action("checklist", "page_up", "pageup", "page up", "One page up."),
+    _action("checklist", "page_down", "pagedown", "page down", "One page down."),
+    _action("checklist", "first", "home g", "first", "To the first check."),
+    _action("checklist", "last", "end G", "last", "To the last check."),
+    _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
+    _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change."),
+    _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
+    _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
+    _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),
+    #
+    _action("train", "pause", "p", "pause", "Pause the run, or let it go on. No loss changes by it.", 10),
+    _action("train", "save", "s", "save", "Write a checkpoint after this step.", 20),
+    _action("train", "evaluate", "e", "evaluate", "Measure the held-out loss after this step.", 30),
+    _action("train", "stop", "S", "stop", "Save and stop after this step; `resume` goes on later.", 40),
+    _action("train", "smoothing", "m", "smoothing", "How strongly the loss is smoothed: 0, 0.6, 0.9, 0.98."),
+    _action("train", "log_scale", "y", "log scale", "Linear or logarithmic losses.", 60),
+    _action("train", "metric", "v", "metric", "Loss, learning rate, gradient norm, tokens per second, step time.", 50),
+    _action("train", "zoom_in", "+ =", "zoom in", "Show fewer steps."),
+    _action("train", "zoom_out", "-", "zoom out", "Show more steps."),
+    _action("train", "zoom_all", "0", "all steps", "Show all steps again."),
+    _action("train", "cross_left", "left h", "read left", "Read values off the chart: to the left."),
+    _action("train", "cross_right", "right l", "read right", "Read values off the chart: to the right."),
+    _action("train", "clear", "escape", "clear", "Take the reading line away."),
+    _action("train", "log", "L", "log", "Show what programs wrote to standard output, or hide it."),
+    _action("train", "freeze", "space", "freeze", "Hold the picture still while training goes on, or let it move."),
+    _action("train", "up", "up k", "older", "Older events."),
+    _action("train", "down", "down j", "newer", "Newer events."),
+    _action("train", "try_model", "w", "try the model", "Let the newest weights continue a text.", 70),
+)  # fmt: skip
+
+SIGNS: Final[dict[str, str]] = {
+    "up": "\u2191", "down": "\u2193", "left": "\u2190", "right": "\u2192", "enter": "Enter", "escape": "Esc",
+    "space": "Space", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End", "tab": "Tab",
+    "shift+tab": "Shift+Tab", "backspace": "Backspace", "delete": "Del",
+}  # fmt: skip
+_ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
+
+
+def key_sign(key: str, *, ascii_only: bool = False) -> str:
+    """How a key is written for people: `Ctrl+R`, `F1`, an arrow, `Enter`."""
+    if ascii_only and key in _ASCII_SIGNS:
+        return _ASCII_SIGNS[key]
+    if key in SIGNS:
+        return SIGNS[key]
+    if key.startswith("ctrl+"):
+        return f"Ctrl+{key[5:].upper()}"
+    return key.upper() if len(key) > 1 else key

@@ -1,0 +1,287 @@
+"""The application: one canvas, four pages, dialogs on top, and one tick a second.
+
+It draws what the pages compute and hands on keys. It owns no run and waits for none: `main` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.app import App, ComposeResult
+from textual.events import Key, Paste, Resize
+from textual.screen import Screen
+
+from tui_trainer.ui.actions import Action
+from tui_trainer.ui.background import Background
+from tui_trainer.ui.dialogs import Command, Dialog, HelpDialog, Palette
+from tui_trainer.ui.driver import PatientDriver
+from tui_trainer.ui.frame import footer, header, too_small
+from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.overlay import centred
+from tui_trainer.ui.page import Page
+from tui_trainer.ui.screens.checklist import ChecklistPage
+from tui_trainer.ui.screens.config import ConfigPage
+from tui_trainer.ui.screens.hardware import HardwarePage
+from tui_trainer.ui.screens.train import TrainPage
+from tui_trainer.ui.spans import Line, beside, text_of
+from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
+from tui_trainer.ui.theme import styles_for
+from tui_trainer.ui.widgets.canvas import Canvas
+from tui_trainer.ui.workbench import Leaving, Workbench
+
+if TYPE_CHECKING:
+    from tui_trainer.checklist.contract import Finding
+    from tui_trainer.config.document import Document
+    from tui_trainer.launching.drafts import Draft
+
+TICK_SECONDS = 1.0
+# After a key that asks the run for something: its answer should not have to wait for the next tick.
+_ANSWER_SECONDS = (0.1, 0.3, 0.6)
+
+
+class _BareScreen(Screen[object], inherit_bindings=False):
+    """Without Textual's own keys: the registry has them all."""
+
+
+class TrainerApp(App[None], inherit_bindings=False):
+    """The screens."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "Screen { overflow: hidden; }"
+    INLINE_PADDING = 0
+
+    def __init__(self, bench: Workbench, keymap: Keymap) -> None:
+        self._wants_no_color = bool(os.environ.get("NO_COLOR"))
+        super().__init__(driver_class=PatientDriver, ansi_color=True)
+        self.bench = bench
+        self.keymap = keymap
+        self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
+        self._train_page = TrainPage(bench)
+        self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
+        self.guard: TerminalGuard | None = None
+        self.crash = ""
+        self._dialogs: list[Dialog] = []
+        self._picture: list[Line] = []
+        color_system = None if self._wants_no_color else self.console.color_system
+        self._canvas = Canvas(styles_for(color_system, no_color=self._wants_no_color))
+
+    def get_default_screen(self) -> Screen[object]:
+        return _BareScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield self._canvas
+
+    def on_mount(self) -> None:
+        if self.guard is not None:
+            # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
+            sys.stdout = sys.stderr = self.guard.log
+        self.bench.attach(self, Background(asyncio.get_running_loop(), self._background_failed))
+        self.set_interval(TICK_SECONDS, self.tick)
+        self.bench.begin()
+
+    def on_resize(self, _: Resize) -> None:
+        self.call_after_refresh(self.draw)
+
+    # ------------------------------------------------------------------ drawing
+
+    @property
+    def page(self) -> Page:
+        return self.pages[self.bench.current]
+
+    def draw(self) -> None:
+        """Compute the picture and show it."""
+        width, height = self.size
+        if width < SMALLEST_WIDTH or height < SMALLEST_HEIGHT:
+            self._picture = too_small(width, height, (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=self.bench.run_is_alive)
+        else:
+            self._picture = self._compose_picture(width, height)
+        self._canvas.show(self._picture)
+
+    def _compose_picture(self, width: int, height: int) -> list[Line]:
+        bench = self.bench
+        top = header(bench.host, bench.machine, bench.tabs(), bench.current, width, bench.glyphs)
+        body = self.page.picture(width, height - 2)
+        for dialog in self._dialogs:
+            body = centred(body, dialog.draw(width, height - 2, bench.glyphs), width)
+        if bench.notice:
+            text, role = bench.notice
+            bottom = beside([(f" {text}", role)], [("?", "key"), (" help ", "dim")], width)
+        else:
+            bottom = footer(self._offered(), width, bench.glyphs)
+        return [top, *body, bottom]
+
+    def _offered(self) -> list[Action]:
+        actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
+        return [action for action in actions if self.is_available(action)]
+
+    @property
+    def body_size(self) -> tuple[int, int]:
+        """Columns and lines between header and footer."""
+        return self.size.width, self.size.height - 2
+
+    def opened(self, document: Document) -> None:
+        """The config has been read: the config page can show it."""
+        self._config_page.opened(document)
+
+    def checked(self, findings: list[Finding]) -> None:
+        self._checklist_page.found(findings)
+
+    def run_changed(self) -> None:
+        self._train_page.run_changed()
+
+    def offer_draft(self, draft: Draft) -> None:
+        self._config_page.offer_draft(draft)
+        self.draw()
+
+    def save_config(self) -> None:
+        self.bench.go(self.pages.index(self._config_page))
+        self._config_page.save()
+
+    def is_available(self, action: Action) -> bool:
+        """Whether the action would do something now."""
+        if action.name == "start":
+            return not self.bench.run_is_alive
+        return action.place == "app" or self.page.available(action)
+
+    def tick(self) -> None:
+        """Once a second: what is new is taken in and drawn."""
+        if self.guard is not None and hung_up():
+            self.leave(Leaving.LOST)
+            return
+        self.bench.tick()
+        self.page.tick()
+        self.draw()
+        if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
+            self.refresh(layout=True)
+
+    def soon(self) -> None:
+        """Look at the run again shortly, because it was asked for something."""
+        for seconds in _ANSWER_SECONDS:
+            self.set_timer(seconds, self._look)
+
+    def _look(self) -> None:
+        if self.bench.poll_run():
+            self.draw()
+
+    # --------------------------------------------------------------------- keys
+
+    def on_key(self, event: Key) -> None:
+        event.stop()
+        event.prevent_default()
+        character = event.character if event.is_printable else None
+        self.bench.notice = None
+        if self._dialogs:
+            dialog = self._dialogs[-1]
+            if not dialog.press(event.key, character):
+                self.close(dialog)
+        elif self.page.is_typing:
+            self.page.press(event.key, character)
+        elif action := self.keymap.find(self.page.place, event.key, character):
+            self.carry_out(action)
+        else:
+            self.page.press(event.key, character)
+        self.draw()
+
+    def on_paste(self, event: Paste) -> None:
+        event.stop()
+        if self._dialogs:
+            self._dialogs[-1].paste(event.text)
+        else:
+            self.page.paste(event.text)
+        self.draw()
+
+    def carry_out(self, action: Action) -> None:
+        """Do an action of this page, or one that is everywhere."""
+        if self.is_available(action):
+            owner = self if action.place == "app" else self.page
+            getattr(owner, f"do_{action.name}" if action.place == "app" else action.name)()
+
+    def open(self, dialog: Dialog) -> None:
+        """Lay a dialog on the screen."""
+        self._dialogs.append(dialog)
+        self.draw()
+
+    def close(self, dialog: Dialog) -> None:
+        """Take it away."""
+        if dialog in self._dialogs:
+            self._dialogs.remove(dialog)
+
+    # ------------------------------------------------------- what is everywhere
+
+    def do_go_hardware(self) -> None:
+        self.bench.go(0)
+
+    def do_go_config(self) -> None:
+        self.bench.go(1)
+
+    def do_go_checklist(self) -> None:
+        self.bench.go(2)
+
+    def do_go_train(self) -> None:
+        self.bench.go(3)
+
+    def do_next_screen(self) -> None:
+        self.bench.go((self.bench.current + 1) % len(self.pages))
+
+    def do_previous_screen(self) -> None:
+        self.bench.go((self.bench.current - 1) % len(self.pages))
+
+    def do_start(self) -> None:
+        self.bench.offer_start()
+
+    def do_help(self) -> None:
+        self.open(HelpDialog(self.keymap, self.page.place, self.bench.glyphs.ascii))
+
+    def do_palette(self) -> None:
+        actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
+        commands = [Command(action=one, run=partial(self.carry_out, one)) for one in actions]
+        self.open(Palette([one for one in commands if self.is_available(one.action)], self.bench.glyphs.ascii))
+
+    def do_interrupt(self) -> None:
+        self.bench.tell("Ctrl+C stops nothing here: q leaves, and asks when a run is alive", "warn")
+
+    def do_redraw(self) -> None:
+        self.refresh(layout=True)
+        self._canvas.repaint()
+
+    def do_save_screen(self) -> None:
+        path = Path(f"tui-trainer-screen-{os.getpid()}.txt").absolute()
+        try:
+            path.write_text(text_of(self._picture) + "\n", encoding="utf-8")
+        except OSError as error:
+            self.bench.tell(f"the screen cannot be written to {path}: {error.strerror or error}", "bad")
+        else:
+            self.bench.tell(f"the screen is in {path}", "good")
+
+    def do_quit(self) -> None:
+        self.bench.offer_quit()
+
+    def leave(self, how: Leaving) -> None:
+        """Give the terminal back; what happens to a run alive is for `main`."""
+        if self.bench.leaving is None:
+            self.bench.leaving = how
+        self.exit()
+
+    def leave_soon(self, how: Leaving) -> None:
+        """The same from a signal handler or another thread."""
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self.leave, how)
+
+    # ------------------------------------------------------------------ trouble
+
+    def _background_failed(self, error: Exception) -> None:
+        self._handle_exception(error)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """An error of ours: the terminal is given back, `main` tells it and takes care of the run."""
+        self.crash = "".join(traceback.format_exception(error))
+        super()._handle_exception(error)
+        # Textual would print pages of it; `main` writes it to a file and says one sentence.
+        self._exit_renderables.clear()

@@ -1,0 +1,88 @@
+"""Columns of values as signs: braille with 2 x 4 dots in a cell, or ASCII with 1 x 2. What is painted later covers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.ui.chart.scale import Bounds
+from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.spans import Line, Role
+
+# The bits of U+2800 by row and column of the cell.
+_BRAILLE_BITS: Final = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+_BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
+_ASCII_BITS: Final = np.array([[1], [2]])
+_ASCII_THIN: Final = np.array([" ", "'", ".", ":"])
+_ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
+_ROLES: Final[tuple[Role, ...]] = ("text", "dim", "chart_raw", "chart_smooth", "chart_eval", "chart_cross", "bad")
+
+
+class Raster:
+    """`width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
+
+    def __init__(self, width: int, height: int, glyphs: Glyphs) -> None:
+        self.width, self.height, self._ascii = width, height, glyphs.ascii
+        self._bits = _ASCII_BITS if glyphs.ascii else _BRAILLE_BITS
+        self.cell_rows, self.cell_columns = self._bits.shape
+        self.dots_across, self.dots_down = width * self.cell_columns, height * self.cell_rows
+        self._signs = np.full((height, width), " ")
+        self._roles = np.zeros((height, width), np.int8)
+        self.bad_columns: list[int] = []
+
+    def dot_row(self, values: NDArray[np.float64], bounds: Bounds) -> NDArray[np.float64]:
+        """The dot row of each value, as whole floats; outside of 0 to `dots_down - 1` when it is out of bounds."""
+        rows: NDArray[np.float64] = np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1))
+        return rows
+
+    def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
+        """In each dot column all dots from `low` to `high`, and those that connect it with the column before."""
+        top, bottom = self.dot_row(high, bounds), self.dot_row(low, bounds)
+        before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
+        before_top[0] = before_bottom[0] = np.nan
+        top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
+        bottom = np.fmax(bottom, before_top - 1, where=~np.isnan(bottom), out=bottom.copy())
+        rows = np.arange(self.dots_down)[:, None]
+        self.dots((rows >= top) & (rows <= bottom), role)
+
+    def dots(self, mask: NDArray[np.bool_], role: Role) -> None:
+        """Sets the dots of a mask of dot rows x dot columns; cells without one stay as they are."""
+        cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
+        bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
+        table = _BRAILLE if not self._ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
+        painted = bits > 0
+        self._signs[painted] = table[bits[painted]]
+        self._roles[painted] = _ROLES.index(role)
+
+    def mark(self, column: int, row: int, sign: str, role: Role) -> None:
+        """One sign in one cell."""
+        self._signs[row, column], self._roles[row, column] = sign, _ROLES.index(role)
+
+    def cross(self, column: int, sign: str) -> None:
+        """A line from top to bottom through a column of cells; what is drawn there keeps its sign."""
+        empty = self._signs[:, column] == " "
+        self._signs[empty, column] = sign
+        self._roles[:, column] = _ROLES.index("chart_cross")
+
+    def label(self, row: int, text: str, role: Role) -> bool:
+        """A text at the right end of a row of cells, where nothing is; False when there is no room."""
+        begin = self.width - len(text)
+        if begin < 0 or (self._signs[row, max(begin - 1, 0) :] != " ").any():
+            return False
+        for place, sign in enumerate(text):
+            self.mark(begin + place, row, sign, role)
+        return True
+
+    def lines(self) -> list[Line]:
+        """The rows as spans, each `width` cells."""
+        return [self._line(row) for row in range(self.height)]
+
+    def _line(self, row: int) -> Line:
+        roles = self._roles[row]
+        ends = [*(np.flatnonzero(np.diff(roles)) + 1).tolist(), self.width]
+        signs = self._signs[row].tolist()
+        return [
+            ("".join(signs[begin:end]), _ROLES[roles[begin]]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]

@@ -1,0 +1,47 @@
+"""What a screen is: a picture, and methods named as its actions are in the registry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tui_trainer.ui.actions import Action, Place
+from tui_trainer.ui.spans import Line, fit
+
+if TYPE_CHECKING:
+    from tui_trainer.ui.workbench import Workbench
+
+
+class Page:
+    """One of the screens. An action `config.undo` calls `undo()` of the config page."""
+
+    place: ClassVar[Place]
+
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
+
+    def picture(self, width: int, height: int) -> list[Line]:
+        """Exactly `height` lines of exactly `width` cells."""
+        glyphs = self.bench.glyphs
+        lines = [fit(line, width, glyphs.ellipsis) for line in self.draw(width, height)[:height]]
+        return lines + [fit([], width)] * (height - len(lines))
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        raise NotImplementedError
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether keys are text now; then `press` gets them all."""
+        return False
+
+    def press(self, key: str, character: str | None) -> None:
+        """A key while `is_typing`."""
+
+    def paste(self, text: str) -> None:
+        """A pasted text."""
+
+    def available(self, action: Action) -> bool:
+        """Whether the action would do something now."""
+        return True
+
+    def tick(self) -> None:
+        """Called once a second while the screen is shown."""

@@ -1,0 +1,180 @@
+"""2 Config: every setting in one table, edited in place, with a plan that follows each change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.actions import Action
+from tui_trainer.ui.screens.config_files import ConfigFiles
+from tui_trainer.ui.spans import Line, fit
+
+if TYPE_CHECKING:
+    from tui_trainer.config.document import Document
+
+
+class ConfigPage(ConfigFiles):
+    def opened(self, document: Document) -> None:
+        """The config has been read."""
+        from tui_trainer.data.samples import SAMPLES
+        from tui_trainer.tasks import task_names
+        from tui_trainer.ui.screens.config_model import ConfigModel
+
+        names = {"data.path": [f"sample:{name}" for name in SAMPLES], "task.type": task_names()}
+        self.model = ConfigModel(document, names)
+        self._revision = document.revision
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        if self.model is None:
+            return [fit([], width), fit([("  reading the settings ...", "dim")], width)]
+        from tui_trainer.ui.screens.config_estimate import PlanSummary
+        from tui_trainer.ui.screens.config_view import draw_config
+
+        bench = self.bench
+        memory = bench.hardware.memory_bytes
+        return draw_config(
+            self.model,
+            plan=PlanSummary.of(bench.plan, memory) if bench.plan else None,
+            preset_plan=PlanSummary.of(bench.preset_plan, memory) if bench.preset_plan else None,
+            planning=bench.is_planning,
+            width=width,
+            height=height,
+            glyphs=bench.glyphs,
+        )
+
+    # ------------------------------------------------------------- keys
+
+    @property
+    def is_typing(self) -> bool:
+        return self.model is not None and (self.model.is_typing or self.model.chooser is not None)
+
+    def press(self, key: str, character: str | None) -> None:
+        """A key of a text that is being typed, of the list of recipes, or a digit that begins an edit."""
+        model = self.model
+        if model is None:
+            return
+        if not self.is_typing:
+            setting = model.setting
+            if (
+                character
+                and (character.isdigit() or character == ".")
+                and setting
+                and {int, float} & set(setting.kinds)
+            ):
+                self._said(model.edit(character))
+            return
+        if key == "escape":
+            model.cancel()
+        elif key == "enter":
+            self._said(model.accept())
+        elif key in ("up", "down"):
+            self._said(model.move(1 if key == "down" else -1))
+        elif key in ("left", "right"):
+            model.move_in_text(1 if key == "right" else -1)
+        elif key in ("home", "end"):
+            model.move_in_text(-10_000 if key == "home" else 10_000)
+        elif key in ("backspace", "ctrl+w"):
+            model.erase(word=key == "ctrl+w")
+        elif key == "delete":
+            model.erase(next_character=True)
+        elif key == "tab":
+            model.complete()
+        elif character == " " and (model.chooser or (model.editor and model.editor.closed)):
+            self._said(model.toggle() if model.chooser else model.move(1))
+        elif character in ("j", "k") and model.chooser:
+            model.move(1 if character == "j" else -1)
+        elif character == "q" and model.chooser:
+            model.cancel()
+        elif character is not None:
+            model.type_text(character)
+        self._follow()
+
+    def paste(self, text: str) -> None:
+        if self.model is not None and self.model.is_typing:
+            self.model.type_text(one_line(text.strip("\r\n")))
+
+    def available(self, action: Action) -> bool:
+        model = self.model
+        if model is None:
+            return False
+        if action.name in ("undo", "redo"):
+            return model.document.can_undo if action.name == "undo" else model.document.can_redo
+        if action.name == "clear":
+            return bool(model.filter.text)
+        if action.name == "next_problem":
+            return bool(model.document.problems)
+        return True
+
+    # ---------------------------------------------------------- actions
+
+    def up(self) -> None:
+        self._said(self._model.move(-1))
+
+    def down(self) -> None:
+        self._said(self._model.move(1))
+
+    def page_up(self) -> None:
+        self._said(self._model.page(-1))
+
+    def page_down(self) -> None:
+        self._said(self._model.page(1))
+
+    def first(self) -> None:
+        self._said(self._model.go_to_end(-1))
+
+    def last(self) -> None:
+        self._said(self._model.go_to_end(1))
+
+    def previous_group(self) -> None:
+        self._said(self._model.next_group(-1))
+
+    def next_group(self) -> None:
+        self._said(self._model.next_group(1))
+
+    def edit(self) -> None:
+        self._said(self._model.edit())
+
+    def toggle(self) -> None:
+        self._said(self._model.toggle())
+
+    def less(self) -> None:
+        self._said(self._model.bump(-1))
+
+    def more(self) -> None:
+        self._said(self._model.bump(1))
+
+    def undo(self) -> None:
+        self._said(self._model.undo())
+
+    def redo(self) -> None:
+        self._said(self._model.redo())
+
+    def reset(self) -> None:
+        self._said(self._model.reset())
+
+    def reset_all(self) -> None:
+        self._said(self._model.reset_all())
+
+    def recipe(self) -> None:
+        self._said(self._model.open_recipes())
+
+    def filter(self) -> None:
+        self._said(self._model.start_filter())
+
+    def clear(self) -> None:
+        self._model.cancel()
+
+    def changed_only(self) -> None:
+        self._said(self._model.toggle_changed_only())
+
+    def advanced(self) -> None:
+        self._said(self._model.toggle_advanced())
+
+    def next_problem(self) -> None:
+        self._said(self._model.next_problem())
+
+    def copy(self) -> None:
+        text = self._model.copied_text()
+        if text:
+            self.bench.app.copy_to_clipboard(text)
+            self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")

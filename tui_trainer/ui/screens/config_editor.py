@@ -1,0 +1,120 @@
+"""What is being typed: a line of text with a cursor, and the editor of one setting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tui_trainer.config.editing import choices, completions, display_text, edit_text, parse
+from tui_trainer.config.fields import Setting
+
+
+@dataclass(kw_only=True, slots=True)
+class LineText:
+    """One line of text. `cursor` is a place between characters, from 0 to the length of the text."""
+
+    text: str = ""
+    cursor: int = 0
+
+    def type(self, characters: str) -> None:
+        added = "".join(character for character in characters if character.isprintable())
+        self.text = self.text[: self.cursor] + added + self.text[self.cursor :]
+        self.cursor += len(added)
+
+    def erase(self, *, word: bool = False) -> None:
+        """Takes away what stands before the cursor: a character, or back to the beginning of a word or path part."""
+        start = max(self.cursor - 1, 0)
+        while word and start and not (self.text[start].isalnum() and not self.text[start - 1].isalnum()):
+            start -= 1
+        self.text, self.cursor = self.text[:start] + self.text[self.cursor :], start
+
+    def erase_next(self) -> None:
+        self.text = self.text[: self.cursor] + self.text[self.cursor + 1 :]
+
+    def move(self, characters: int) -> None:
+        """To the left (negative) or right; further than the end is the end."""
+        self.cursor = min(max(self.cursor + characters, 0), len(self.text))
+
+    def put(self, text: str) -> None:
+        self.text, self.cursor = text, len(text)
+
+
+@dataclass(kw_only=True, slots=True)
+class Editor:
+    """The editor of one setting, in its row.
+
+    `options` are what it can be completed to, when it is `closed` all that it takes; `chosen`
+    is the place of one of them, or -1.
+    """
+
+    setting: Setting
+    line: LineText
+    names: Iterable[str] = ()
+    closed: bool = False
+    options: tuple[str, ...] = ()
+    chosen: int = -1
+    error: str = ""
+    original: str = field(default="")
+
+    @classmethod
+    def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> Editor:
+        """Begins with the text of the value, never with a placeholder, and the cursor behind it."""
+        text = edit_text(setting, value)
+        editor = cls(setting=setting, line=LineText(text=text, cursor=len(text)), names=names, original=text)
+        if closed := choices(setting):
+            editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
+            editor.chosen = next((place for place, choice in enumerate(closed) if choice == value), 0)
+        else:
+            editor.offer()
+        return editor
+
+    def type(self, characters: str) -> None:
+        if self.closed:
+            self._jump(characters)
+            return
+        self.line.type(characters)
+        self.typed()
+
+    def typed(self) -> None:
+        """After the text changed: what was wrong with the old one is not said of the new one."""
+        self.error = ""
+        self.offer()
+
+    def offer(self) -> None:
+        """What the text before it can be completed to; nothing while it is the value it began with and no path."""
+        if self.closed:
+            return
+        found = completions(self.setting, self.line.text, names=self.names)
+        self.options, self.chosen = tuple(found), -1
+
+    def choose(self, steps: int) -> None:
+        """Another option; in a closed editor it is the value, in an open one it becomes the text."""
+        if not self.options:
+            return
+        self.chosen = steps - 1 if self.chosen < 0 and steps > 0 else self.chosen + steps
+        self.chosen %= len(self.options)
+        if not self.closed:
+            self.line.put(self.options[self.chosen])
+            self.error = ""
+
+    def complete(self) -> None:
+        """As far as all options agree; then one option after the other."""
+        common = os.path.commonprefix(self.options)  # noqa: RUF071 - names are cut between any two letters
+        if self.closed or len(common) <= len(self.line.text) or not common.startswith(self.line.text):
+            self.choose(1)
+            return
+        self.line.put(common)
+        self.typed()
+
+    def result(self) -> Any:
+        """The value, or a Problem. What nobody changed is kept as it is."""
+        text = self.options[self.chosen] if self.closed else self.line.text
+        return parse(self.setting, text)
+
+    def _jump(self, characters: str) -> None:
+        starting = [place for place, option in enumerate(self.options) if option.startswith(characters.lower())]
+        if starting:
+            later = [place for place in starting if place > self.chosen]
+            self.chosen = (later or starting)[0]

@@ -1,0 +1,150 @@
+"""What the config screen does with files: save, save as, the user's own editor, and edits that were never saved."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tui_trainer.errors import ConfigError
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
+from tui_trainer.ui.page import Page
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from tui_trainer.launching.drafts import Draft
+    from tui_trainer.ui.screens.config_model import ConfigModel
+
+_DEFAULT_FILE = "tui-trainer.toml"
+
+
+class ConfigFiles(Page):
+    """The half of the config page that reads and writes files."""
+
+    place = "config"
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self.model: ConfigModel | None = None
+        self._revision = -1
+
+    @property
+    def _model(self) -> ConfigModel:
+        assert self.model is not None, "an action of this page is available only with a model"
+        return self.model
+
+    def _said(self, sentence: str | None) -> None:
+        if sentence:
+            self.bench.tell(sentence)
+        self._follow()
+
+    def _follow(self) -> None:
+        """After anything that may have changed the config: keep the draft, plan anew."""
+        model = self.model
+        if model is None or model.document.revision == self._revision:
+            return
+        self._revision = model.document.revision
+        from tui_trainer.launching.drafts import keep_draft
+
+        if problem := keep_draft(model.document):
+            self.bench.tell(str(problem), "warn")
+        self.bench.config_changed()
+
+    def save(self) -> None:
+        """To the file it came from; without one a name is asked for."""
+        file = self._model.document.file
+        if file is None:
+            self.save_as()
+        else:
+            self._write(file)
+
+    def save_as(self) -> None:
+        start = str(self._model.document.file or Path.cwd() / _DEFAULT_FILE)
+        lines: list[Line] = [[("Only what differs from the presets is written.", "dim")], []]
+        self.bench.app.open(TextDialog("Save as", lines, start, self._save_as))
+
+    def _save_as(self, text: str) -> str:
+        if not text.strip():
+            return "write the name of a file"
+        return self._write(Path(text.strip()).expanduser())
+
+    def _write(self, path: Path, *, force: bool = False) -> str:
+        """Empty when it was written or a question is on the screen, else why not."""
+        from tui_trainer.config.save import save
+        from tui_trainer.launching.drafts import discard_draft
+
+        document = self._model.document
+        try:
+            save(document, path, force=force)
+        except ConfigError as error:
+            problem = error.problems[0]
+            if not force and path.exists() and os.access(path, os.W_OK):
+                lines: list[Line] = [[(one_line(str(problem)), "text")]]
+                answers = [("o", "overwrite", lambda: self._forced(path))]
+                self.bench.app.open(ChoiceDialog("Overwrite?", lines, answers))
+                return ""
+            self.bench.tell(str(problem), "bad")
+            return str(problem)
+        discard_draft(document)
+        self._revision = document.revision
+        self.bench.tell(f"saved in {path}", "good")
+        self.bench.config_changed()
+        return ""
+
+    def _forced(self, path: Path) -> None:
+        self._write(path, force=True)
+
+    def editor(self) -> None:
+        """Open what would be saved in $EDITOR, and take the text back as one change."""
+        from tui_trainer.config.save import document_text
+        from tui_trainer.ui.external_editor import edit_text_in
+
+        command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        document = self._model.document
+        before = document_text(document)
+        try:
+            after = edit_text_in(self.bench.app, shlex.split(command), before)
+        except (OSError, ValueError) as error:
+            self.bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
+            return
+        if after == before:
+            self.bench.tell("nothing was changed in the editor")
+            return
+        try:
+            document.take(after)
+        except ConfigError as error:
+            self.bench.tell(f"not taken: {error.problems[0]}", "bad")
+            return
+        self._model.settle(1)
+        self._said("taken from the editor; u takes it back")
+
+    # ----------------------------------------------------------- drafts
+
+    def offer_draft(self, draft: Draft) -> None:
+        """Edits of an earlier session that were never saved."""
+        count = len(draft.edits)
+        lines: list[Line] = [
+            [
+                (
+                    f"{count} edit{'s' if count > 1 else ''} of {draft.at[:16].replace('T', ' ')} UTC were not saved.",
+                    "text",
+                )
+            ],
+            [("They were kept when the connection or the program ended.", "dim")],
+        ]
+        answers = [("r", "restore them", lambda: self._restore(draft)), ("d", "discard them", self._discard)]
+        self.bench.app.open(ChoiceDialog("Unsaved edits", lines, answers))
+
+    def _restore(self, draft: Draft) -> None:
+        taken = self._model.document.restore(draft.edits)
+        self._said(f"{taken} edits restored; u takes them back")
+        self._model.settle(1)
+
+    def _discard(self) -> None:
+        from tui_trainer.launching.drafts import discard_draft
+
+        discard_draft(self._model.document)
+        self.bench.tell("discarded")

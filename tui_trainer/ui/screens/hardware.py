@@ -1,0 +1,110 @@
+"""1 Hardware: what this machine has, which card would be used, and what is wrong."""
+
+from __future__ import annotations
+
+from tui_trainer.hardware.diagnosis import Diagnosis, diagnose
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import look
+from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.ui.actions import Action
+from tui_trainer.ui.page import Page
+from tui_trainer.ui.screens.hardware_view import draw_hardware, most_scroll
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.workbench import Workbench
+
+
+class HardwarePage(Page):
+    place = "hardware"
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self._top = 0
+        self._size = (80, 22)
+        self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
+        self._profile = self._match()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        self._size = (width, height)
+        self._top = min(self._top, self._most())
+        bench = self.bench
+        return draw_hardware(
+            self._diagnosis,
+            bench.hardware,
+            bench.gauges,
+            profile=self._profile,
+            scroll=self._top,
+            width=width,
+            height=height,
+            glyphs=bench.glyphs,
+        )
+
+    def available(self, action: Action) -> bool:
+        if action.name == "next_gpu":
+            return len(self.bench.hardware.gpus) > 1
+        if action.name in ("up", "down", "page_up", "page_down", "first", "last"):
+            return self._most() > 0
+        return True
+
+    def _match(self) -> tuple[str, str]:
+        bench = self.bench
+        profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
+        return (profile.name if profile else "none"), why
+
+    def _most(self) -> int:
+        width, height = self._size
+        bench = self.bench
+        return most_scroll(
+            self._diagnosis,
+            bench.hardware,
+            profile=self._profile,
+            width=width,
+            height=height,
+            glyphs=bench.glyphs,
+        )
+
+    def _scroll(self, lines: int) -> None:
+        self._top = min(max(self._top + lines, 0), self._most())
+
+    def up(self) -> None:
+        self._scroll(-1)
+
+    def down(self) -> None:
+        self._scroll(1)
+
+    def page_up(self) -> None:
+        self._scroll(2 - self._size[1])
+
+    def page_down(self) -> None:
+        self._scroll(self._size[1] - 2)
+
+    def first(self) -> None:
+        self._top = 0
+
+    def last(self) -> None:
+        self._top = self._most()
+
+    def next_gpu(self) -> None:
+        """The cards one after the other, then no choice again: the freest."""
+        indices = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
+        here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
+        self.bench.chosen_gpu = indices[(here + 1) % len(indices)]
+        self._renew()
+        gpu = self._diagnosis.gpu
+        self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
+
+    def look_again(self) -> None:
+        """Read the machine anew; a driver that hangs does not hold the keys."""
+        self.bench.tell("looking ...", "dim")
+        self.bench.background.do("hardware", look, self._looked)
+
+    def _looked(self, hardware: Hardware) -> None:
+        self.bench.hardware = hardware
+        if all(gpu.index != self.bench.chosen_gpu for gpu in hardware.gpus):
+            self.bench.chosen_gpu = None
+        self._renew()
+        self.bench.tell("read anew: memory, disks, cards and their processes", "good")
+        self.bench.app.draw()
+
+    def _renew(self) -> None:
+        self._diagnosis = diagnose(self.bench.hardware, self.bench.chosen_gpu)
+        self._profile = self._match()

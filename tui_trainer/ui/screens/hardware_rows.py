@@ -1,0 +1,81 @@
+"""What the sections of the Hardware screen are made of: titles, labelled rows, texts that continue below themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len, chop_cells
+
+from tui_trainer.hardware.describe import Row
+from tui_trainer.hardware.diagnosis import Diagnosis
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.spans import Line, Role, pad
+from tui_trainer.units import GIB
+
+Section = list[Line]
+LABEL = 11
+BAR = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What is drawn, into columns of `width` cells. `profile` is the hardware profile's name and why."""
+
+    diagnosis: Diagnosis | None
+    hardware: Hardware
+    gauges: Gauges | None
+    profile: tuple[str, str]
+    wide: bool
+    """Room for panes that are left out at 80 columns."""
+    width: int
+    glyphs: Glyphs
+
+
+def titled(machine: Machine, title: str, lines: list[Line]) -> Section:
+    rule = machine.glyphs.rule
+    line: Line = [(f"{rule} ", "rule"), (title, "title"), (f" {rule * (machine.width - cell_len(title) - 3)}", "rule")]
+    return [line, *lines]
+
+
+def rows_of(machine: Machine, rows: list[Row]) -> list[Line]:
+    return [line for label, text in rows for line in row_of(machine, label, text)]
+
+
+def row_of(machine: Machine, label: str, text: str, role: Role = "text") -> list[Line]:
+    return hanging([(pad(label, LABEL), "dim")], text, machine.width, role)
+
+
+def hanging(start: Line, text: str, width: int, role: Role) -> list[Line]:
+    """The text behind `start`, continued below itself."""
+    indent = sum(cell_len(part) for part, _ in start)
+    pieces = list(_pieces(text, max(width - indent, 1))) or [""]
+    blank: Line = [(" " * indent, "text")]
+    return [[*(blank if index else start), (piece, role)] for index, piece in enumerate(pieces)]
+
+
+def _pieces(text: str, room: int) -> Iterator[str]:
+    """The words in lines of at most `room` cells; a word that is longer is cut into such lines."""
+    line = ""
+    for word in text.split():
+        if line and cell_len(line) + 1 + cell_len(word) > room:
+            yield line
+            line = ""
+        line = f"{line} {word}" if line else word
+        if cell_len(line) > room:
+            *full, line = chop_cells(line, room)
+            yield from full
+    if line:
+        yield line
+
+
+def percent(share: float | None) -> str:
+    return " -- %" if share is None else f"{share:4.0%}".replace("%", " %").rjust(5)
+
+
+def gib_of(used: int | None, total: int | None) -> str:
+    """`  0.8 of  23.5 GiB`, as wide for every card."""
+    parts = ["   --" if count is None else f"{count / GIB:5.1f}" for count in (used, total)]
+    return f"{parts[0]} of {parts[1]} GiB"

@@ -1,0 +1,124 @@
+"""The terminal: whether it can show the screens, and keeping everything else off it.
+
+The screen is written to a duplicate of the terminal. File descriptors 1 and 2 go to a log file while it is up, so that
+no warning of a C library, no child process and no stray print can land in the middle of it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from tui_trainer.errors import InputError
+
+SMALLEST_WIDTH = 80
+SMALLEST_HEIGHT = 24
+_WORDS_WITHOUT_SCREEN = "without a screen the same run is: tui-trainer --no-ui"
+_LOGS_KEPT = 5
+
+
+def refuse_unfit(environment: Mapping[str, str]) -> None:
+    """Raises InputError when standard input or error is no terminal, or one that cannot place a cursor."""
+    for number, name in ((0, "standard input"), (2, "standard error")):
+        if not os.isatty(number):
+            raise InputError(f"{name} is no terminal to show screens on", hint=_WORDS_WITHOUT_SCREEN)
+    term = environment.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        shown = f"TERM is {term!r}" if term else "TERM is not set"
+        raise InputError(f"{shown}: this terminal cannot place a cursor", hint=_WORDS_WITHOUT_SCREEN)
+
+
+def speaks_unicode() -> bool:
+    """Whether the terminal is likely to show more than ASCII: by the encoding that its locale names."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        if value := os.environ.get(name):
+            return "utf" in value.lower() or value in ("C.UTF8",)
+    # No locale at all is usual in containers, whose terminals are somewhere else and speak UTF-8.
+    return True
+
+
+def is_remote(environment: Mapping[str, str]) -> bool:
+    """Whether somebody sits at the other end of an SSH connection."""
+    return any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT"))
+
+
+def survives_a_lost_connection(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal multiplexer holds this terminal."""
+    return any(environment.get(name) for name in ("TMUX", "STY", "ZELLIJ"))
+
+
+def hung_up(fd: int = 0) -> bool:
+    """Whether nobody is at the other end of the terminal any more; sees it without a SIGHUP as well."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    with suppress(OSError):
+        return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+    return True
+
+
+class TerminalGuard:
+    """While entered, descriptors 1 and 2 are a log file and `sys.__stderr__` is the terminal."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self.log_path: Path | None = None
+        self.log: IO[str] | None = None
+        self._kept: list[int] = []
+        self._streams: tuple[object, ...] = ()
+
+    def __enter__(self) -> TerminalGuard:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        self._kept = [os.dup(1), os.dup(2)]
+        terminal = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", closefd=True)
+        log_fd = self._open_log()
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        os.close(log_fd)
+        self.log = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace", buffering=1)
+        sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
+        sys.stdout = sys.stderr = self.log
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        assert self.log is not None
+        with suppress(OSError, ValueError):
+            self.log.flush()
+        for number, kept in zip((1, 2), self._kept, strict=True):
+            os.dup2(kept, number)
+            os.close(kept)
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc, assignment]
+        self.log.close()
+        if self.log_path is not None:
+            with suppress(OSError):
+                if self.log_path.stat().st_size == 0:
+                    self.log_path.unlink()
+
+    def _open_log(self) -> int:
+        """A private log in the state folder, a nameless temporary file where that cannot be written."""
+        try:
+            self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._clear_old()
+            path = self._logs / f"screen-{os.getpid()}.log"
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            with suppress(OSError), tempfile.TemporaryFile() as file:
+                return os.dup(file.fileno())
+            return os.open(os.devnull, os.O_WRONLY)
+        self.log_path = path
+        return fd
+
+    def _clear_old(self) -> None:
+        old = sorted(self._logs.glob("screen-*.log"), key=lambda path: path.stat().st_mtime)
+        for path in old[: -_LOGS_KEPT or None]:
+            with suppress(OSError):
+                path.unlink()

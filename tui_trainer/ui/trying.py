@@ -1,0 +1,93 @@
+"""Trying a trained model: a prompt, and what the model makes of it."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from tui_trainer.errors import TuiTrainerError
+from tui_trainer.safe_text import one_line, visible
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.starting import TRYING
+from tui_trainer.ui.text_field import TextField
+
+if TYPE_CHECKING:
+    from tui_trainer.exporting.generate import Writer
+    from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.workbench import Workbench
+
+_NEW_TOKENS = 240
+_TEMPERATURE = 0.8
+_ROWS = 10
+
+
+class TryDialog(Dialog):
+    """Type the beginning of a text, Enter, and read on."""
+
+    title = "Try the model"
+    keys = (("enter", "continue the text"), ("escape", "close"))
+
+    def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
+        self._bench, self._folder = bench, folder
+        self._field = TextField(prompt)
+        self._writer: Writer | None = None
+        self._said: tuple[str, str] = ("", "")
+        self._status = ""
+        self._seed = 0
+
+    def inner(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+        prompt, text = self._said
+        shown = visible(prompt + text).replace("\t", "    ")
+        rows = [row for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])] if text else []
+        room = min(_ROWS, height - 4)
+        lines: list[Line] = [[("> ", "accent"), *self._field.line(width - 3)], []]
+        read: list[Line] = [[(row, "text")] for row in rows[:room]]
+        lines += read + [[]] * (room - len(read))
+        lines.append([(self._status.ljust(width), "dim")])
+        return lines
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "escape":
+            return False
+        if key == "enter":
+            self._ask()
+        else:
+            self._field.press(key, character)
+        return True
+
+    def paste(self, text: str) -> None:
+        self._field.insert(text)
+
+    def _ask(self) -> None:
+        prompt, self._seed = self._field.text, self._seed + 1
+        self._status = "writing ..." if self._writer else "loading the weights ..."
+        self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote)
+
+    def _write(self, prompt: str, seed: int) -> tuple[str, str, str]:
+        from tui_trainer.exporting.generate import Sampling, Writer
+
+        try:
+            self._writer = self._writer or Writer(self._folder)
+            pieces: list[str] = []
+            self._writer.continue_text(
+                prompt, Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed), pieces.append
+            )
+        except TuiTrainerError as error:
+            return "", "", one_line(str(error))
+        return prompt, "".join(pieces), f"weights of {one_line(self._writer.source.name)}; Enter writes another one"
+
+    def _wrote(self, result: tuple[str, str, str]) -> None:
+        prompt, text, self._status = result
+        self._said = (prompt, text)
+        self._bench.app.draw()
+
+
+def offer_try(bench: Workbench) -> None:
+    """A prompt for the model of the run on the table."""
+    run = bench.run
+    if run is not None:
+        samples = run.state.samples
+        prompt = one_line(samples[-1].prompt.strip()) if samples else ""
+        bench.app.open(TryDialog(bench, run.run.folder, prompt[-60:]))

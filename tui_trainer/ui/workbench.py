@@ -1,0 +1,289 @@
+"""What the pages share: the machine, the config being edited, its plan and its checks, and the run.
+
+Slow things happen in `Background`; their results arrive here, in the event loop. Nothing here draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.gauges import Gauges, GaugeSampler
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui import starting
+from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.spans import Role
+
+if TYPE_CHECKING:
+    from tui_trainer.checklist.contract import Finding
+    from tui_trainer.config.document import Document
+    from tui_trainer.config.load import Request
+    from tui_trainer.config.profiles import Profile
+    from tui_trainer.launching.drafts import Draft
+    from tui_trainer.planning.plan import Plan
+    from tui_trainer.runs.controls import Action as Wish
+    from tui_trainer.ui.app import TrainerApp
+    from tui_trainer.ui.background import Background
+    from tui_trainer.ui.current_run import CurrentRun
+    from tui_trainer.ui.terminal import TerminalGuard
+
+TITLES = ("Hardware", "Config", "Checklist", "Train")
+
+
+class Leaving(Enum):
+    """Why the screens went away."""
+
+    QUIT = "asked to"
+    LOST = "connection lost"
+    TERMINATED = "terminated"
+
+
+class Workbench:
+    """Everything that is not a picture."""
+
+    app: TrainerApp
+    background: Background
+
+    def __init__(
+        self, make_request: Callable[[], Request], hardware: Hardware, glyphs: Glyphs, *, gpu: int | None = None
+    ) -> None:
+        self.hardware, self.glyphs, self.chosen_gpu = hardware, glyphs, gpu
+        self.guard: TerminalGuard | None = None
+        self.current = 0
+        self.notice: tuple[str, Role] | None = None
+        self.document: Document | None = None
+        self.plan: Plan | None = None
+        self.preset_plan: Plan | None = None
+        self.plan_problems: tuple[Problem, ...] = ()
+        self.findings: list[Finding] = []
+        self.run: CurrentRun | None = None
+        self.leaving: Leaving | None = None
+        self.leave_when_over = False
+        self.start_wanted = False
+        self._make_request = make_request
+        self._planned_revision = -1
+        self._preset_recipe = ""
+        self._checked_revision = -1
+        self._sampler = GaugeSampler()
+
+    # -------------------------------------------------------------- life
+
+    def attach(self, app: TrainerApp, background: Background) -> None:
+        """The application that shows this, and its thread for slow work."""
+        self.app, self.background = app, background
+
+    def begin(self) -> None:
+        """The first screen is up: open the config, and look at the gauges."""
+        self._sampler.start()
+        self.background.do("document", self._open_document, self._opened)
+
+    def _open_document(self) -> tuple[Document, Draft | None]:
+        from tui_trainer.config.document import Document
+        from tui_trainer.launching.drafts import draft_for
+        from tui_trainer.planning.rules import setting_problems
+
+        request = self._make_request()
+        document = Document(request, self._choose_hardware, setting_problems)
+        return document, draft_for(request)
+
+    def _choose_hardware(self, wish: str) -> tuple[Profile | None, str]:
+        from tui_trainer.planning.hardware_match import choose_hardware_profile
+
+        return choose_hardware_profile(wish, self.hardware, self.chosen_gpu)
+
+    def _opened(self, result: tuple[Document, Draft | None]) -> None:
+        self.document, draft = result
+        self.app.opened(self.document)
+        self.config_changed()
+        if draft is not None:
+            self.app.offer_draft(draft)
+
+    def tick(self) -> None:
+        """Once a second."""
+        self.poll_run()
+        if self.leave_when_over and not self.run_is_alive:
+            self.leave()
+
+    def leave(self) -> None:
+        """Give the terminal back because the user wants to go."""
+        self.app.leave(Leaving.QUIT)
+
+    # ------------------------------------------------------------ header
+
+    @property
+    def gauges(self) -> Gauges | None:
+        """The machine's newest gauges; None while there are none, or when they are too old to be believed."""
+        return None if self._sampler.stale else self._sampler.latest
+
+    @property
+    def host(self) -> str:
+        return one_line(self.hardware.host, 24)
+
+    @property
+    def machine(self) -> str:
+        from tui_trainer.ui.screens.hardware_view import machine_summary
+
+        return machine_summary(self.hardware, 30)
+
+    def tabs(self) -> list[tuple[str, str]]:
+        """The titles of the pages with their state in a word."""
+        unsaved = self.glyphs.changed if self.has_unsaved_edits else ""
+        return list(zip(TITLES, ("", unsaved, self.checks_mark()[0], self._run_mark()), strict=True))
+
+    def _run_mark(self) -> str:
+        run = self.run
+        if run is None:
+            return ""
+        state = run.state
+        if state.status in ("training", "paused") and state.total_steps:
+            share = f"{state.step / state.total_steps:.0%}"
+            return share if state.status == "training" else f"{share} paused"
+        return state.status
+
+    def tell(self, text: str, role: Role = "text") -> None:
+        """A sentence in the last line, until the next key."""
+        self.notice = (one_line(text), role)
+
+    def go(self, page: int) -> None:
+        self.current = page
+
+    # ------------------------------------------------------------ config
+
+    @property
+    def has_unsaved_edits(self) -> bool:
+        return self.document is not None and self.document.is_unsaved
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether the plan on the screen is older than the config on the screen."""
+        return self.document is None or self._planned_revision != self.document.revision
+
+    @property
+    def is_checking(self) -> bool:
+        return self.document is None or self._checked_revision != self.document.revision
+
+    def config_changed(self) -> None:
+        """Plan and check anew, behind the keys: the newest config wins."""
+        document = self.document
+        if document is None:
+            return
+        loaded, problems, revision = document.loaded, document.problems, document.revision
+        if loaded is None or problems:
+            self._planned((revision, None, problems))
+            self._checked((revision, []))
+            return
+
+        def plan() -> tuple[int, Plan | None, tuple[Problem, ...]]:
+            from tui_trainer.launching.prepare import estimated_plan
+
+            try:
+                return revision, estimated_plan(loaded), ()
+            except InputError as error:
+                return revision, None, error.problems
+
+        self.background.do("plan", plan, self._planned)
+        self._plan_presets(document)
+
+    def _plan_presets(self, document: Document) -> None:
+        """What the recipe alone would cost: to compare with, once something differs from it."""
+        recipe = document.recipe_name
+        if not document.changes() or not recipe:
+            self.preset_plan, self._preset_recipe = None, ""
+            return
+        if recipe == self._preset_recipe:
+            return
+        self._preset_recipe = recipe
+
+        def plan() -> Plan | None:
+            from tui_trainer.config.load import Request, load
+            from tui_trainer.launching.prepare import estimated_plan
+
+            try:
+                return estimated_plan(load(Request(profile=recipe), self._choose_hardware))
+            except InputError:
+                return None
+
+        self.background.do("preset plan", plan, self._presets_planned)
+
+    def _presets_planned(self, plan: Plan | None) -> None:
+        self.preset_plan = plan
+        self.app.draw()
+
+    def _planned(self, result: tuple[int, Plan | None, tuple[Problem, ...]]) -> None:
+        self._planned_revision, self.plan, self.plan_problems = result
+        if self.start_wanted and not self.is_planning:
+            starting.offer_start(self)
+        self.check_again()
+        self.app.draw()
+
+    def check_again(self) -> None:
+        """Run all checks on the config as it is."""
+        document = self.document
+        if document is None or document.loaded is None:
+            return
+        loaded, revision, plan, hardware = document.loaded, document.revision, self.plan, self.hardware
+
+        def check() -> tuple[int, list[Finding]]:
+            from tui_trainer.checklist.gather import gather
+            from tui_trainer.checklist.run import run_checks
+
+            return revision, run_checks(gather(loaded, hardware=hardware, plan=plan))
+
+        self.background.do("checks", check, self._checked)
+
+    def _checked(self, result: tuple[int, list[Finding]]) -> None:
+        self._checked_revision, self.findings = result
+        self.app.checked(self.findings)
+        self.app.draw()
+
+    @property
+    def what_is_on(self) -> list[str]:
+        """What speeds training up here, or why not, from the checks that look at it."""
+        shown = {"precision", "tf32", "optimizer", "attention", "torch_compile", "cpu_threads"}
+        return [f"{one.title}: {one.verdict.evidence}" for one in self.findings if one.name in shown]
+
+    def checks_mark(self) -> tuple[str, Role]:
+        """`2 !` for what is open, `ok`, or nothing while it is not known."""
+        if not self.findings:
+            return "", "dim"
+        from tui_trainer.ui.screens.checklist_view import summary
+
+        open_ones = [finding for finding in self.findings if finding.is_open]
+        worst: Role = "bad" if any(finding.status != "warn" for finding in open_ones) else "warn"
+        return summary(self.findings), worst if open_ones else "good"
+
+    def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
+        """A fix of the checklist as one step that is undone at once."""
+        if self.document is None:
+            return ()
+        problems = self.document.patch(patch, label)
+        if not problems:
+            self.config_changed()
+        return problems
+
+    # --------------------------------------------------------------- run
+
+    @property
+    def run_is_alive(self) -> bool:
+        return self.run is not None and self.run.alive
+
+    def poll_run(self) -> bool:
+        """Take in what the run has written since. Whether anything was new."""
+        return self.run is not None and self.run.poll()
+
+    def ask_run(self, wish: Wish) -> None:
+        """Ask the run for something; what it did is in its journal a moment later."""
+        if self.run is None or not self.run.alive:
+            return
+        problem = self.run.ask(wish)
+        self.tell(problem or f"asked to {wish}", "bad" if problem else "dim")
+        self.app.soon()
+
+    def offer_start(self) -> None:
+        starting.offer_start(self)
+
+    def offer_quit(self) -> None:
+        starting.offer_quit(self)
