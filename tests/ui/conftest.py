@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import signal
 import sys
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pexpect
@@ -18,23 +22,75 @@ KEYS = {
     "backspace": "\x7f", "space": " ", "ctrl+c": "\x03", "ctrl+l": "\x0c", "ctrl+p": "\x10", "ctrl+r": "\x12",
 }  # fmt: skip
 PATIENCE_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+_CONFIG = """
+[data]
+path = "{data}"
+max_length = 32
+
+[model.scratch]
+hidden_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+
+[training]
+max_steps = {steps}
+effective_batch_size = {rows}
+learning_rate = 1e-2
+
+[evaluation]
+eval_steps = 0
+max_eval_rows = 8
+
+[checkpoint]
+save_steps = 0
+
+[logging]
+sample_steps = {sample_steps}
+logging_steps = 1
+"""
+# The program as it is started by `-m tui_trainer`, after lines of a test that put something else in its place.
+_AS_MODULE = "\nimport runpy\nrunpy.run_module('tui_trainer', run_name='__main__', alter_sys=True)\n"
+
+
+def _give_up_controlling_terminal() -> None:
+    """In the child: the pseudo-terminal stays standard input and output, but its hang-up sends no SIGHUP any more."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    fcntl.ioctl(0, termios.TIOCNOTTY)
+    signal.signal(signal.SIGHUP, before)
 
 
 class Terminal:
-    """The program at the other end of a pseudo-terminal of `columns` x `rows` cells."""
+    """The program at the other end of a pseudo-terminal of `columns` x `rows` cells.
 
-    def __init__(self, arguments: list[str], columns: int, rows: int, environment: dict[str, str], cwd: Path) -> None:
+    `prelude` is Python that runs in the program's process before it begins; `controlling=False` takes the hang-up
+    signal away.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        columns: int,
+        rows: int,
+        environment: dict[str, str],
+        cwd: Path,
+        *,
+        prelude: str = "",
+        controlling: bool = True,
+    ) -> None:
+        self.cwd = cwd
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.bytes_read = 0
         self.raw = bytearray()
         self.process = pexpect.spawn(
             sys.executable,
-            ["-m", "tui_trainer", *arguments],
+            [*(["-c", prelude + _AS_MODULE] if prelude else ["-m", "tui_trainer"]), *arguments],
             dimensions=(rows, columns),
             env=environment,
             cwd=str(cwd),
             timeout=PATIENCE_SECONDS,
+            preexec_fn=None if controlling else _give_up_controlling_terminal,
         )
         self.process.delaybeforesend = None
 
@@ -86,12 +142,65 @@ class Terminal:
         self.screen.resize(rows, columns)
         self.process.setwinsize(rows, columns)
 
-    def wait_for_end(self, seconds: float = PATIENCE_SECONDS) -> int:
+    def hang_up(self) -> None:
+        """Close this side of the pseudo-terminal, as a lost connection does."""
+        os.close(self.process.child_fd)
+        self.process.child_fd = self.process.ptyproc.fd = -1
+        self.process.closed = self.process.ptyproc.closed = True
+
+    def let_pass(self, seconds: float, *, reading: bool = True) -> float:
+        """The length of a measurement: how long it really was. The process may end meanwhile."""
+        began = time.monotonic()
+        while (left := began + seconds - time.monotonic()) > 0 and self.process.isalive():
+            if reading and not self.process.closed:
+                self.read(min(left, _LOOK_SECONDS))
+            else:
+                time.sleep(min(left, _LOOK_SECONDS))
+        return time.monotonic() - began
+
+    def read_until_quiet(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Until nothing came for more than a tick of the program."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            before = self.bytes_read
+            self.let_pass(1.3)
+            if self.bytes_read == before:
+                return
+        raise AssertionError(f"it was still drawing after {seconds} s:\n{self.text}")
+
+    @property
+    def events(self) -> list[dict]:
+        """The journal of the only run, as far as it is written."""
+        journals = list(self.cwd.glob("runs/*/journal.jsonl"))
+        return [json.loads(line) for path in journals for line in path.read_text().splitlines(keepends=True)
+                if line.endswith("\n")]  # fmt: skip
+
+    @property
+    def steps(self) -> list[int]:
+        return [event["step"] for event in self.events if event["event"] == "StepDone"]
+
+    def wait_for_steps(self, least: int, seconds: float = PATIENCE_SECONDS, *, reading: bool = True) -> None:
+        """Until the run has made so many steps."""
+        until = time.monotonic() + seconds
+        while len(self.steps) < least:
+            assert time.monotonic() < until, f"{len(self.steps)} of {least} steps after {seconds} s:\n{self.text}"
+            assert self.process.isalive(), f"it ended after {len(self.steps)} of {least} steps:\n{self.text}"
+            self.let_pass(_LOOK_SECONDS, reading=reading)
+
+    def start_run(self) -> None:
+        """From any screen, with two keys."""
+        self.wait_for("t start")
+        self.press("t")
+        self.wait_for("Start ", "memory", "Enter")
+        self.press("enter")
+
+    def wait_for_end(self, seconds: float = PATIENCE_SECONDS, *, reading: bool = True) -> int:
         """The exit code; 128 and the number for a signal."""
         until = time.monotonic() + seconds
         while self.process.isalive() and time.monotonic() < until:
+            self.let_pass(0.05, reading=reading)
+        if reading and not self.process.closed:
             self.read()
-        self.read()
         assert not self.process.isalive(), f"it did not end within {seconds} s:\n{self.text}"
         self.process.wait()
         return self.process.exitstatus if self.process.exitstatus is not None else 128 + self.process.signalstatus
@@ -117,10 +226,17 @@ def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
     """Opens the program: `open_terminal("--set", "training.max_steps=20", size=(80, 24))`."""
     opened: list[Terminal] = []
 
-    def open_one(*arguments: str, size: tuple[int, int] = (80, 24), **more: str) -> Terminal:
+    def open_one(
+        *arguments: str,
+        size: tuple[int, int] = (80, 24),
+        prelude: str = "",
+        controlling: bool = True,
+        **more: str,
+    ) -> Terminal:
         cwd = tmp_path / "work"
         cwd.mkdir(exist_ok=True)
-        terminal = Terminal(list(arguments), *size, environment | more, cwd)
+        variables = environment | more
+        terminal = Terminal(list(arguments), *size, variables, cwd, prelude=prelude, controlling=controlling)
         opened.append(terminal)
         return terminal
 
@@ -128,4 +244,19 @@ def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
     for terminal in opened:
         if terminal.process.isalive():
             terminal.process.kill(9)
-        terminal.process.close(force=True)
+        if not terminal.process.closed:
+            terminal.process.close(force=True)
+
+
+@pytest.fixture
+def small_config(tmp_path: Path) -> Callable[..., str]:
+    """Writes the config of a run of seconds, a few milliseconds to a step with 8 rows: `small_config(steps=400)`."""
+
+    def write(*, steps: int = 3000, rows: int = 8, text: str = "", sample_steps: int = 0) -> str:
+        data = tmp_path / "data.txt"
+        data.write_text(text or "\n".join(f"{n} times {m} is {n * m}." for n in range(40) for m in range(40)))
+        path = tmp_path / "small.toml"
+        path.write_text(_CONFIG.format(data=data, steps=steps, rows=rows, sample_steps=sample_steps))
+        return str(path)
+
+    return write

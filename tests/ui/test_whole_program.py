@@ -76,7 +76,7 @@ def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
         terminal.wait_for(key, value)
         terminal.press("escape")
     terminal.press("/", *"warmup_steps", "enter", "enter", *["backspace"] * 20, *"-3", "enter")
-    terminal.wait_for("must be")
+    terminal.wait_for("-3 is below 0")
     terminal.press("escape", "escape")
     terminal.press("c")
     shown = terminal.wait_for("weight_decay", "2e-3")
@@ -108,11 +108,13 @@ def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
     terminal.press("p")
     terminal.wait_for("training", gone="paused ")
     terminal.press("s")
-    terminal.wait_for("saved checkpoints/step-")
+    terminal.wait_for("saved at step")
     terminal.press("S")
     terminal.wait_for("Save and stop?")
     terminal.press("enter")
     terminal.wait_for("stopped")
+    terminal.press("q")
+    terminal.wait_for("Leave?", "in no file yet")
     terminal.press("q")
     assert terminal.wait_for_end() == 3
 

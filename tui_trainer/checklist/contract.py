@@ -68,6 +68,8 @@ class Verdict:
     advice: str = ""
     measured_gain: float | None = None
     """How many times as fast, as measured on this machine; None: not measured."""
+    switch: str = ""
+    """In a few words what is on, or why not, for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,16 +131,16 @@ class Finding:
         return "not measured yet" if gain is None else f"{gain:.2f} times as fast, measured here"
 
 
-def passed(evidence: str, *details: str) -> Verdict:
-    return Verdict(status="pass", evidence=evidence, details=details)
+def passed(evidence: str, *details: str, switch: str = "") -> Verdict:
+    return Verdict(status="pass", evidence=evidence, details=details, switch=switch)
 
 
-def not_applicable(reason: str, *details: str, advice: str = "") -> Verdict:
-    return Verdict(status="n/a", evidence=reason, details=details, advice=advice)
+def not_applicable(reason: str, *details: str, advice: str = "", switch: str = "") -> Verdict:
+    return Verdict(status="n/a", evidence=reason, details=details, advice=advice, switch=switch)
 
 
-def warned(evidence: str, *details: str, fix: Patch | None = None, advice: str = "") -> Verdict:
-    return Verdict(status="warn", evidence=evidence, details=details, fix=fix, advice=advice)
+def warned(evidence: str, *details: str, fix: Patch | None = None, advice: str = "", switch: str = "") -> Verdict:
+    return Verdict(status="warn", evidence=evidence, details=details, fix=fix, advice=advice, switch=switch)
 
 
 def failed(evidence: str, *details: str, fix: Patch | None = None, advice: str = "") -> Verdict:

@@ -134,7 +134,9 @@ _ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Rig
 
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
-    """How a key is written for people: `Ctrl+R`, `F1`, an arrow, `Enter`."""
+    """How a key is written for people: `Ctrl+R`, `F1`, an arrow, `Enter`; `up down` are both arrows."""
+    if " " in key and len(key) > 1:
+        return ("/" if ascii_only else "").join(key_sign(one, ascii_only=ascii_only) for one in key.split())
     if ascii_only and key in _ASCII_SIGNS:
         return _ASCII_SIGNS[key]
     if key in SIGNS:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import traceback
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from tui_trainer.ui.actions import Action
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Command, Dialog, HelpDialog, Palette
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.frame import footer, header, too_small
+from tui_trainer.ui.frame import footer, header, too_small, typing_footer
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.overlay import centred
 from tui_trainer.ui.page import Page
@@ -112,13 +113,16 @@ class TrainerApp(App[None], inherit_bindings=False):
         if bench.notice:
             text, role = bench.notice
             bottom = beside([(f" {text}", role)], [("?", "key"), (" help ", "dim")], width)
+        elif self.page.is_typing and not self._dialogs:
+            bottom = typing_footer(self.page.typing_keys, width, bench.glyphs)
         else:
             bottom = footer(self._offered(), width, bench.glyphs)
         return [top, *body, bottom]
 
     def _offered(self) -> list[Action]:
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
-        return [action for action in actions if self.is_available(action)]
+        page = self.page
+        return [replace(action, label=page.label_of(action)) for action in actions if self.is_available(action)]
 
     @property
     def body_size(self) -> tuple[int, int]:

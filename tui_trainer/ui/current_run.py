@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from tui_trainer import lines
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, Progress, RunFailed, RunProblem, StepDone
+from tui_trainer.runs.events import (
+    CheckpointSaved,
+    EpochDone,
+    EvalDone,
+    Event,
+    Progress,
+    RunFailed,
+    RunProblem,
+    StepDone,
+)
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
@@ -38,9 +47,9 @@ class CurrentRun:
         self.plan = plan
         self.state = RunState()
         self.events: deque[tuple[str, Role]] = deque(maxlen=EVENTS_KEPT)
-        self.events_seen = 0
         self._reader = JournalReader(run.folder.journal)
         self._told_failing = ""
+        self._last_kind: type[Event] | None = None
         self.state.name = run.folder.name
         self._thread = RunThread(run)
 
@@ -93,12 +102,16 @@ class CurrentRun:
             role: Role = "warn" if isinstance(event, RunProblem) else "text"
             if isinstance(event, CheckpointSaved) or (isinstance(event, EvalDone) and not event.best):
                 role = "dim"
+            passing = isinstance(event, EvalDone | EpochDone)
+            if passing and self._last_kind is type(event):
+                # What comes again and again stands in one line, or it would push everything else away.
+                self.events.pop()
+            self._last_kind = type(event)
             for line in text.split("\n"):
                 self._add(one_line(line), role)
 
     def _add(self, text: str, role: Role) -> None:
         self.events.append((text, role))
-        self.events_seen += 1
 
 
 def tail_of(path: Path | None, most: int) -> list[str]:

@@ -99,7 +99,7 @@ class HelpDialog(Dialog):
     """What every key does, on this screen and everywhere."""
 
     title = "Keys"
-    keys = (("up", "down with the arrows"), ("escape", "close"))
+    keys = (("up down", "scroll"), ("escape", "close"))
 
     def __init__(self, keymap: Keymap, place: Place, ascii_only: bool) -> None:
         self._keymap, self._place, self._ascii = keymap, place, ascii_only
@@ -143,11 +143,16 @@ class Command:
     run: Callable[[], None]
 
 
+def _score(match: Callable[[str], float], action: Action) -> float:
+    """How well letters fit an action: its label counts more than the sentence about it."""
+    return max(2 * match(action.label), match(f"{action.label} {action.help}"))
+
+
 class Palette(Dialog):
     """Find an action by some of its letters, and do it."""
 
     title = "Commands"
-    keys = (("enter", "do it"), ("up", ""), ("down", "choose"), ("escape", "close"))
+    keys = (("enter", "do it"), ("up down", "choose"), ("escape", "close"))
 
     def __init__(self, commands: Sequence[Command], ascii_only: bool) -> None:
         self._commands, self._ascii = list(commands), ascii_only
@@ -163,7 +168,7 @@ class Palette(Dialog):
         from textual.fuzzy import Matcher
 
         matcher = Matcher(wanted)
-        scored = [(matcher.match(f"{one.action.label} {one.action.help}"), one) for one in self._commands]
+        scored = [(_score(matcher.match, one.action), one) for one in self._commands]
         return [one for score, one in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
 
     def inner(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:

@@ -29,14 +29,25 @@ def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: in
 
 def footer(actions: Sequence[Action], width: int, glyphs: Glyphs) -> Line:
     """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
-    right: Line = [("?", "key"), (" help ", "dim")]
+    help_keys = next((action.keys for action in actions if action.id == "app.help" and action.keys), ())
+    right: Line = [(key_sign(help_keys[0], ascii_only=glyphs.ascii), "key"), (" help ", "dim")] if help_keys else []
     left: Line = [(" ", "text")]
-    shown = sorted((action for action in actions if action.footer), key=lambda action: action.footer)
+    shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
     for action in shown[: _KEYS_NARROW if width < _NARROW else _KEYS_WIDE]:
         part: Line = [(key_sign(action.keys[0], ascii_only=glyphs.ascii), "key"), (f" {action.label}   ", "dim")]
         if width_of(left) + width_of(part) + width_of(right) <= width:
             left += part
     return beside(left, right, width)
+
+
+def typing_footer(keys: Sequence[tuple[str, str]], width: int, glyphs: Glyphs) -> Line:
+    """The last line while a text is typed: then letters are no keys."""
+    line: Line = [(" ", "text")]
+    for key, label in keys:
+        part: Line = [(key_sign(key, ascii_only=glyphs.ascii), "key"), (f" {label}   ", "dim")]
+        if width_of(line) + width_of(part) <= width:
+            line += part
+    return fit(line, width)
 
 
 def too_small(width: int, height: int, smallest: tuple[int, int], *, running: bool) -> list[Line]:

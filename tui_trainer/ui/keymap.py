@@ -13,11 +13,20 @@ import tomllib
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
+
+from textual.keys import Keys
 
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import ACTIONS, Action, Place
+from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 
 _LIMIT_BYTES = 100_000
+# Terminals send the same byte for them, or act on them themselves.
+FAILING_KEYS: Final = {
+    "ctrl+m": "is Enter", "ctrl+i": "is Tab", "ctrl+h": "is Backspace", "ctrl+j": "is Enter", "ctrl+[": "is Escape",
+    "ctrl+left_square_bracket": "is Escape", "ctrl+z": "would halt the training too",
+}  # fmt: skip
+_NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 
 
 class Keymap:
@@ -25,14 +34,27 @@ class Keymap:
 
     def __init__(self, own: dict[str, tuple[str, ...]] | None = None, problems: list[str] | None = None) -> None:
         self.problems = list(problems or [])
-        own = own or {}
-        self.actions = [replace(action, keys=own.get(action.id, action.keys)) for action in ACTIONS]
         self._by_key: dict[tuple[Place, str], Action] = {}
-        for action in self.actions:
-            for key in action.keys:
-                first = self._by_key.setdefault((action.place, key), action)
-                if first is not action:
-                    self.problems.append(f"the key {key} belongs to {first.id} already; {action.id} does not get it")
+        own = own or {}
+        kept: dict[str, tuple[str, ...]] = {}
+        # What the user chose goes before what the registry has.
+        for action in sorted(ACTIONS, key=lambda one: one.id not in own):
+            wanted = dict.fromkeys(map(_as_reported, own.get(action.id, action.keys)))
+            kept[action.id] = tuple(key for key in wanted if self._give(key, action))
+            if wanted and not kept[action.id]:
+                self.problems.append(f"{action.id} has no key left; the list of commands has it")
+        self.actions = [replace(action, keys=kept[action.id]) for action in ACTIONS]
+
+    def _give(self, key: str, action: Action) -> bool:
+        """Whether the action gets the key. One that is everywhere shares its keys with no page."""
+        places = PLACES if action.place == "app" else ("app", action.place)
+        taken = next((found for place in places if (found := self._by_key.get((place, key)))), None)
+        if taken is None and not (refusal := _refusal(key)):
+            self._by_key[action.place, key] = action
+            return True
+        why = f"the key {key} belongs to {taken.id} already" if taken else refusal
+        self.problems.append(f"{one_line(why, 80)}: {action.id} does not get it")
+        return False
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:
         """The action for a key press on a page; what the page has goes before what is everywhere."""
@@ -45,6 +67,20 @@ class Keymap:
     def of(self, place: Place) -> list[Action]:
         """The actions of one page."""
         return [action for action in self.actions if action.place == place]
+
+
+def _as_reported(key: str) -> str:
+    """A key as the terminal's library names it: `Ctrl+X` is `ctrl+x`, a blank is `space`."""
+    return "space" if key == " " else key if len(key) == 1 else key.strip().lower()
+
+
+def _refusal(key: str) -> str:
+    """Why nobody can have this key; empty when it will do."""
+    if why := FAILING_KEYS.get(key):
+        return f"{key} {why} in terminals"
+    if key in _NAMED_KEYS or (len(key) == 1 and key.isprintable()):
+        return ""
+    return f"{key} is no key; write the sign itself, or such as ctrl+x, f5, pageup"
 
 
 def keys_file() -> Path:

@@ -19,7 +19,7 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, speaks_unicode
+from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, silence_unless_read, speaks_unicode
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
@@ -92,6 +92,7 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     from tui_trainer.ui.workbench import Leaving
 
     run, crashed = bench.run, bool(app.crash)
+    silence_unless_read()
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
@@ -100,6 +101,7 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
             tell(problem or f"{run.run.folder.name} saves and stops; Ctrl+C leaves at once")
         while run.alive:
             run.wait(_WAIT_SECONDS)
+        silence_unless_read()
     if run is not None:
         _tell_end(run)
     if crashed:

@@ -33,8 +33,13 @@ class Page:
         """Whether keys are text now; then `press` gets them all."""
         return False
 
+    @property
+    def typing_keys(self) -> list[tuple[str, str]]:
+        """`(key, what it does)` for the last line while `is_typing`."""
+        return []
+
     def press(self, key: str, character: str | None) -> None:
-        """A key while `is_typing`."""
+        """A key while `is_typing`, or one that is no action."""
 
     def paste(self, text: str) -> None:
         """A pasted text."""
@@ -42,6 +47,10 @@ class Page:
     def available(self, action: Action) -> bool:
         """Whether the action would do something now."""
         return True
+
+    def label_of(self, action: Action) -> str:
+        """What the footer calls the action now."""
+        return action.label
 
     def tick(self) -> None:
         """Called once a second while the screen is shown."""

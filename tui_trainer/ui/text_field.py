@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.spans import Line
 
@@ -52,6 +54,8 @@ class TextField:
         before, under, after = self.text[: self.position], self.text[self.position : self.position + 1], ""
         after = self.text[self.position + 1 :]
         before = before[-max(width - 2, 1) :]
+        while cell_len(before) > max(width - 2, 1):
+            before = before[1:]
         return [(before, "edit"), (under or " ", "cursor"), (after[: max(width - len(before) - 1, 0)], "edit")]
 
     def _replace(self, start: int, end: int, text: str) -> None:

@@ -242,8 +242,7 @@ class Workbench:
     @property
     def what_is_on(self) -> list[str]:
         """What speeds training up here, or why not, from the checks that look at it."""
-        shown = {"precision", "tf32", "optimizer", "attention", "torch_compile", "cpu_threads"}
-        return [f"{one.title}: {one.verdict.evidence}" for one in self.findings if one.name in shown]
+        return [one.verdict.switch for one in self.findings if one.verdict.switch]
 
     def checks_mark(self) -> tuple[str, Role]:
         """`2 !` for what is open, `ok`, or nothing while it is not known."""

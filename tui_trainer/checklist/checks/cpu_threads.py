@@ -23,7 +23,10 @@ def look(context: Context) -> Verdict:
         return warned("; ".join(words for _, words in wrong), advice="unset " + " ".join(name for name, _ in wrong))
     logical = context.hardware.logical_cores
     seen = f", {logical} logical ones" if logical else ""
-    return passed(f"{threads} threads on {context.hardware.usable_cores} usable cores{seen}, set by the run itself")
+    return passed(
+        f"{threads} threads on {context.hardware.usable_cores} usable cores{seen}, set by the run itself",
+        switch=f"{threads} CPU threads",
+    )
 
 
 CHECK = Check(

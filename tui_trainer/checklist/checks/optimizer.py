@@ -12,6 +12,7 @@ def look(context: Context) -> Verdict:
         f"fused AdamW on {format_count(parameters)} parameters, {format_bytes(8 * parameters)} of state; "
         "gradients are set to None, not to zero",
         "on a CPU 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured when it was built)",
+        switch="fused AdamW on",
     )
 
 

@@ -16,7 +16,7 @@ def look(context: Context) -> Verdict:
         could = "this CPU has neither amx_bf16 nor avx512_bf16, and emulated bf16 is slower"
     else:
         could = "what this CPU could do is not reported"
-    return not_applicable(f"trains in fp32 on the CPU; {could}; fp16 is for GPUs")
+    return not_applicable(f"trains in fp32 on the CPU; {could}; fp16 is for GPUs", switch="precision: fp32")
 
 
 CHECK = Check(

@@ -8,7 +8,8 @@ from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicab
 def look(context: Context) -> Verdict:
     layers = context.config.model.scratch.num_hidden_layers
     return not_applicable(
-        f"TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these {layers} layers have none"
+        f"TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these {layers} layers have none",
+        switch="TF32: no GPU",
     )
 
 

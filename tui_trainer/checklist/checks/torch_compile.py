@@ -7,7 +7,10 @@ from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicab
 
 def look(context: Context) -> Verdict:
     steps = context.planned.total_steps.value
-    return not_applicable(f"this version runs all {steps:,} steps in eager mode; there is no setting to compile")
+    return not_applicable(
+        f"this version runs all {steps:,} steps in eager mode; there is no setting to compile",
+        switch="torch.compile: not in this version",
+    )
 
 
 CHECK = Check(

@@ -48,6 +48,25 @@ class ConfigPage(ConfigFiles):
     def is_typing(self) -> bool:
         return self.model is not None and (self.model.is_typing or self.model.chooser is not None)
 
+    @property
+    def typing_keys(self) -> list[tuple[str, str]]:
+        model = self.model
+        if model is None:
+            return []
+        if model.chooser:
+            return [
+                ("enter", "take it"),
+                ("up down", "choose"),
+                ("space", "keep or drop own values"),
+                ("escape", "back"),
+            ]
+        if model.editor and model.editor.closed:
+            return [("enter", "take it"), ("up down", "choose"), ("escape", "cancel")]
+        if model.editor:
+            keys = [("enter", "accept"), ("escape", "cancel"), ("up down", "accept and move")]
+            return [*keys, ("tab", "complete")] if model.editor.options else keys
+        return [("enter", "to the table"), ("escape", "clear")]
+
     def press(self, key: str, character: str | None) -> None:
         """A key of a text that is being typed, of the list of recipes, or a digit that begins an edit."""
         model = self.model

@@ -8,7 +8,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.ui.spans import Line, Role, Span
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
-LABEL_CELLS = 9
+LABEL_CELLS = 8
 # A share of the memory from which a run may meet its end, and one where it surely does not.
 FULL_SHARE = 0.9
 
@@ -82,7 +82,7 @@ def estimate_column(plan: PlanSummary | None, preset: PlanSummary | None, planni
 def _figures(plan: PlanSummary, dim: bool) -> Line:
     """In columns, so that a number that grows by a digit moves none of the others."""
     line: Line = []
-    for (name, text), cells in zip(plan.cells, (26, 19, 17, 0), strict=True):
+    for (name, text), cells in zip(plan.cells, (25, 18, 16, 0), strict=True):
         room = max(cells - len(name) - 1, len(text) + 1)
         line += [(f"{name} ", "dim"), (text.ljust(room) if cells else text, _role(name, plan, dim))]
     return line
@@ -99,4 +99,4 @@ def _marked(figure: Figure, text: str) -> str:
 
 
 def _steps(count: float | None) -> str:
-    return format_count(count) if count is None or count >= 100_000 else f"{int(count)}"
+    return format_count(count) if count is None or count >= 100_000 else f"{int(count):,}"

@@ -117,6 +117,12 @@ class TrainPage(Page):
             return run is not None and not run.alive and bool(run.state.checkpoints or run.state.finished)
         return True
 
+    def label_of(self, action: Action) -> str:
+        run = self.bench.run
+        if action.name == "pause" and run is not None and (not run.alive or run.state.phase == "paused"):
+            return "resume"
+        return action.label
+
     def pause(self) -> None:
         """Pause, or go on; a run that has stopped is resumed from its checkpoint."""
         run = self.bench.run

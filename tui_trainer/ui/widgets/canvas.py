@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from rich.cells import cell_len
+from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -97,8 +97,8 @@ def _cells(line: Line) -> list[_Cell]:
         if text.isascii():
             cells += [(sign, role) for sign in text]
             continue
-        for sign in text:
-            width = cell_len(sign)
+        for start, end, width in split_graphemes(text)[0]:
+            sign = text[start:end]
             if width:
                 cells.append((sign, role))
                 cells += [(sign, f"{role} continued")] * (width - 1)

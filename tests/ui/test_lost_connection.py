@@ -1,0 +1,117 @@
+"""The terminal goes away, or the screens do: no step is lost, and nobody is left behind with a broken shell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import termios
+from pathlib import Path
+
+import pytest
+
+STEPS = 300
+ROWS = 64
+# How long the CPU time of the threads beside the training is watched, and the most of one core that they may take.
+WATCHED_SECONDS = 5.0
+MOST_CPU_SHARE = 0.02
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+RAISES_WHEN_A_FILE_IS_THERE = """
+from pathlib import Path
+import tui_trainer.ui.screens.train_view as view
+
+draw = view.draw_train
+
+def draw_train(*scene, **size):
+    if Path("tear").exists():
+        raise RuntimeError("the picture tore")
+    return draw(*scene, **size)
+
+view.draw_train = draw_train
+"""
+
+
+def cpu_ticks(pid: int) -> dict[int, int]:
+    """CPU time of every thread, in ticks of the system's clock."""
+    ticks = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        ticks[int(task.name)] = int(fields[11]) + int(fields[12])
+    return ticks
+
+
+def assert_no_step_is_missing(terminal, steps: int) -> None:
+    assert terminal.steps == list(range(1, steps + 1))
+
+
+@pytest.mark.parametrize("controlling", [True, False], ids=["SIGHUP", "only the end of input"])
+def test_a_run_trains_on_without_its_terminal_and_ends_by_itself(open_terminal, small_config, controlling):
+    terminal = open_terminal(small_config(steps=STEPS, rows=ROWS), controlling=controlling)
+    terminal.wait_for("t start")
+    of_the_screens = set(cpu_ticks(terminal.process.pid))
+    assert len(of_the_screens) >= 4, "main thread, input, output, background"
+    terminal.start_run()
+    terminal.wait_for_steps(20)
+    terminal.hang_up()
+    terminal.wait_for_steps(len(terminal.steps) + 20)
+
+    # The screens are gone by now. What is left of their threads waits.
+    steps, before = len(terminal.steps), cpu_ticks(terminal.process.pid)
+    seconds = terminal.let_pass(WATCHED_SECONDS)
+    after = cpu_ticks(terminal.process.pid)
+    assert len(terminal.steps) > steps + 5 and terminal.process.isalive(), "it was training while it was watched"
+    beside = sum(after[thread] - before[thread] for thread in of_the_screens & set(before) & set(after))
+    training = sum(after.values()) - sum(before.values()) - beside
+    assert beside / TICKS_PER_SECOND / seconds < MOST_CPU_SHARE
+    assert training > 10 * beside, "the other threads are those that train"
+
+    os.kill(terminal.process.pid, signal.SIGHUP)
+    os.kill(terminal.process.pid, signal.SIGHUP)
+    assert terminal.wait_for_end(180) == 0
+    assert_no_step_is_missing(terminal, STEPS)
+    last = terminal.events[-1]
+    assert last["event"] == "RunFinished" and last["reason"] == "done"
+
+
+def test_a_run_that_lost_its_terminal_still_saves_when_it_is_terminated(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=10_000, rows=ROWS))
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    terminal.hang_up()
+    terminal.wait_for_steps(len(terminal.steps) + 30)
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.wait_for_end() == 3
+    kinds = [event["event"] for event in terminal.events]
+    assert "CheckpointSaved" in kinds and terminal.events[-1]["reason"] == "stopped"
+    assert_no_step_is_missing(terminal, len(terminal.steps))
+
+
+def test_a_terminal_that_goes_before_any_run_ends_the_program(open_terminal):
+    terminal = open_terminal(controlling=False)
+    terminal.wait_for("t start")
+    terminal.hang_up()
+    assert terminal.wait_for_end() == 0
+
+
+def test_an_error_of_the_screens_gives_the_terminal_back_and_the_run_saves(open_terminal, small_config, environment):
+    terminal = open_terminal(small_config(steps=10_000), prelude=RAISES_WHEN_A_FILE_IS_THERE)
+    modes_before = termios.tcgetattr(terminal.process.child_fd)
+    terminal.start_run()
+    terminal.wait_for("of 10,000")
+    terminal.wait_for_steps(10)
+    (terminal.cwd / "tear").touch()
+    assert terminal.wait_for_end() == 1
+
+    assert termios.tcgetattr(terminal.process.child_fd) == modes_before
+    screen_left = terminal.raw.rindex(b"\x1b[?1049l")
+    told = terminal.raw[screen_left:].decode()
+    assert "the screens failed: RuntimeError: the picture tore" in told and "Traceback" not in told
+    assert "\x1b[?25h" in told and "tui-trainer resume" in told
+    (report,) = Path(environment["TUI_TRAINER_HOME"]).rglob("crash-*.txt")
+    assert "Traceback" in report.read_text() and "the picture tore" in report.read_text()
+
+    events = terminal.events
+    assert events[-1]["event"] == "RunFinished" and events[-1]["reason"] == "stopped"
+    saved = [event for event in events if event["event"] == "CheckpointSaved"]
+    assert saved and saved[-1]["step"] == len(terminal.steps)
+    assert_no_step_is_missing(terminal, len(terminal.steps))
