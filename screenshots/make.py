@@ -1,7 +1,7 @@
 """Makes the pictures in this folder: `uv run python screenshots/make.py`, about two minutes.
 
 It opens the application without a terminal, trains the quickstart recipe in it, presses keys and keeps what is shown,
-at both sizes, as SVG and as plain text. Only the host's name is replaced; paths are short because it works in `/tmp/demo`.
+at both sizes, as SVG and as plain text. Only the host's name is replaced; it works in `/tmp/demo`, so paths are short.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import termios
@@ -49,6 +50,7 @@ save_steps = 0
 sample_steps = {sample_steps}
 logging_steps = 1
 """
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*\x07|\x1b.?|[\x00-\x1f\x7f-\x9f]", re.DOTALL)
 # The program as it is started by `-m tui_trainer`, after lines of a test that put something else in its place.
 _AS_MODULE = "\nimport runpy\nrunpy.run_module('tui_trainer', run_name='__main__', alter_sys=True)\n"
 
@@ -117,6 +119,11 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
+    @property
+    def sequences(self) -> list[str]:
+        """Every escape sequence and control character that was sent, whole where it is one of a terminal (CSI)."""
+        return _SEQUENCE.findall(self.raw.decode())
+
     def wait_for(self, *texts: str, gone: str = "", seconds: float = PATIENCE_SECONDS) -> str:
         """The screen once it shows all of `texts` and not `gone`."""
         until = time.monotonic() + seconds
@@ -138,13 +145,18 @@ class Terminal:
             self.process.send(KEYS.get(key, key))
             self.read(0.25 if key == "escape" else 0.02)
 
+    def press_unread(self, *keys: str) -> None:
+        """Press keys without taking in what they draw."""
+        for key in keys:
+            self.process.send(KEYS.get(key, key))
+
     def resize(self, columns: int, rows: int) -> None:
         self.screen.resize(rows, columns)
         self.process.setwinsize(rows, columns)
 
     def hang_up(self) -> None:
         """Close this side of the pseudo-terminal, as a lost connection does."""
-        os.close(self.process.child_fd)
+        self.process.ptyproc.fileobj.close()
         self.process.child_fd = self.process.ptyproc.fd = -1
         self.process.closed = self.process.ptyproc.closed = True
 

@@ -81,7 +81,7 @@ def test_a_terminal_that_gets_only_the_stretches_shows_the_new_line():
     for _ in range(500):
         before, now = random_line(chance), random_line(chance)
         if chance.random() < 0.5:
-            now = before[:-1] + [(before[-1][0][::-1] if before[-1][0].isascii() else before[-1][0], "accent")]
+            now = [*before[:-1], (before[-1][0], "accent")]
         assert width_of(before) == SIZE[0]
         screen, wanted = painted(before), painted(now)
         for x, length in changed_stretches(before, now):
@@ -184,16 +184,20 @@ def test_a_line_of_the_wrong_length_is_cut_or_filled():
         app.canvas.show([plain("x" * 60), plain("short"), plain("\u6f22" * 30)])
         await pilot.pause()
         assert app.shown() == ["x" * 40, "short".ljust(40), "\u6f22" * 20]
+        app.canvas.sent.clear()
+        app.canvas.show([plain("x" * 60), plain("shoot"), plain("\u6f22" * 30)])
+        assert app.canvas.sent == [(Region(3, 1, 1, 1),)], "and does not make the next picture a new one"
 
     with_canvas(work)
 
 
 def test_without_colours_every_role_is_drawn_and_none_has_a_colour(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    roles = list(styles_for("256", no_color=True))
+    styles = styles_for("256", no_color=True)
+    assert all(style.color is None and style.bgcolor is None for style in styles.values())
 
     async def work(app, pilot):
-        for role in roles:
+        for role in styles:
             app.canvas.show([fit([("one", role), (" two", "text")], SIZE[0])])
             await pilot.pause()
             assert app.shown()[0].rstrip() == "one two"
@@ -204,4 +208,4 @@ def test_without_colours_every_role_is_drawn_and_none_has_a_colour(monkeypatch):
                         assert colour is None or colour.is_default, (role, segment)
 
     with_canvas(work, no_color=True)
-    assert len(roles) > 10
+    assert len(styles) > 10

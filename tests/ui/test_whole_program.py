@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import termios
 from pathlib import Path
 
@@ -156,6 +158,35 @@ def start_run(terminal) -> None:
     terminal.press("t")
     terminal.wait_for("Start")
     terminal.press("enter")
+
+
+def what_was_learnt(events: list[dict]) -> list[tuple]:
+    names = ("step", "loss_sum", "tokens", "lr", "grad_norm")
+    return [tuple(event[name] for name in names) for event in events if event["event"] == "StepDone"]
+
+
+def test_keys_change_nothing_that_is_learnt(open_terminal, config, environment, tmp_path):
+    path = config(steps=1000)
+    terminal = open_terminal(path)
+    start_run(terminal)
+    wait_for_steps(terminal, tmp_path, 30)
+    terminal.press("s", "e", "2", "3", "4", "p")
+    terminal.wait_for("paused")
+    terminal.press("p")
+    terminal.wait_for("finished", seconds=120)
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0
+    shown = journal_of(tmp_path)
+    pressed = [event["action"] for event in shown if event["event"] == "ControlApplied"]
+    assert pressed == ["save", "evaluate", "pause", "resume"]
+
+    (tmp_path / "alone" / "work").mkdir(parents=True)
+    command = [sys.executable, "-m", "tui_trainer", "--no-ui", path]
+    done = subprocess.run(command, cwd=tmp_path / "alone" / "work", env=environment, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    alone = journal_of(tmp_path / "alone")
+    assert len(what_was_learnt(alone)) == 1000
+    assert what_was_learnt(shown) == what_was_learnt(alone)
 
 
 def test_sigterm_gives_the_terminal_back_and_saves(open_terminal, config, tmp_path):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import typer
+import sys
 
-# Importing a module of commands adds them to the application.
-from tui_trainer.cli import machine, runs, settings, train
-from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
 from tui_trainer.standard_files import open_standard_files, silence_output, tell
-
-__all__ = ["app", "machine", "main", "runs", "settings", "train"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
     open_standard_files()
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
-        return code if isinstance(code, int) else EXIT_DONE
+        return _run(arguments)
     except InputError as error:
         for problem in error.problems:
             tell(str(problem))
@@ -26,12 +21,20 @@ def main(arguments: list[str] | None = None) -> int:
     except RunError as error:
         tell(str(error))
         return EXIT_FAILED
-    except typer.TyperException as error:
-        tell(f"{error.format_message().rstrip('.')}; `tui-trainer --help` lists commands and options")
-        return EXIT_BAD_INPUT
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         tell("interrupted")
         return EXIT_FAILED
     except BrokenPipeError:
         silence_output()
         return EXIT_DONE
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments:
+        # The commonest start goes without typer, whose import would be a quarter of the time to the first screen.
+        from tui_trainer.ui.main import run_screens
+
+        return run_screens()
+    from tui_trainer.cli.commands import run_command
+
+    return run_command(arguments)

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import App, ComposeResult
-from textual.events import Key, Paste, Resize
+from textual.events import Key, Paste
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.background import Background
+from tui_trainer.ui.compositor import BareScreen
 from tui_trainer.ui.dialogs import Command, Dialog, HelpDialog, Palette
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.frame import footer, header, too_small, typing_footer
+from tui_trainer.ui.frame import footer, header, help_hint, too_small, typing_footer
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.overlay import centred
 from tui_trainer.ui.page import Page
@@ -46,10 +47,6 @@ TICK_SECONDS = 1.0
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 
 
-class _BareScreen(Screen[object], inherit_bindings=False):
-    """Without Textual's own keys: the registry has them all."""
-
-
 class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
@@ -67,13 +64,14 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
         self.guard: TerminalGuard | None = None
         self.crash = ""
+        self._has_begun = False
         self._dialogs: list[Dialog] = []
         self._picture: list[Line] = []
         color_system = None if self._wants_no_color else self.console.color_system
         self._canvas = Canvas(styles_for(color_system, no_color=self._wants_no_color))
 
     def get_default_screen(self) -> Screen[object]:
-        return _BareScreen(id="_default")
+        return BareScreen()
 
     def compose(self) -> ComposeResult:
         yield self._canvas
@@ -84,10 +82,16 @@ class TrainerApp(App[None], inherit_bindings=False):
             sys.stdout = sys.stderr = self.guard.log
         self.bench.attach(self, Background(asyncio.get_running_loop(), self._background_failed))
         self.set_interval(TICK_SECONDS, self.tick)
-        self.bench.begin()
+        if problems := self.keymap.problems:
+            self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
 
-    def on_resize(self, _: Resize) -> None:
-        self.call_after_refresh(self.draw)
+    def on_canvas_sized(self) -> None:
+        """The canvas has a size, or another one: draw before anything is sent."""
+        self.draw()
+        if not self._has_begun:
+            self._has_begun = True
+            # What the config needs takes longer to load than the first screen takes to show.
+            self.call_after_refresh(self.bench.begin)
 
     # ------------------------------------------------------------------ drawing
 
@@ -112,7 +116,7 @@ class TrainerApp(App[None], inherit_bindings=False):
             body = centred(body, dialog.draw(width, height - 2, bench.glyphs), width)
         if bench.notice:
             text, role = bench.notice
-            bottom = beside([(f" {text}", role)], [("?", "key"), (" help ", "dim")], width)
+            bottom = beside([(f" {text}", role)], help_hint(self.keymap.of("app"), bench.glyphs), width)
         elif self.page.is_typing and not self._dialogs:
             bottom = typing_footer(self.page.typing_keys, width, bench.glyphs)
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from tui_trainer.ui.actions import Action, key_sign
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, beside, fit, width_of
@@ -22,15 +24,20 @@ def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: in
     room = width - width_of(right) - 1
     left: Line = [(f" {PROGRAM}", "title")]
     for part in filter(None, (machine, host)) if width < _NARROW else filter(None, (host, machine)):
-        if width_of(left) + 2 + len(part) <= room:
+        if width_of(left) + 2 + cell_len(part) <= room:
             left.append((f"  {part}", "dim"))
     return beside(left, right, width)
 
 
+def help_hint(actions: Sequence[Action], glyphs: Glyphs) -> Line:
+    """`? help`, with the key that it really has."""
+    keys = next((action.keys for action in actions if action.id == "app.help"), ())
+    return [(key_sign(keys[0], ascii_only=glyphs.ascii), "key"), (" help ", "dim")] if keys else []
+
+
 def footer(actions: Sequence[Action], width: int, glyphs: Glyphs) -> Line:
     """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
-    help_keys = next((action.keys for action in actions if action.id == "app.help" and action.keys), ())
-    right: Line = [(key_sign(help_keys[0], ascii_only=glyphs.ascii), "key"), (" help ", "dim")] if help_keys else []
+    right = help_hint(actions, glyphs)
     left: Line = [(" ", "text")]
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
     for action in shown[: _KEYS_NARROW if width < _NARROW else _KEYS_WIDE]:

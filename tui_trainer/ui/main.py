@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Workbench
 
-# Textual reads these once, when it is imported: nothing moves by itself, and over SSH 20 pictures a second are plenty.
-_TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "20", "TEXTUAL_SMOOTH_SCROLL": "0"}
+# Textual reads these once, when it is imported: nothing moves by itself.
+_TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
 _LEFT_BY_SIGNAL = 128
 
 
-def run_screens(make_request: Callable[[], Request], *, gpu: int | None, ascii_only: bool) -> int:
+def run_screens(
+    make_request: Callable[[], Request] | None = None, *, gpu: int | None = None, ascii_only: bool = False
+) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
     `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
@@ -47,7 +49,7 @@ def run_screens(make_request: Callable[[], Request], *, gpu: int | None, ascii_o
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
-    bench = Workbench(make_request, probe(), glyphs, gpu=gpu)
+    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
     with Signals(app, bench) as signals:
@@ -55,6 +57,12 @@ def run_screens(make_request: Callable[[], Request], *, gpu: int | None, ascii_o
             app.guard = bench.guard = guard
             app.run(mouse=False)
         return _afterwards(app, bench, signals, logs)
+
+
+def _default_request() -> Request:
+    from tui_trainer.config.load import Request
+
+    return Request()
 
 
 class Signals:

@@ -13,7 +13,6 @@ from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui import starting
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Role
 
@@ -215,7 +214,7 @@ class Workbench:
     def _planned(self, result: tuple[int, Plan | None, tuple[Problem, ...]]) -> None:
         self._planned_revision, self.plan, self.plan_problems = result
         if self.start_wanted and not self.is_planning:
-            starting.offer_start(self)
+            self.offer_start()
         self.check_again()
         self.app.draw()
 
@@ -282,7 +281,13 @@ class Workbench:
         self.app.soon()
 
     def offer_start(self) -> None:
+        """Say what would happen; one more key begins."""
+        from tui_trainer.ui import starting
+
         starting.offer_start(self)
 
     def offer_quit(self) -> None:
+        """Leave, after an answer where one is needed."""
+        from tui_trainer.ui import starting
+
         starting.offer_quit(self)

@@ -6,9 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.ui import starting
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.current_run import tail_of
 from tui_trainer.ui.page import Page
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.spans import Line
@@ -91,11 +89,17 @@ class TrainPage(Page):
         bench = self.bench
         if bench.plan is None or bench.is_planning:
             return ["the plan is being made ..." if bench.is_planning else "the config has a problem: 2 shows it"]
-        return starting.offer_lines(bench.plan)
+        from tui_trainer.ui.starting import offer_lines
+
+        return offer_lines(bench.plan)
 
     def _log(self) -> list[str]:
         guard = self.bench.guard
-        return tail_of(guard.log_path, _LOG_ROWS) if self._log_open and guard is not None else []
+        if not self._log_open or guard is None:
+            return []
+        from tui_trainer.ui.current_run import tail_of
+
+        return tail_of(guard.log_path, _LOG_ROWS)
 
     @property
     def _state(self) -> RunState | None:
@@ -129,7 +133,9 @@ class TrainPage(Page):
         if run is not None and run.alive:
             self.bench.ask_run("resume" if run.state.phase == "paused" else "pause")
         else:
-            starting.offer_resume(self.bench)
+            from tui_trainer.ui.starting import offer_resume
+
+            offer_resume(self.bench)
 
     def save(self) -> None:
         self.bench.ask_run("save")
@@ -138,7 +144,10 @@ class TrainPage(Page):
         self.bench.ask_run("evaluate")
 
     def stop(self) -> None:
-        starting.offer_stop(self.bench)
+        """Save and stop, after one more key."""
+        from tui_trainer.ui.starting import offer_stop
+
+        offer_stop(self.bench)
 
     def try_model(self) -> None:
         """Let the newest weights continue a text."""

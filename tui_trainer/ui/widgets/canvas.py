@@ -13,6 +13,7 @@ from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -27,6 +28,9 @@ class Canvas(Widget):
     """A picture of exactly `size.height` lines of `size.width` cells."""
 
     DEFAULT_CSS = "Canvas { width: 100%; height: 100%; }"
+
+    class Sized(Message):
+        """The canvas has got a size, or another one."""
 
     def __init__(self, styles: Mapping[str, Style]) -> None:
         super().__init__()
@@ -55,6 +59,9 @@ class Canvas(Widget):
         self._lines = lines
         if regions:
             self.refresh(*regions)
+
+    def on_resize(self) -> None:
+        self.post_message(self.Sized())
 
     def repaint(self) -> None:
         """Send the whole picture again: something else may have written on the terminal."""

@@ -1,0 +1,205 @@
+"""What the screens cost: time to the first one, bytes to the terminal, time from key to picture, speed of training.
+
+    uv run python tests/benchmarks/screens.py                  # all of it, about ten minutes
+    uv run python tests/benchmarks/screens.py traffic          # one of: first, traffic, keys, throughput
+
+Run it on a machine that does nothing else. The program runs under a real pseudo-terminal, with the quickstart recipe.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+from statistics import median
+
+import pyte
+
+SIZES = ((80, 24), (200, 50))
+STEADY_SECONDS = 60.0
+PAIRS = 5
+# Small enough for more than five steps a second on two cores, evaluating and saving as usual.
+FAST = ("--set", "training.effective_batch_size=8", "--set", "training.max_steps=100000")
+SHORT = ("--set", "training.max_steps=150", "--set", "training.effective_batch_size=8")
+
+
+class Program:
+    """The program in a pseudo-terminal."""
+
+    def __init__(self, home: Path, size: tuple[int, int], *arguments: str) -> None:
+        self.screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self.screen)
+        self.bytes_read = 0
+        environment = os.environ | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "TUI_TRAINER_HOME": str(home)}
+        for name in ("SSH_CONNECTION", "NO_COLOR", "COLORTERM"):
+            environment.pop(name, None)
+        self.started = time.perf_counter()
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(home)
+            os.execve(sys.executable, [sys.executable, "-m", "tui_trainer", *arguments], environment)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+
+    def read(self, seconds: float) -> bool:
+        """Take in what comes first within so many seconds; whether anything came."""
+        if not select.select([self.fd], [], [], max(seconds, 0))[0]:
+            return False
+        data = os.read(self.fd, 65536)
+        self.bytes_read += len(data)
+        self._stream.feed(data)
+        return True
+
+    def wait_for(self, text: str, seconds: float = 120.0) -> float:
+        """The time at which the screen shows `text`."""
+        until = time.perf_counter() + seconds
+        while not any(text in line for line in self.screen.display):
+            if time.perf_counter() > until:
+                raise SystemExit(f"{text!r} did not come:\n" + "\n".join(self.screen.display))
+            self.read(0.5)
+        return time.perf_counter()
+
+    def press(self, keys: str) -> float:
+        os.write(self.fd, keys.encode())
+        return time.perf_counter()
+
+    def drain(self, seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while (left := until - time.perf_counter()) > 0:
+            self.read(left)
+
+    def start_run(self) -> None:
+        self.wait_for("t start")
+        self.press("t")
+        self.wait_for("Enter start")
+        self.press("\r")
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+def first_screen() -> None:
+    imports, screens = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(9):
+            before = time.perf_counter()
+            subprocess.run([sys.executable, "-c", "import textual.app"], check=True)
+            imports.append(time.perf_counter() - before)
+            program = Program(Path(folder), (80, 24))
+            screens.append(program.wait_for("t start") - program.started)
+            program.kill()
+    ratio = median(screens) / median(imports)
+    print(
+        f"first screen: {median(screens):.2f} s from the start of the process; "
+        f"a process that only imports textual.app: {median(imports):.2f} s; ratio {ratio:.2f} (wanted: at most 1.5)"
+    )
+
+
+def traffic() -> None:
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Program(Path(folder), size, *FAST)
+            program.wait_for("t start")
+            program.drain(1.5)
+            first_paint = program.bytes_read
+            program.start_run()
+            program.wait_for("ETA")
+            program.drain(5.0)
+            steps_before, bytes_before = steps_of(folder), program.bytes_read
+            program.drain(STEADY_SECONDS)
+            rate = (program.bytes_read - bytes_before) / STEADY_SECONDS
+            steps = (steps_of(folder) - steps_before) / STEADY_SECONDS
+            program.kill()
+        wanted = 2000 if size[0] == 80 else 4000
+        print(
+            f"traffic at {size[0]}x{size[1]}: {rate:,.0f} bytes/s over {STEADY_SECONDS:.0f} s of training at "
+            f"{steps:.1f} steps/s (wanted: under {wanted:,}); first screen {first_paint:,} bytes"
+        )
+
+
+def keys() -> None:
+    pages = (("2", "setting  "), ("3", " pass "), ("1", "libraries"), ("4", " speed "))
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program(Path(folder), (80, 24), *FAST)
+        program.start_run()
+        program.wait_for("ETA")
+        seconds = []
+        for turn in range(15):
+            for key, text in pages:
+                program.drain(0.15 + 0.07 * (turn % 5))
+                pressed = program.press(key)
+                seconds.append(program.wait_for(text) - pressed)
+        program.kill()
+    milliseconds = sorted(1000 * value for value in seconds)
+    print(
+        f"key to screen while training: median {median(milliseconds):.0f} ms, 95 % within "
+        f"{milliseconds[int(len(milliseconds) * 0.95)]:.0f} ms, {len(milliseconds)} keys (wanted: median under 100 ms)"
+    )
+
+
+def throughput() -> None:
+    ratios = []
+    for pair in range(PAIRS):
+        both = [without_screens, with_screens]
+        seconds = {run: run() for run in (both if pair % 2 == 0 else reversed(both))}
+        ratios.append(seconds[without_screens] / seconds[with_screens])
+        print(
+            f"  pair {pair + 1}: {seconds[without_screens]:.2f} s without, {seconds[with_screens]:.2f} s with screens"
+        )
+    ratios.sort()
+    print(
+        f"throughput with screens / without: median {median(ratios):.3f} of {PAIRS} pairs, from {ratios[0]:.3f} to "
+        f"{ratios[-1]:.3f} (wanted: at least 0.95)"
+    )
+
+
+def without_screens() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"TUI_TRAINER_HOME": folder}
+        command = [sys.executable, "-m", "tui_trainer", "--no-ui", *SHORT]
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        return training_seconds(folder)
+
+
+def with_screens() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program(Path(folder), (80, 24), *SHORT)
+        program.start_run()
+        program.wait_for("finished")
+        program.kill()
+        return training_seconds(folder)
+
+
+def events_of(folder: str) -> list[dict[str, float]]:
+    (journal,) = Path(folder).glob("runs/*/journal.jsonl")
+    return [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
+
+
+def steps_of(folder: str) -> int:
+    return max(int(event["step"]) for event in events_of(folder))
+
+
+def training_seconds(folder: str) -> float:
+    return float(events_of(folder)[-1]["seconds"])
+
+
+def main() -> None:
+    chosen = sys.argv[1:]
+    for name, measure in (("first", first_screen), ("keys", keys), ("traffic", traffic), ("throughput", throughput)):
+        if not chosen or name in chosen:
+            measure()
+
+
+if __name__ == "__main__":
+    main()

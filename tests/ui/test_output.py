@@ -1,0 +1,172 @@
+"""What reaches the terminal: nothing of other programs, nothing that holds the run up, and what it can show."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+STALLED_SECONDS = 20.0
+COMPARED_SECONDS = 8.0
+LEAST_SHARE_WHILE_STALLED = 0.8
+# More than a pseudo-terminal and the writer hold together, so that pictures must be let go.
+REDRAWN_WHILE_STALLED = 60
+LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
+
+WRITES_INSIDE_A_STEP = r"""
+import faulthandler, os, subprocess
+from tui_trainer.runs.journal import JournalWriter
+
+append, done = JournalWriter.append, []
+
+def append_and_write(self, *events):
+    append(self, *events)
+    if any(getattr(event, "step", 0) >= 5 for event in events) and not done:
+        done.append(True)
+        faulthandler.dump_traceback(all_threads=False)
+        os.write(1, b"straight to one \x1b[2J\x1b]0;owned\x07\n")
+        os.write(2, b"straight to two \x1b[31;1H\x9b2J [bold red]\n")
+        subprocess.run(["sh", "-c", "echo from a child; echo from its error >&2"], check=True)
+        print("from print \x1b[?1049l", flush=True)
+
+JournalWriter.append = append_and_write
+"""
+
+
+def speed(terminal, seconds: float, *, reading: bool) -> float:
+    """Steps per second."""
+    before = len(terminal.steps)
+    passed = terminal.let_pass(seconds, reading=reading)
+    return (len(terminal.steps) - before) / passed
+
+
+def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=100_000, rows=32), size=(200, 50))
+    terminal.start_run()
+    terminal.wait_for("of 100,000")
+    terminal.wait_for_steps(20)
+    before = speed(terminal, COMPARED_SECONDS, reading=True)
+    for _ in range(REDRAWN_WHILE_STALLED):
+        terminal.press_unread("4", "2")
+    stalled = speed(terminal, STALLED_SECONDS, reading=False)
+
+    # Once it reads again, the whole screen is there without a key: what a fresh drawing shows. The header counts steps.
+    terminal.read_until_quiet()
+    shown = terminal.lines[1:]
+    assert any("learning_rate" in line for line in shown)
+    terminal.press("ctrl+l")
+    terminal.read_until_quiet()
+    assert terminal.lines[1:] == shown
+    after = speed(terminal, COMPARED_SECONDS, reading=True)
+    assert stalled > LEAST_SHARE_WHILE_STALLED * min(before, after), (before, stalled, after)
+    assert terminal.steps == list(range(1, len(terminal.steps) + 1))
+
+
+def test_sigterm_gets_through_while_nobody_reads(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    for _ in range(REDRAWN_WHILE_STALLED):
+        terminal.press_unread("4", "2")
+    terminal.wait_for_steps(len(terminal.steps) + 100, reading=False)
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.wait_for_end(reading=False) == 3
+    assert "CheckpointSaved" in [event["event"] for event in terminal.events]
+    assert terminal.events[-1]["reason"] == "stopped"
+
+
+def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_terminal, small_config, environment):
+    terminal = open_terminal(small_config(steps=100_000), size=(120, 40), prelude=WRITES_INSIDE_A_STEP)
+    terminal.start_run()
+    terminal.wait_for_steps(10)
+    terminal.wait_for("of 100,000")
+    sent = terminal.raw.decode()
+    assert not [text for text in LOG if text in sent]
+    terminal.press("L")
+    shown = terminal.wait_for(*LOG)
+    # What was written as a sequence of a terminal is shown as signs, and does nothing.
+    assert "\u241b[2J\u241b]0;owned\u2407" in shown and "[bold red]" in shown and "\u241b[?1049l" in shown
+    (log,) = Path(environment["TUI_TRAINER_HOME"]).rglob("screen-*.log")
+    assert b"most recent call first" in log.read_bytes(), "a traceback of faulthandler is there as well"
+    assert "\x1b[2J" not in terminal.sequences and "\x1b[?1049l" not in terminal.sequences
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.wait_for_end() == 3
+    assert terminal.sequences.count("\x1b[?1049l") == 1
+
+
+def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
+    terminal.start_run()
+    terminal.wait_for("of 100,000", "machine", "time of a step")
+    for columns, rows in ((80, 24), (60, 20), (100, 30), (200, 50)):
+        terminal.resize(columns, rows)
+        if columns < 80:
+            terminal.wait_for("needs 80x24", f"this is {columns}x{rows}", "training goes on", gone="events")
+            assert len([line for line in terminal.lines if line.strip()]) == 3
+            continue
+        terminal.wait_for("4 Train", "step", "events", "machine" if columns == 200 else "speed", gone="needs")
+        # Page 2 stands still: what came after the change of size is what a fresh drawing shows.
+        terminal.press("2")
+        terminal.wait_for("text_column")
+        terminal.read_until_quiet()
+        shown = terminal.lines[1:]
+        terminal.press("ctrl+l")
+        terminal.read_until_quiet()
+        assert terminal.lines[1:] == shown and all(len(line) == columns for line in shown)
+        terminal.press("4")
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.wait_for_end() == 3
+
+
+KINDS = {
+    "256 colours": ({}, []),
+    "no colour": ({"NO_COLOR": "1"}, []),
+    "16 colours": ({"TERM": "xterm"}, []),
+    "C locale": ({"LC_ALL": "C"}, []),
+    "ascii": ({}, ["--ascii"]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_config, kind):
+    variables, arguments = KINDS[kind]
+    terminal = open_terminal(*arguments, small_config(steps=60, sample_steps=20), size=(120, 35), **variables)
+    terminal.wait_for("t start", "libraries")
+    terminal.press("2")
+    terminal.wait_for("learning_rate", "no problems")
+    terminal.press("p")
+    terminal.wait_for("Choose a recipe")
+    terminal.press("escape", "3")
+    terminal.wait_for("finding", gone="looking")
+    terminal.press(":")
+    terminal.wait_for("Commands")
+    terminal.press("escape", "?")
+    terminal.wait_for("Keys")
+    terminal.press("escape")
+    terminal.start_run()
+    terminal.wait_for("finished", "try it", seconds=120)
+    terminal.press("w")
+    terminal.wait_for("Try the model")
+    terminal.press("enter")
+    terminal.wait_for("Enter writes another one")
+    terminal.press("escape", "q")
+    assert terminal.wait_for_end() == 0
+
+    colours = {code for sequence in terminal.sequences if sequence.endswith("m") for code in colour_codes(sequence)}
+    plain = kind in ("C locale", "ascii")
+    assert terminal.raw.isascii() == plain, sorted({sign for sign in terminal.raw.decode() if not sign.isascii()})
+    if kind == "no colour":
+        assert not colours
+    elif kind == "16 colours":
+        assert colours and not colours & {"38", "48"}
+    else:
+        assert "38" in colours
+
+
+def colour_codes(sequence: str) -> set[str]:
+    """The parameters of a graphic rendition that are colours; the default colours (39, 49) are none."""
+    codes = sequence[2:-1].split(";")
+    return {code for code in codes if re.fullmatch(r"[34][0-8]|9[0-7]|10[0-7]", code)}

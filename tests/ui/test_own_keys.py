@@ -1,0 +1,185 @@
+"""The user's own keys in `keys.toml`: footer, help and what a key does agree; mistakes are told and harm nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.probe import probe
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.actions import ACTIONS
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.frame import footer
+from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.keymap import Keymap, keys_file, load_keymap
+from tui_trainer.ui.spans import text_of
+from tui_trainer.ui.workbench import Workbench
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch):
+    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+
+
+def written(text: str | bytes) -> Keymap:
+    """The key map of a user whose file holds this."""
+    keys_file().parent.mkdir(parents=True, exist_ok=True)
+    keys_file().write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_keymap()
+
+
+def keys_of(keymap: Keymap, id: str) -> tuple[str, ...]:
+    (action,) = [action for action in keymap.actions if action.id == id]
+    return action.keys
+
+
+@asynccontextmanager
+async def opened(keymap: Keymap, page: int):
+    bench = Workbench(lambda: Request(profile="quickstart"), probe(), UNICODE)
+    app = TrainerApp(bench, keymap)
+    async with app.run_test(size=(80, 24)) as pilot:
+        while not bench.findings:
+            await pilot.pause(0.02)
+        bench.go(page)
+        yield app, pilot
+    assert not app.crash
+
+
+def screen(app: TrainerApp) -> str:
+    return text_of(app._canvas.lines)
+
+
+def test_without_a_file_every_key_is_as_in_the_registry():
+    assert load_keymap().actions == list(ACTIONS)
+
+
+def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
+    keymap = written('"config.recipe" = "z"\n[app]\nquit = ["ctrl+x", "Q"]\nhelp = "f2"\n')
+    assert keymap.problems == []
+
+    async def look() -> None:
+        async with opened(keymap, page=1) as (app, pilot):
+            await pilot.press("u")
+            app.bench.tell("a notice")
+            app.draw()
+            assert screen(app).endswith("F2 help"), "beside a notice too"
+            await pilot.press("down")
+            last = screen(app).splitlines()[-1]
+            assert "z presets" in last and "p presets" not in last and last.endswith("F2 help")
+            await pilot.press("p")
+            assert "Choose a recipe" not in screen(app), "the old key is free"
+            await pilot.press("z")
+            assert "Choose a recipe" in screen(app)
+            await pilot.press("escape", "?")
+            assert not app._dialogs
+            await pilot.press("f2")
+            (dialog,) = app._dialogs
+            rows = text_of(dialog.draw(80, 400, UNICODE)).splitlines()
+            assert [row.split()[1] for row in rows if "Choose a recipe" in row] == ["z"]
+            assert [row.split()[1:3] for row in rows if "Leave. With" in row] == [["Ctrl+X", "Q"]]
+            await pilot.press("escape", "q")
+            assert app.is_running and app.bench.leaving is None
+            await pilot.press("ctrl+x")
+            assert app.bench.leaving is not None
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('"config.undoo" = "z"', "config.undo?"),
+        ('"nothing.like.it" = "z"', "there is no action nothing.like.it"),
+        ('"config.undo" = 5', "config.undo must be a key or a list of keys"),
+        ('"config.undo" = []', "config.undo must be a key or a list of keys"),
+        ('"config.undo" = ["z", 5]', "config.undo must be a key or a list of keys"),
+        ('"config.undo" = ""', "config.undo must be a key or a list of keys"),
+        ("this is no TOML", "keys.toml cannot be read"),
+        (b"\xff\xfe", "keys.toml cannot be read"),
+        ("a = " + "[" * 9000, "keys.toml cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_and_changes_no_key(text, told):
+    keymap = written(text)
+    assert len(keymap.problems) == 1 and told in keymap.problems[0]
+    assert keymap.actions == list(ACTIONS)
+
+
+def test_one_mistake_does_not_take_the_other_keys_away():
+    keymap = written('"config.undoo" = "z"\n"config.undo" = "z"\n')
+    assert keys_of(keymap, "config.undo") == ("z",) and len(keymap.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "key", ["ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+[", "ctrl+z", "Ctrl+Z", "esc", "ctl+x", "\u0007"]
+)
+def test_a_key_that_fails_or_is_none_is_refused_and_the_others_are_kept(key):
+    keymap = Keymap({"config.undo": (key, "z")})
+    assert keys_of(keymap, "config.undo") == ("z",)
+    assert keymap.find("config", key.lower(), None) is None
+    assert len(keymap.problems) == 1 and "config.undo" in keymap.problems[0] and keymap.problems[0].isprintable()
+
+
+def test_capitals_and_a_blank_are_taken_as_terminals_report_them():
+    keymap = Keymap(
+        {"config.undo": ("Ctrl+X", "F5"), "train.log": ("V",), "train.metric": (" ",), "train.freeze": ("L",)}
+    )
+    assert keymap.problems == []
+    assert keymap.find("config", "ctrl+x", None).id == keymap.find("config", "f5", None).id == "config.undo"
+    assert keymap.find("train", "space", " ").id == "train.metric"
+    assert keymap.find("train", "upper_v", "V").id == "train.log"
+
+
+@pytest.mark.parametrize(
+    ("own", "loser"),
+    [
+        ({"config.undo": ("r",)}, "config.reset"),
+        ({"config.reset": ("u",)}, "config.undo"),
+        ({"config.undo": ("?",)}, "app.help"),
+        ({"app.quit": ("x",)}, "config.advanced"),
+    ],
+)
+def test_an_own_key_takes_a_key_from_another_action_and_that_is_told(own, loser):
+    keymap = Keymap(own)
+    ((winner, (key,)),) = own.items()
+    place = "config"
+    assert keymap.find(place, key, key).id == winner
+    assert key in keys_of(keymap, winner) and key not in keys_of(keymap, loser)
+    assert winner in keymap.problems[0] and loser in keymap.problems[0]
+
+
+def test_two_actions_can_change_their_keys():
+    keymap = Keymap({"config.undo": ("r",), "config.reset": ("u",)})
+    assert keymap.problems == []
+    assert keymap.find("config", "u", "u").id == "config.reset" and keymap.find("config", "r", "r").id == "config.undo"
+
+
+def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
+    keymap = Keymap({"app.quit": ("s",), "app.help": ("f1",)})
+    assert keys_of(keymap, "train.save") == ()
+    assert any("train.save has no key left" in problem for problem in keymap.problems)
+    line = text_of([footer(keymap.of("train") + keymap.of("app"), 200, UNICODE)])
+    assert "s quit" in line and "save" not in line and line.endswith("F1 help")
+
+    async def look() -> None:
+        async with opened(keymap, page=1) as (app, pilot):
+            await pilot.press(":", *"save as")
+            assert app._dialogs[-1].found[0].action.id == "config.save_as"
+
+    asyncio.run(look())
+
+
+def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
+    keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
+
+    async def look() -> None:
+        async with opened(keymap, page=0) as (app, pilot):
+            app.draw()
+            assert "1 of 2: keys.toml: there is no action config.undoo" in screen(app)
+            await pilot.press("down")
+            assert "there is no action" not in screen(app)
+
+    asyncio.run(look())

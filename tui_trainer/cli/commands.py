@@ -1,0 +1,25 @@
+"""All commands together: importing a module of commands adds them to the application."""
+
+from __future__ import annotations
+
+import typer
+
+from tui_trainer.cli import machine, runs, settings, train
+from tui_trainer.cli.application import app
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from tui_trainer.standard_files import tell
+
+__all__ = ["machine", "run_command", "runs", "settings", "train"]
+
+
+def run_command(arguments: list[str]) -> int:
+    """Carry out one command. Returns its exit code; errors of ours pass on."""
+    try:
+        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
+    except typer.TyperException as error:
+        tell(f"{error.format_message().rstrip('.')}; `tui-trainer --help` lists commands and options")
+        return EXIT_BAD_INPUT
+    except typer.Abort:
+        tell("interrupted")
+        return EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_DONE
