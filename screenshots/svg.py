@@ -15,7 +15,7 @@ from rich.terminal_theme import TerminalTheme
 
 from tui_trainer.ui.spans import Line
 
-CELL_WIDTH, CELL_HEIGHT, FONT_SIZE, BASELINE = 8.4, 17, 14, 13
+CELL_WIDTH, CELL_HEIGHT, FONT_SIZE, BASELINE = 8, 16, 13.3, 12
 MARGIN = 12
 FONTS = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 DARK = TerminalTheme(
@@ -115,7 +115,10 @@ def _shape(sign: str, column: int, row: int) -> str:
         middle_x, middle_y = x + CELL_WIDTH / 2, y + CELL_HEIGHT / 2
         ends = {"l": f"H{x:g}", "r": f"H{x + CELL_WIDTH:g}", "u": f"V{y:g}", "d": f"V{y + CELL_HEIGHT:g}"}
         return "".join(f"M{middle_x:g} {middle_y:g}{ends[way]}" for way in _STROKES[sign])
-    if 0x2581 <= code <= 0x2588:
+    if code == 0x2588:
+        # A little over its edge: no seam shows between two of them at any scale.
+        return _box(x, y, CELL_WIDTH + 0.4, CELL_HEIGHT)
+    if 0x2581 <= code <= 0x2587:
         high = CELL_HEIGHT * (code - 0x2580) / 8
         return _box(x, y + CELL_HEIGHT - high, CELL_WIDTH, high)
     if sign == _SHADE:

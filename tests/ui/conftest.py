@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pexpect
@@ -55,11 +56,12 @@ _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*\x07|\x1b.?|[
 _AS_MODULE = "\nimport runpy\nrunpy.run_module('tui_trainer', run_name='__main__', alter_sys=True)\n"
 
 
-def _give_up_controlling_terminal() -> None:
-    """In the child: the pseudo-terminal stays standard input and output, but its hang-up sends no SIGHUP any more."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    fcntl.ioctl(0, termios.TIOCNOTTY)
-    signal.signal(signal.SIGHUP, before)
+def _prepare_child(controlling: bool) -> None:
+    """Hang-ups are heard, also where the tests run under nohup; without a controlling terminal nothing sends them."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if not controlling:
+        fcntl.ioctl(0, termios.TIOCNOTTY)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Terminal:
@@ -92,7 +94,7 @@ class Terminal:
             env=environment,
             cwd=str(cwd),
             timeout=PATIENCE_SECONDS,
-            preexec_fn=None if controlling else _give_up_controlling_terminal,
+            preexec_fn=partial(_prepare_child, controlling),
         )
         self.process.delaybeforesend = None
 

@@ -166,7 +166,7 @@ def what_was_learnt(events: list[dict]) -> list[tuple]:
 
 
 def test_keys_change_nothing_that_is_learnt(open_terminal, config, environment, tmp_path):
-    path = config(steps=1000)
+    path = config(steps=400)
     terminal = open_terminal(path)
     start_run(terminal)
     wait_for_steps(terminal, tmp_path, 30)
@@ -185,7 +185,7 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, config, environment, 
     done = subprocess.run(command, cwd=tmp_path / "alone" / "work", env=environment, capture_output=True, timeout=200)
     assert done.returncode == 0, done.stderr
     alone = journal_of(tmp_path / "alone")
-    assert len(what_was_learnt(alone)) == 1000
+    assert len(what_was_learnt(alone)) == 400
     assert what_was_learnt(shown) == what_was_learnt(alone)
 
 

@@ -39,6 +39,11 @@ def train(
 ) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
     asked = (config, profile, assignments, data, task)
+    if gpu is not None:
+        from tui_trainer.hardware.diagnosis import diagnose
+        from tui_trainer.hardware.probe import probe
+
+        diagnose(probe(), gpu)
     if no_ui:
         raise typer.Exit(_train(load(*asked), as_json))
     if as_json:

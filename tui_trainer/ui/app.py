@@ -31,7 +31,7 @@ from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
-from tui_trainer.ui.spans import Line, beside, text_of
+from tui_trainer.ui.spans import Line, beside, in_ascii, text_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import styles_for
 from tui_trainer.ui.widgets.canvas import Canvas
@@ -106,6 +106,8 @@ class TrainerApp(App[None], inherit_bindings=False):
             self._picture = too_small(width, height, (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=self.bench.run_is_alive)
         else:
             self._picture = self._compose_picture(width, height)
+        if self.bench.glyphs.ascii:
+            self._picture = [in_ascii(line) for line in self._picture]
         self._canvas.show(self._picture)
 
     def _compose_picture(self, width: int, height: int) -> list[Line]:

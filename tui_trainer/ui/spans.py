@@ -55,6 +55,11 @@ def beside(left: Line, right: Line, width: int) -> Line:
     return [*fit(left, room), *right] if room > 0 else fit(right, width)
 
 
+def in_ascii(line: Line) -> Line:
+    """The line with question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
+    return [("".join(sign if sign.isascii() else "?" * cell_len(sign) for sign in text), role) for text, role in line]
+
+
 def text_of(lines: Iterable[Line]) -> str:
     """The plain text of lines, without blanks at their ends: for tests and for saving a screen."""
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)

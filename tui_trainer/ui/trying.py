@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NEW_TOKENS = 240
 _TEMPERATURE = 0.8
 _ROWS = 10
+_PROMPT_CHARACTERS = 40
 
 
 class TryDialog(Dialog):
@@ -89,5 +90,11 @@ def offer_try(bench: Workbench) -> None:
     run = bench.run
     if run is not None:
         samples = run.state.samples
-        prompt = one_line(samples[-1].prompt.strip()) if samples else ""
-        bench.app.open(TryDialog(bench, run.run.folder, prompt[-60:]))
+        bench.app.open(TryDialog(bench, run.run.folder, _beginning(samples[-1].prompt) if samples else ""))
+
+
+def _beginning(prompt: str) -> str:
+    """A few words of held-out text to begin with: whole words of its last line that has some."""
+    lines = [line.strip() for line in prompt.split("\n") if len(line.split()) > 1]
+    last = one_line(lines[-1]) if lines else ""
+    return last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last

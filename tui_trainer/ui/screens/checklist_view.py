@@ -225,7 +225,7 @@ def _wrapped(text: str, width: int) -> list[str]:
         if line and cell_len(line) + 1 + cell_len(word) > width:
             lines.append(line)
             line = ""
-        *whole, rest = chop_cells(f"{line} {word}" if line else word, max(width, 2))
+        *whole, rest = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
         lines += whole
         line = rest
     return [*lines, line] if line or not lines else lines

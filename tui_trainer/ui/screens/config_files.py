@@ -63,7 +63,7 @@ class ConfigFiles(Page):
 
     def save_as(self) -> None:
         start = str(self._model.document.file or Path.cwd() / _DEFAULT_FILE)
-        lines: list[Line] = [[("Only what differs from the presets is written.", "dim")], []]
+        lines: list[Line] = [[("Your own values are written, on top of the recipe's name.", "dim")], []]
         self.bench.app.open(TextDialog("Save as", lines, start, self._save_as))
 
     def _save_as(self, text: str) -> str:

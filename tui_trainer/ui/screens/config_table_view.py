@@ -129,7 +129,7 @@ def text_with_cursor(text: str, cursor: int, cells: int, typing: bool) -> Line:
     shown = (
         one_line(text)
         if cell_len(one_line(text)) == len(text)
-        else "".join(c if cell_len(c) == 1 else "?" for c in text)
+        else "".join(c if cell_len(c) == 1 and one_line(c) == c else "?" for c in text)
     )
     start = max(0, cursor - cells + 1)
     if not typing:

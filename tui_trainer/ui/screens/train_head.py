@@ -62,7 +62,8 @@ def _losses(state: RunState) -> Line:
     last, evaluation = state.last_step, state.evals[-1].loss if state.evals else None
     epochs = ""
     if state.plan is not None and state.plan.steps_per_epoch:
-        epochs = f" of {state.total_steps / state.plan.steps_per_epoch:.1f}"
+        total = state.total_steps / state.plan.steps_per_epoch
+        epochs = f" of {total:.2f}" if total < 10 else f" of {total:.1f}"
     fields = [
         ("epoch ", f"{last.epoch:.2f}" if last else "0.00", epochs),
         ("loss ", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}", ""),

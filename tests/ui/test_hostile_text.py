@@ -1,0 +1,295 @@
+"""A hundred texts that would act on a terminal, in everything that is shown: none acts, on any screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from tui_trainer.checklist.contract import Check, Finding, Verdict
+from tui_trainer.config.document import Document
+from tui_trainer.config.load import Request
+from tui_trainer.config.profiles import find_profile
+from tui_trainer.hardware.diagnosis import diagnose
+from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
+from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.planning.rules import setting_problems
+from tui_trainer.runs import events as e
+from tui_trainer.runs.state import fold
+from tui_trainer.ui.chart.loss_chart import LossChart
+from tui_trainer.ui.chart.small_charts import SmallCharts
+from tui_trainer.ui.dialogs import TextDialog
+from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.screens.checklist_view import ChecklistModel, draw_checklist
+from tui_trainer.ui.screens.config_model import ConfigModel
+from tui_trainer.ui.screens.config_view import draw_config
+from tui_trainer.ui.screens.hardware_view import draw_hardware
+from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
+from tui_trainer.ui.spans import Line, in_ascii, width_of
+
+ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
+# What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
+_CSI = "2J H 31;1H 5A 5B 5C 5D 6n c >c 0K 3J 10L 10M 5P 2;5r s u ?1049h ?1049l ?25l ?1003h ?2004l ?7l 4h 21t 8;9;9t 31m"
+_CSI_TEXTS = [f"a{ESC}[{rest}b" for rest in _CSI.split()]
+_STRINGS = [
+    "52;c;cm0gLXJm",
+    "0;owned",
+    "2;owned",
+    "8;;http://evil",
+    "4;1;red",
+    "10;?",
+    "11;#fff",
+    "104",
+    "22;wait",
+    "777;x",
+]
+_OSC_TEXTS = [f"{ESC}]{rest}{end}" for rest, end in zip(_STRINGS, [BEL, ST] * 5, strict=True)]
+_OTHER_ESCAPES = [
+    f"{ESC}{rest}" for rest in ("c", "7", "8", "D", "M", "#8", "(0", "P1$rm" + ST, "_x" + ST, "^x" + ST, "Xx" + ST, "")
+]
+_CONTROLS = [
+    f"a{sign}b" for sign in "\x00\x01\x05\x07\x08\t\n\x0b\x0c\r\x0e\x0f\x11\x13\x18\x7f\x84\x85\x90\x9b\x9d\x9f"
+]
+_BIDI = [
+    f"a{chr(code)}b"
+    for code in (0x061C, 0x200E, 0x200F, 0x202A, 0x202B, 0x202D, 0x202E, 0x2066, 0x2067, 0x2068, 0x2069)
+]
+_INVISIBLE = [f"a{chr(code)}b" for code in (0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF, 0x2028, 0x2029)]
+_MARKUP = ["[bold red]x", "[/]", "[@click=app.quit]q[/]", "[link=http://evil]x", "$error", "{x!r} %s %n"]
+_WIDE = ["\u6f22\u5b57" * 30, "e\u0301\u0301\u0301", "\u0301", "\U0001f468\u200d\U0001f469", "\U0001f44d\U0001f3fd" * 9]
+_BROKEN = ["\udc9b2J", "\ud800", "\udcff" * 20, "x" * 5000, "x " * 3000, f"{ESC}[" * 500, "\x00" * 300]
+TEXTS = [*_CSI_TEXTS, *_OSC_TEXTS, *_OTHER_ESCAPES, *_CONTROLS, *_BIDI, *_INVISIBLE]
+TEXTS += [*_MARKUP, *_WIDE, *_BROKEN]
+HIDDEN = set("\u061c\u200b\u200c\u200d\u200e\u200f\u2060\ufeff") | {
+    chr(n) for n in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+# All that Textual and this program send themselves: colours, places, their own modes, two queries, the pointer's shape.
+OWN_SEQUENCES = re.compile(
+    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
+)
+HOSTILE = "".join(text for text in TEXTS[::3] if len(text) < 20 and not set(text) & set("\x00/"))[:300]
+EVERYTHING_IS_HOSTILE = f"""
+import os
+from dataclasses import replace
+import tui_trainer.hardware.probe as room
+from tui_trainer.hardware.facts import Driver
+from tui_trainer.runs.journal import JournalWriter
+
+TEXT = {HOSTILE!r}
+probe, append = room.probe, JournalWriter.append
+room.probe = lambda: replace(
+    probe(), host=TEXT, cpu_name=TEXT, platform=TEXT, driver=Driver(version=TEXT, problem=TEXT), python_version=TEXT
+)
+
+def append_and_fail(self, *events):
+    append(self, *events)
+    if any(type(event).__name__ == "StepDone" and event.step >= 40 for event in events):
+        os.write(1, TEXT.encode("utf-8", "replace") + b"\\n")
+        raise RuntimeError(TEXT)
+
+JournalWriter.append = append_and_fail
+"""
+SIZES = ((80, 22), (120, 33), (200, 48))
+
+
+def assert_harmless(lines: list[Line], width: int, height: int) -> str:
+    """Nothing in them acts, nothing hides, every line is as wide as the screen."""
+    assert len(lines) == height
+    text = "\n".join("".join(part for part, _ in line) for line in lines)
+    bad = {sign for sign in text.replace("\n", "") if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")}
+    assert not bad | (HIDDEN & set(text)), text
+    assert text.count("\n") == height - 1
+    assert [width_of(line) for line in lines] == [width] * height
+    return text
+
+
+def test_there_are_a_hundred_of_them_and_each_is_another():
+    assert len(set(TEXTS)) == len(TEXTS) >= 100
+
+
+def hardware_of(text: str) -> Hardware:
+    process = GpuProcess(pid=1, name=text, user=text, memory_bytes=1 << 30)
+    card = Gpu(index=0, name=text, uuid=text, memory_bytes=1 << 37, memory_free_bytes=1, processes=(process,))
+    return Hardware(
+        cpu_name=text, usable_cores=2, memory_bytes=1 << 34, memory_available_bytes=1 << 33, platform=text,
+        python_version=text, host=text, cpu_flags=frozenset({text}), gpus=(card, replace(card, index=1, problem=text)),
+        driver=Driver(version=text, cuda=(12, 4), problem=text), libraries={"torch": text, "peft": text},
+        places=(Place(label="runs", path=text, free_bytes=1, total_bytes=2, writable=False),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_hardware_screen_shows_them_and_nothing_happens(size):
+    width, height = size[0], 90
+    for text in TEXTS:
+        hardware = hardware_of(text)
+        gauges = Gauges(cpu_share=0.5, disk_path=text, gpus=(GpuGauge(index=0, name=text),))
+        diagnosis = diagnose(hardware, None)
+        lines = draw_hardware(
+            diagnosis,
+            hardware,
+            gauges,
+            profile=(text, "trains on it"),
+            scroll=0,
+            width=width,
+            height=height,
+            glyphs=UNICODE,
+        )
+        assert_harmless(lines, width, height)
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch) -> int:
+    """Recipes of the user's own whose names, titles and values are hostile; how many."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "config" / "tui-trainer" / "profiles" / "recipes"
+    folder.mkdir(parents=True)
+    for number, text in enumerate(TEXTS):
+        plain = text.encode("utf-8", "replace").decode()[:600]
+        values = {"about": dict.fromkeys(("title", "summary", "source"), plain), "data": {"path": plain}}
+        name = plain.replace("/", "").replace("\x00", "")[:40]
+        (folder / f"{number:03}{name}.toml").write_text(tomli_w.dumps(values))
+    return len(TEXTS)
+
+
+@pytest.fixture
+def model(recipes) -> ConfigModel:
+    hardware = find_profile("cpu", "hardware")
+    document = Document(Request(), lambda wish: (hardware, "") if wish == "auto" else (None, ""), setting_problems)
+    return ConfigModel(document, {"data.path": TEXTS})
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_config_screen_shows_them_and_nothing_happens(model, size):
+    width, height = size
+
+    def look() -> str:
+        lines = draw_config(model, plan=None, width=width, height=height, glyphs=UNICODE)
+        return assert_harmless(lines, width, height)
+
+    for text in TEXTS:
+        for key in ("data.text_column", "output.name", "data.path"):
+            model.document.set(key, text)
+        model.show("data.path")
+        look()
+        model.edit()
+        model.type_text(text)
+        look()
+        model.accept()
+        look()
+        model.cancel()
+        model.start_filter()
+        model.type_text(text)
+        look()
+        model.cancel()
+        model.cancel()
+    model.open_recipes()
+    assert model.chooser is not None and len(model.chooser.recipes) > 100
+    shown = {look() for _ in model.chooser.recipes if model.move(1) is None}
+    assert len(shown) > 100
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_checklist_shows_them_and_nothing_happens(size):
+    for text in TEXTS:
+        check = Check(name="x", order=0, title="Title", guides=("A",), claim="2x", why="So.", look=lambda _: Verdict(
+            status="pass", evidence=""))  # fmt: skip
+        verdict = Verdict(status="fail", evidence=text, details=(text, text), advice=text, fix={"data.path": text})
+        model = ChecklistModel()
+        model.replace([Finding(check=check, verdict=verdict)])
+        assert_harmless(draw_checklist(model, width=size[0], height=size[1], glyphs=UNICODE), *size)
+
+
+def phases_of(text: str) -> list[list[e.Event]]:
+    begun = [e.RunStarted(name=text, task=text, device=text, pid=1, total_steps=9)]
+    step = e.StepDone(
+        step=1, epoch=0.1, loss_sum=9.0, tokens=9, samples=1, lr=1e-3, grad_norm=0.5, step_seconds=0.1,
+        data_seconds=0.01, forward_seconds=0.01, backward_seconds=0.01, optimiser_seconds=0.01, tokens_per_second=9.0,
+        samples_per_second=9.0, peak_memory_bytes=9,
+    )  # fmt: skip
+    training = [
+        *begun, e.BaselinesMeasured(losses={text: 1.0}, eval_tokens=1, unit=text), e.PhaseChanged(phase="training"),
+        step, e.TextSampled(step=1, prompt=text, text=text),
+        e.CheckpointSaved(step=1, path=text, bytes=1, seconds=0.1, reason="scheduled"),
+    ]  # fmt: skip
+    finished = e.RunFinished(step=9, reason="done", loss=1.0, eval_loss=0.5, seconds=1.0, model_path=text)
+    failed = e.RunFailed(step=1, message=text, log_path=text)
+    return [
+        [*begun, e.Progress(what=text, done=1, total=2, unit=text)], training, [*training, finished],
+        [*training, failed], [*begun, failed],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
+    swept = 0
+    for text in TEXTS:
+        for events in [None, *phases_of(text)]:
+            options = TrainViewOptions(log_open=swept % 2 == 0, resume=text, run_folder=text, offer=[text])
+            scene = TrainScene(
+                state=None if events is None else fold(events), chart=LossChart(), small_charts=SmallCharts(),
+                gauges=Gauges(cpu_share=0.5, disk_path=text, gpus=(GpuGauge(index=0, name=text),)), sparks={},
+                events=[(text, "text")], log_lines=[text], what_is_on=[text], notice=text, options=options,
+            )  # fmt: skip
+            lines = draw_train(scene, width=size[0], height=size[1], glyphs=glyphs)
+            shown = assert_harmless(lines, *size)
+            assert not glyphs.ascii or shown.isascii()
+            swept += 1
+    assert swept == 6 * len(TEXTS)
+
+
+def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame():
+    for text in TEXTS:
+        dialog = TextDialog("Save as", [], "", lambda typed: typed)
+        dialog.paste(text)
+        dialog.press("enter", None)
+        lines = dialog.draw(80, 22, ASCII)
+        assert_harmless(lines, width_of(lines[0]), len(lines))
+        assert all(part.isascii() for line in lines for part, _ in in_ascii(line))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(
+    open_terminal, small_config, recipes, tmp_path, size
+):
+    folder = tmp_path / HOSTILE.encode("utf-8", "replace")[:200].decode(errors="ignore")
+    folder.mkdir()
+    column, data = HOSTILE.encode("utf-8", "replace").decode(), folder / "\u202ed\x1b[2J.jsonl"
+    rows = [text.encode("utf-8", "replace").decode()[:500] for text in TEXTS for _ in range(3)]
+    data.write_text("".join(json.dumps({column: row + " and so on and on"}) + "\n" for row in rows))
+    config = tomllib.loads(Path(small_config(steps=400, sample_steps=5)).read_text())
+    config["data"] |= {"path": str(data), "text_column": column}
+    (folder / "\x1b]0;x\x07.toml").write_text(tomli_w.dumps(config))
+
+    terminal = open_terminal(str(folder / "\x1b]0;x\x07.toml"), size=size, prelude=EVERYTHING_IS_HOSTILE)
+    terminal.wait_for("t start", "\u241b")
+    terminal.press("end", "home", "2", "/", *"text_column", "enter", "enter")
+    terminal.wait_for("text_column", "\u241b")
+    pasted = "".join(TEXTS).replace("\x1b[201~", "").encode("utf-8", "replace")
+    terminal.process.send(b"\x1b[200~" + pasted[:3000] + b"\x1b[201~")
+    terminal.press("escape", "escape", "p")
+    terminal.wait_for("Choose a recipe")
+    terminal.press(*["down"] * (recipes + 2))
+    terminal.press("escape", "3")
+    terminal.wait_for("finding", gone="looking")
+    terminal.press(*["down"] * 12)
+    terminal.start_run()
+    terminal.wait_for("failed", "RuntimeError", seconds=120)
+    assert [event for event in terminal.events if event["event"] == "TextSampled"]
+    terminal.press("L")
+    terminal.wait_for("log")
+    terminal.press("up", "up", "1", "4", "q")
+    terminal.read(1)
+    terminal.press("q")
+    assert terminal.wait_for_end() == 1
+
+    assert {one for one in terminal.sequences if not OWN_SEQUENCES.fullmatch(one)} == set()
+    assert not HIDDEN & set(terminal.raw.decode())
+    assert "\u241b]52" in terminal.raw.decode(), "they were shown, made safe"
