@@ -182,7 +182,7 @@ def test_only_open_ones_are_listed_on_request():
 def test_the_header_gets_a_summary_of_a_few_signs():
     assert summary([]) == ""
     assert summary([finding("a"), finding("b", "n/a")]) == "ok"
-    assert summary([finding("a", "warn"), finding("b", "warn")]) == "2 !"
+    assert summary([finding("a", "warn"), finding("b", "warn")]) == "2!"
     assert summary([finding("a", "fail"), finding("b", "warn"), finding("c", "error")]) == "2 x 1 !"
 
 

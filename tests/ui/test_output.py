@@ -143,6 +143,8 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.wait_for("finding", gone="looking")
     terminal.press(":")
     terminal.wait_for("Commands")
+    terminal.press("\u00fc")
+    terminal.wait_for("no action has these letters")
     terminal.press("escape", "?")
     terminal.wait_for("Keys")
     terminal.press("escape")

@@ -12,7 +12,7 @@ from tui_trainer.hardware.catalogue import Card
 from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.problems import process_words
-from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.hardware.processor import BF16_FLAGS, training_threads
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes
 
@@ -87,10 +87,11 @@ def processor_rows(hardware: Hardware) -> list[Row]:
 
 def threads_words(hardware: Hardware) -> str:
     """How many threads train, and of how many cores; what is not reported is left out."""
-    threads = hardware.usable_cores
+    threads = training_threads(hardware.usable_cores)
+    how = "one a core" if threads == hardware.usable_cores else f"of {hardware.usable_cores} cores one is left free"
     counts = ((hardware.physical_cores, "physical"), (hardware.logical_cores, "logical"))
     cores = ", ".join(f"{count} {kind}" for count, kind in counts if count is not None)
-    return f"{threads}, one a core" + (f" ({cores})" if cores else "")
+    return f"{threads}, {how}" + (f" ({cores})" if cores else "")
 
 
 def cpu_precision_words(flags: frozenset[str]) -> str:

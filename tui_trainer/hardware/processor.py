@@ -34,6 +34,11 @@ def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
     return name or platform.processor() or platform.machine(), flags
 
 
+def training_threads(usable_cores: int) -> int:
+    """One a core; from four cores on one core is left for everything else."""
+    return usable_cores - 1 if usable_cores >= 4 else usable_cores
+
+
 def usable_cores(limits: Limits) -> int:
     """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,6 +16,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
+from tui_trainer.hardware.processor import training_threads
 from tui_trainer.planning import memory
 from tui_trainer.planning.batching import BatchCut, cut_batch
 from tui_trainer.planning.calibration import read_calibration
@@ -236,7 +237,6 @@ def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[
 
 
 def _threads(hardware: Hardware) -> Planned[int]:
-    cores = hardware.usable_cores
-    if cores >= 4:
-        return Planned(value=cores - 1, exact=True, reason=f"{cores} usable cores, one left for everything else")
-    return Planned(value=cores, exact=True, reason=f"all {cores} usable cores")
+    cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
+    reason = f"{cores} usable cores, one left for everything else" if threads < cores else f"all {cores} usable cores"
+    return Planned(value=threads, exact=True, reason=reason)

@@ -74,7 +74,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "last", "end G", "last", "To the last setting."),
     _action("config", "previous_group", "{", "previous group", "To the group of settings above."),
     _action("config", "next_group", "}", "next group", "To the group of settings below."),
-    _action("config", "edit", "enter", "edit", "Change the value in place; a digit starts at once on a number.", 10),
+    _action("config", "edit", "enter", "edit", "Change the value in place.", 10),
     _action("config", "toggle", "space", "toggle", "The next choice, or true and false."),
     _action("config", "less", "left h", "less", "One step down: half a batch, the rate below, the choice before."),
     _action("config", "more", "right l", "more", "One step up: twice the batch, the rate above, the next choice."),

@@ -31,7 +31,7 @@ from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
-from tui_trainer.ui.spans import Line, beside, in_ascii, text_of
+from tui_trainer.ui.spans import Line, beside, fit, in_ascii, text_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import styles_for
 from tui_trainer.ui.widgets.canvas import Canvas
@@ -118,8 +118,10 @@ class TrainerApp(App[None], inherit_bindings=False):
             body = centred(body, dialog.draw(width, height - 2, bench.glyphs), width)
         if bench.notice:
             text, role = bench.notice
-            bottom = beside([(f" {text}", role)], help_hint(self.keymap.of("app"), bench.glyphs), width)
-        elif self.page.is_typing and not self._dialogs:
+            bottom = beside([(text, role)], help_hint(self.keymap.of("app"), bench.glyphs), width)
+        elif self._dialogs:
+            bottom = fit([], width)
+        elif self.page.is_typing:
             bottom = typing_footer(self.page.typing_keys, width, bench.glyphs)
         else:
             bottom = footer(self._offered(), width, bench.glyphs)

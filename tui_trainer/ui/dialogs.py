@@ -10,7 +10,7 @@ from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.overlay import box
-from tui_trainer.ui.spans import Line, pad, width_of
+from tui_trainer.ui.spans import Line, Role, fit, pad, width_of
 from tui_trainer.ui.text_field import TextField
 
 _WIDEST = 100
@@ -180,8 +180,10 @@ class Palette(Dialog):
         for index, one in enumerate(found[top : top + room], top):
             keys = " ".join(key_sign(key, ascii_only=self._ascii) for key in one.action.keys)
             text = f"{pad(TITLES[one.action.place], 11)} {pad(one.action.label, 17)} {one.action.help}"
-            role = "cursor" if index == self._cursor else "text"
-            lines.append([(pad(text, width - 14), role), (pad(f" {keys}", 14), role if role == "cursor" else "key")])  # type: ignore[list-item]
+            is_chosen = index == self._cursor
+            role: Role = "cursor" if is_chosen else "text"
+            keys_role: Role = "cursor" if is_chosen else "key"
+            lines.append([*fit([(text, role)], width - 14, glyphs.ellipsis), (pad(f" {keys}", 14), keys_role)])
         lines += [[("no action has these letters", "dim")]] if not found else []
         return lines + [[] for _ in range(height - len(lines))]
 

@@ -22,7 +22,7 @@ def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: in
         text = f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
         right.append((text, "cursor" if index == current else "dim"))
     room = width - width_of(right) - 1
-    left: Line = [(f" {PROGRAM}", "title")]
+    left: Line = [(PROGRAM, "title")]
     for part in filter(None, (machine, host)) if width < _NARROW else filter(None, (host, machine)):
         if width_of(left) + 2 + cell_len(part) <= room:
             left.append((f"  {part}", "dim"))
@@ -32,13 +32,13 @@ def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: in
 def help_hint(actions: Sequence[Action], glyphs: Glyphs) -> Line:
     """`? help`, with the key that it really has."""
     keys = next((action.keys for action in actions if action.id == "app.help"), ())
-    return [(key_sign(keys[0], ascii_only=glyphs.ascii), "key"), (" help ", "dim")] if keys else []
+    return [(key_sign(keys[0], ascii_only=glyphs.ascii), "key"), (" help", "dim")] if keys else []
 
 
 def footer(actions: Sequence[Action], width: int, glyphs: Glyphs) -> Line:
     """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
     right = help_hint(actions, glyphs)
-    left: Line = [(" ", "text")]
+    left: Line = []
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
     for action in shown[: _KEYS_NARROW if width < _NARROW else _KEYS_WIDE]:
         part: Line = [(key_sign(action.keys[0], ascii_only=glyphs.ascii), "key"), (f" {action.label}   ", "dim")]
@@ -49,7 +49,7 @@ def footer(actions: Sequence[Action], width: int, glyphs: Glyphs) -> Line:
 
 def typing_footer(keys: Sequence[tuple[str, str]], width: int, glyphs: Glyphs) -> Line:
     """The last line while a text is typed: then letters are no keys."""
-    line: Line = [(" ", "text")]
+    line: Line = []
     for key, label in keys:
         part: Line = [(key_sign(key, ascii_only=glyphs.ascii), "key"), (f" {label}   ", "dim")]
         if width_of(line) + width_of(part) <= width:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.terminal import TerminalGuard
 
+_NOTICE_SECONDS = 6
 TITLES = ("Hardware", "Config", "Checklist", "Train")
 
 
@@ -53,6 +54,7 @@ class Workbench:
         self.guard: TerminalGuard | None = None
         self.current = 0
         self.notice: tuple[str, Role] | None = None
+        self._notice_seconds = 0
         self.document: Document | None = None
         self.plan: Plan | None = None
         self.preset_plan: Plan | None = None
@@ -103,6 +105,9 @@ class Workbench:
     def tick(self) -> None:
         """Once a second."""
         self.poll_run()
+        self._notice_seconds -= 1
+        if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
+            self.notice = None
         if self.leave_when_over and not self.run_is_alive:
             self.leave()
 
@@ -138,13 +143,14 @@ class Workbench:
             return ""
         state = run.state
         if state.status in ("training", "paused") and state.total_steps:
-            share = f"{state.step / state.total_steps:.0%}"
+            share = f"{100 * state.step // state.total_steps}%"
             return share if state.status == "training" else f"{share} paused"
         return state.status
 
     def tell(self, text: str, role: Role = "text") -> None:
-        """A sentence in the last line, until the next key."""
+        """A sentence in the last line, until the next key or, when it is no error, for some seconds."""
         self.notice = (one_line(text), role)
+        self._notice_seconds = _NOTICE_SECONDS
 
     def go(self, page: int) -> None:
         self.current = page
@@ -244,7 +250,7 @@ class Workbench:
         return [one.verdict.switch for one in self.findings if one.verdict.switch]
 
     def checks_mark(self) -> tuple[str, Role]:
-        """`2 !` for what is open, `ok`, or nothing while it is not known."""
+        """`2!` for what is open, `ok`, or nothing while it is not known."""
         if not self.findings:
             return "", "dim"
         from tui_trainer.ui.screens.checklist_view import summary

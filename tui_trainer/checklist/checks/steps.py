@@ -12,7 +12,7 @@ _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
 def look(context: Context) -> Verdict:
     plan = context.planned
     total, passes = plan.total_steps.value, epochs(context)
-    sentence = f"{total:,} steps, {passes:.3g} epochs of {plan.steps_per_epoch.value:,}"
+    sentence = f"{total:,} steps, {passes:.3g} epochs of {plan.steps_per_epoch.value:,} steps"
     if total < _FEWEST_STEPS:
         return warned(f"{sentence}: too few updates to learn much", fix=with_steps(context, _GOOD_STEPS))
     stops_early = context.config.evaluation.early_stopping_patience > 0

@@ -24,10 +24,10 @@ _LEAST_EVIDENCE: Final = 12
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """`2 !` when two should be looked at, `1 x 2 !` when one of three fails, `ok`, or nothing before the first look."""
+    """`2!` when two should be looked at, `1x 2!` when one of three fails, `ok`, or nothing before the first look."""
     bad = sum(finding.status in ("fail", "error") for finding in findings)
     warned = sum(finding.status == "warn" for finding in findings)
-    marks = [f"{bad} x"] * bool(bad) + [f"{warned} !"] * bool(warned)
+    marks = [f"{bad}x"] * bool(bad) + [f"{warned}!"] * bool(warned)
     return " ".join(marks) or ("ok" if findings else "")
 
 

@@ -68,19 +68,11 @@ class ConfigPage(ConfigFiles):
         return [("enter", "to the table"), ("escape", "clear")]
 
     def press(self, key: str, character: str | None) -> None:
-        """A key of a text that is being typed, of the list of recipes, or a digit that begins an edit."""
+        """A key of a text that is being typed, or of the list of recipes."""
         model = self.model
         if model is None:
             return
         if not self.is_typing:
-            setting = model.setting
-            if (
-                character
-                and (character.isdigit() or character == ".")
-                and setting
-                and {int, float} & set(setting.kinds)
-            ):
-                self._said(model.edit(character))
             return
         if key == "escape":
             model.cancel()

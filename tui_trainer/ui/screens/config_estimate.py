@@ -46,13 +46,17 @@ class PlanSummary:
     @property
     def cells(self) -> tuple[tuple[str, str], ...]:
         """(name, text) of each number."""
-        share = "" if self.memory_share is None else f" {self.memory_share:.0%}"
+        share = "" if self.memory_share is None else f" {_percent(self.memory_share)}"
         return (
             ("memory", _marked(self.memory_bytes, format_bytes(self.memory_bytes.value)) + share),
             ("time", _marked(self.duration_seconds, format_seconds(self.duration_seconds.value))),
             ("disk", _marked(self.disk_bytes, format_bytes(self.disk_bytes.value))),
             ("steps", _marked(self.total_steps, _steps(self.total_steps.value))),
         )
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def estimate_lines(plan: PlanSummary | None, preset: PlanSummary | None, planning: bool) -> list[Line]:

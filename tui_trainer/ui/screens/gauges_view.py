@@ -78,7 +78,7 @@ def gauges_of(gauges: Gauges) -> Iterator[Gauge]:
     memory = _share(gauges.memory_used_bytes, gauges.memory_bytes)
     yield Gauge("RAM", memory, tail=_amount(gauges.memory_used_bytes, gauges.memory_bytes), spark="memory")
     disk = _share(gauges.disk_used_bytes, gauges.disk_bytes)
-    yield Gauge("disk", disk, tail=_amount(gauges.disk_used_bytes, gauges.disk_bytes))
+    yield Gauge("disk", disk, tail=_free(gauges.disk_used_bytes, gauges.disk_bytes))
 
 
 def _card(card: GpuGauge) -> Iterator[Gauge]:
@@ -93,6 +93,11 @@ def _card(card: GpuGauge) -> Iterator[Gauge]:
 
 def _share(used: int | None, whole: int | None) -> float | None:
     return used / whole if used is not None and whole else None
+
+
+def _free(used: int | None, whole: int | None) -> str:
+    """`70 GiB free`: what is used includes room that this user cannot have, so it says little."""
+    return "--" if used is None or whole is None else f"{(whole - used) / GIB:.0f} GiB free"
 
 
 def _amount(used: int | None, whole: int | None) -> str:
@@ -125,7 +130,7 @@ def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs) -> Line
     inside = gauge.share is not None and gauge.band is not None and gauge.band[0] <= gauge.share <= gauge.band[1]
     line: Line = [(gauge.label.ljust(_LABEL), "text")]
     line += target_bar(gauge.share, _WIDE_BAR if wide else _BAR, gauge.band, glyphs)
-    line.append((f"{percent:>5}  ", "good" if inside else "text"))
+    line.append((f" {percent:>5} ", "good" if inside else "text"))
     values = sparks.get(gauge.spark, ())
     curve = sparkline(values, _TAIL - 1, glyphs, low=0.0, high=1.0).ljust(_TAIL)
     if wide:

@@ -36,7 +36,8 @@ class Machine:
 
 def titled(machine: Machine, title: str, lines: list[Line]) -> Section:
     rule = machine.glyphs.rule
-    line: Line = [(f"{rule} ", "rule"), (title, "title"), (f" {rule * (machine.width - cell_len(title) - 3)}", "rule")]
+    rest = rule * (machine.width - cell_len(title) - 4)
+    line: Line = [(f"{rule * 2} ", "rule"), (title, "title"), (f" {rest}", "rule")]
     return [line, *lines]
 
 

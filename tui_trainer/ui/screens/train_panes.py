@@ -86,14 +86,14 @@ def part_shares(steps: Iterable[StepDone]) -> list[float] | None:
 
 
 def parts_line(state: RunState, width: int, glyphs: Glyphs) -> Line:
-    """Where the time of a step goes, in numbers and as letters of the parts; the peak of memory where it fits."""
+    """Where the time of a step goes, in numbers and as letters; the peak memory of the process where it fits."""
     shares = part_shares(state.recent)
     values = ["--"] * 4 if shares is None else [f"{share * 100:.0f}" for share in shares[:4]]
     line: Line = []
     for name, value, role in zip(_PARTS, values, _PART_ROLES, strict=False):
         line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
     peak = "--" if state.last_step is None else format_bytes(state.last_step.peak_memory_bytes)
-    tail: Line = [("  peak ", "dim"), (f"{peak:>10}", "text")]
+    tail: Line = [("  process ", "dim"), (f"{peak:>10}", "text")]
     room = width - sum(len(text) for text, _ in [*line, *tail])
     return fit([*line, *stack(shares, room), *tail] if room >= _SHORTEST_STACK else line, width, glyphs.ellipsis)
 
@@ -139,8 +139,8 @@ def plan_rows(state: RunState, glyphs: Glyphs) -> list[Line]:
         ("batch", f"{plan.effective_batch_size} rows" + (cut if plan.gradient_accumulation_steps > 1 else "")),
         ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
         ("time", f"about {format_seconds(plan.duration_seconds)}"),
-        ("memory", f"about {format_bytes(plan.memory_bytes)}"
-         + (f", peak {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else "")),
+        ("memory", f"about {format_bytes(plan.memory_bytes)} for training"
+         + (f", process {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else "")),
     ]  # fmt: skip
     return [[(f"{name:<11}", "dim"), (text, "text")] for name, text in rows]
 
