@@ -245,9 +245,10 @@ def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
         size: tuple[int, int] = (80, 24),
         prelude: str = "",
         controlling: bool = True,
+        folder: str = "work",
         **more: str,
     ) -> Terminal:
-        cwd = tmp_path / "work"
+        cwd = tmp_path / folder
         cwd.mkdir(exist_ok=True)
         variables = environment | more
         terminal = Terminal(list(arguments), *size, variables, cwd, prelude=prelude, controlling=controlling)

@@ -183,7 +183,7 @@ def test_the_header_gets_a_summary_of_a_few_signs():
     assert summary([]) == ""
     assert summary([finding("a"), finding("b", "n/a")]) == "ok"
     assert summary([finding("a", "warn"), finding("b", "warn")]) == "2!"
-    assert summary([finding("a", "fail"), finding("b", "warn"), finding("c", "error")]) == "2 x 1 !"
+    assert summary([finding("a", "fail"), finding("b", "warn"), finding("c", "error")]) == "2x 1!"
 
 
 def test_wide_screens_put_the_detail_beside_the_list():

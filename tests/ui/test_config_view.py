@@ -102,7 +102,7 @@ def test_the_first_screen_says_what_it_starts_from_and_what_it_costs():
     assert lines[1].split() == ["setting", "value", "preset", "28", "of", "40"]
     assert lines[2].startswith("\u2500\u2500 Start from \u2500")
     assert lines[3].split() == ["\u25b8", "profile", "quickstart"]
-    assert lines[20].startswith("plan     memory ~186.3 MiB 1%      time ~1 min 10 s   disk ~35.4 MiB   steps 500")
+    assert lines[20].startswith("plan    memory ~186.3 MiB 1%     time ~1 min 10 s  disk ~35.4 MiB  steps 500")
 
 
 def test_a_changed_value_is_marked_and_shown_beside_the_preset():

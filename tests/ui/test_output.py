@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 STALLED_SECONDS = 20.0
-COMPARED_SECONDS = 8.0
 LEAST_SHARE_WHILE_STALLED = 0.8
 # More than a pseudo-terminal and the writer hold together, so that pictures must be let go.
 REDRAWN_WHILE_STALLED = 60
@@ -36,33 +35,34 @@ JournalWriter.append = append_and_write
 """
 
 
-def speed(terminal, seconds: float, *, reading: bool) -> float:
-    """Steps per second."""
-    before = len(terminal.steps)
-    passed = terminal.let_pass(seconds, reading=reading)
-    return (len(terminal.steps) - before) / passed
-
-
 def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config):
-    terminal = open_terminal(small_config(steps=100_000, rows=32), size=(200, 50))
-    terminal.start_run()
-    terminal.wait_for("of 100,000")
-    terminal.wait_for_steps(20)
-    before = speed(terminal, COMPARED_SECONDS, reading=True)
-    for _ in range(REDRAWN_WHILE_STALLED):
-        terminal.press_unread("4", "2")
-    stalled = speed(terminal, STALLED_SECONDS, reading=False)
+    # Two of the same, side by side: whatever else this machine does meets both.
+    config = small_config(steps=100_000, rows=32)
+    read, stalled = (open_terminal(config, size=(200, 50), folder=name) for name in ("read", "stalled"))
+    for terminal in (read, stalled):
+        terminal.start_run()
+    for terminal in (read, stalled):
+        terminal.wait_for("of 100,000")
+        terminal.wait_for_steps(20)
+    for terminal in (read, stalled):
+        for _ in range(REDRAWN_WHILE_STALLED):
+            terminal.press_unread("4", "2")
+    before = len(read.steps), len(stalled.steps)
+    read.let_pass(STALLED_SECONDS)
+    gained = len(read.steps) - before[0], len(stalled.steps) - before[1]
+    print("GAINED", gained)
+    assert gained[1] > LEAST_SHARE_WHILE_STALLED * gained[0] > 0, gained
+    assert stalled.steps == list(range(1, len(stalled.steps) + 1))
+    os.kill(read.process.pid, signal.SIGTERM)
+    assert read.wait_for_end() == 3
 
     # Once it reads again, the whole screen is there without a key: what a fresh drawing shows. The header counts steps.
-    terminal.read_until_quiet()
-    shown = terminal.lines[1:]
+    stalled.read_until_quiet()
+    shown = stalled.lines[1:]
     assert any("learning_rate" in line for line in shown)
-    terminal.press("ctrl+l")
-    terminal.read_until_quiet()
-    assert terminal.lines[1:] == shown
-    after = speed(terminal, COMPARED_SECONDS, reading=True)
-    assert stalled > LEAST_SHARE_WHILE_STALLED * min(before, after), (before, stalled, after)
-    assert terminal.steps == list(range(1, len(terminal.steps) + 1))
+    stalled.press("ctrl+l")
+    stalled.read_until_quiet()
+    assert stalled.lines[1:] == shown
 
 
 def test_sigterm_gets_through_while_nobody_reads(open_terminal, small_config):

@@ -16,12 +16,15 @@ from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.runs.events import CheckpointSaved, PhaseChanged, RunFinished, RunStarted, StepDone
 from tui_trainer.runs.state import fold
+from tui_trainer.safe_text import one_line
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
 from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.everywhere import Everywhere
 from tui_trainer.ui.frame import footer, header
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import FAILING_KEYS, Keymap
+from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line, text_of, width_of
 from tui_trainer.ui.workbench import Workbench
 
@@ -109,12 +112,10 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             assert tuple(pages) == PAGES
             swept = 0
             for action in ACTIONS:
-                owner, name = (
-                    (app, f"do_{action.name}") if action.place == "app" else (pages[action.place], action.name)
-                )
+                owner, name = (app.everywhere if action.place == "app" else pages[action.place], action.name)
                 assert callable(getattr(owner, name, None)), action.id
                 swept += 1
-            named = {f"app.{name[3:]}" for name in dir(TrainerApp) if name.startswith("do_")}
+            named = {f"app.{name}" for name in dir(Everywhere) if not name.startswith("_")}
             assert named == {action.id for action in ACTIONS if action.place == "app"}, "a method without an action"
             return swept
 
@@ -148,10 +149,10 @@ def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
                 assert ("app.start" in ids) == (state in ("no run", "stopped"))
                 if place == "train":
                     assert ("train.stop" in ids) == (state in ("running", "paused"))
-                app.do_palette()
+                app.everywhere.palette()
                 assert [one.action.id for one in app._dialogs[-1].found] == ids
                 await pilot.press("escape")
-                app.do_help()
+                app.everywhere.help()
                 text = " ".join(text_of(app._dialogs[-1].draw(220, 400, UNICODE)).split())
                 for action in app.keymap.of(place) + app.keymap.of("app"):
                     assert " ".join(key_sign(key) for key in action.keys) in text
@@ -199,17 +200,17 @@ def test_the_header_never_overflows_and_always_shows_the_tabs(host):
     swept = 0
     for card in ("NVIDIA H200", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "\u6f22\u5b57\x1b[2J" * 9):
         hardware = replace(probe(), host=host, gpus=(Gpu(index=0, name=card, memory_bytes=141 << 30),) * 8)
-        bench = Workbench(Request, hardware, UNICODE)
+        shown_host, machine = one_line(host, 24), machine_summary(hardware, 30)
         for train in ("", "37%", "99% paused", "preparing", "finished"):
             tabs = list(
                 zip(("Hardware", "Config", "Checklist", "Train"), ("", "\u25cf", "12 x 23 !", train), strict=True)
             )
             for width in WIDTHS:
-                line = header(bench.host, bench.machine, tabs, 3, width, UNICODE)
+                line = header(shown_host, machine, tabs, 3, width, UNICODE)
                 text = text_of([line])
                 assert width_of(line) == width and "\x1b" not in text
                 assert all(f"{number} {title}" in text for number, (title, _) in enumerate(tabs, 1)), (width, text)
-                left = text.split("1 Hardware")[0].replace(bench.host, "").replace(bench.machine, "")
+                left = text.split("1 Hardware")[0].replace(shown_host, "").replace(machine, "")
                 assert left.split() == ["tui-trainer"], "host and machine are shown whole or not at all"
                 swept += 1
     assert swept == 3 * 5 * len(WIDTHS)

@@ -10,8 +10,6 @@ import os
 import sys
 import traceback
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import App, ComposeResult
@@ -21,9 +19,10 @@ from textual.screen import Screen
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.compositor import BareScreen
-from tui_trainer.ui.dialogs import Command, Dialog, HelpDialog, Palette
+from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.frame import footer, header, help_hint, too_small, typing_footer
+from tui_trainer.ui.everywhere import Everywhere
+from tui_trainer.ui.frame import footer, help_hint, too_small, typing_footer
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.overlay import centred
 from tui_trainer.ui.page import Page
@@ -31,7 +30,8 @@ from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
-from tui_trainer.ui.spans import Line, beside, fit, in_ascii, text_of
+from tui_trainer.ui.spans import Line, beside, fit, in_ascii
+from tui_trainer.ui.tabs import first_line
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import styles_for
 from tui_trainer.ui.widgets.canvas import Canvas
@@ -62,6 +62,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
+        self.everywhere = Everywhere(self)
         self.guard: TerminalGuard | None = None
         self.crash = ""
         self._has_begun = False
@@ -84,6 +85,9 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
+
+    def on_unmount(self) -> None:
+        self.bench.end()
 
     def on_canvas_sized(self) -> None:
         """The canvas has a size, or another one: draw before anything is sent."""
@@ -112,7 +116,7 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def _compose_picture(self, width: int, height: int) -> list[Line]:
         bench = self.bench
-        top = header(bench.host, bench.machine, bench.tabs(), bench.current, width, bench.glyphs)
+        top = first_line(bench, width)
         body = self.page.picture(width, height - 2)
         for dialog in self._dialogs:
             body = centred(body, dialog.draw(width, height - 2, bench.glyphs), width)
@@ -211,8 +215,7 @@ class TrainerApp(App[None], inherit_bindings=False):
     def carry_out(self, action: Action) -> None:
         """Do an action of this page, or one that is everywhere."""
         if self.is_available(action):
-            owner = self if action.place == "app" else self.page
-            getattr(owner, f"do_{action.name}" if action.place == "app" else action.name)()
+            getattr(self.everywhere if action.place == "app" else self.page, action.name)()
 
     def open(self, dialog: Dialog) -> None:
         """Lay a dialog on the screen."""
@@ -224,55 +227,15 @@ class TrainerApp(App[None], inherit_bindings=False):
         if dialog in self._dialogs:
             self._dialogs.remove(dialog)
 
-    # ------------------------------------------------------- what is everywhere
+    @property
+    def shown(self) -> list[Line]:
+        """The picture on the screen."""
+        return self._picture
 
-    def do_go_hardware(self) -> None:
-        self.bench.go(0)
-
-    def do_go_config(self) -> None:
-        self.bench.go(1)
-
-    def do_go_checklist(self) -> None:
-        self.bench.go(2)
-
-    def do_go_train(self) -> None:
-        self.bench.go(3)
-
-    def do_next_screen(self) -> None:
-        self.bench.go((self.bench.current + 1) % len(self.pages))
-
-    def do_previous_screen(self) -> None:
-        self.bench.go((self.bench.current - 1) % len(self.pages))
-
-    def do_start(self) -> None:
-        self.bench.offer_start()
-
-    def do_help(self) -> None:
-        self.open(HelpDialog(self.keymap, self.page.place, self.bench.glyphs.ascii))
-
-    def do_palette(self) -> None:
-        actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
-        commands = [Command(action=one, run=partial(self.carry_out, one)) for one in actions]
-        self.open(Palette([one for one in commands if self.is_available(one.action)], self.bench.glyphs.ascii))
-
-    def do_interrupt(self) -> None:
-        self.bench.tell("Ctrl+C stops nothing here: q leaves, and asks when a run is alive", "warn")
-
-    def do_redraw(self) -> None:
+    def draw_all(self) -> None:
+        """Send everything again: something else has written on the terminal."""
         self.refresh(layout=True)
         self._canvas.repaint()
-
-    def do_save_screen(self) -> None:
-        path = Path(f"tui-trainer-screen-{os.getpid()}.txt").absolute()
-        try:
-            path.write_text(text_of(self._picture) + "\n", encoding="utf-8")
-        except OSError as error:
-            self.bench.tell(f"the screen cannot be written to {path}: {error.strerror or error}", "bad")
-        else:
-            self.bench.tell(f"the screen is in {path}", "good")
-
-    def do_quit(self) -> None:
-        self.bench.offer_quit()
 
     def leave(self, how: Leaving) -> None:
         """Give the terminal back; what happens to a run alive is for `main`."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tui_trainer.ui.terminal import TerminalGuard
 
 _NOTICE_SECONDS = 6
-TITLES = ("Hardware", "Config", "Checklist", "Train")
 
 
 class Leaving(Enum):
@@ -81,6 +80,10 @@ class Workbench:
         self._sampler.start()
         self.background.do("document", self._open_document, self._opened)
 
+    def end(self) -> None:
+        """The screens are gone: nobody looks at the gauges any more."""
+        self._sampler.stop()
+
     def _open_document(self) -> tuple[Document, Draft | None]:
         from tui_trainer.config.document import Document
         from tui_trainer.launching.drafts import draft_for
@@ -115,37 +118,10 @@ class Workbench:
         """Give the terminal back because the user wants to go."""
         self.app.leave(Leaving.QUIT)
 
-    # ------------------------------------------------------------ header
-
     @property
     def gauges(self) -> Gauges | None:
         """The machine's newest gauges; None while there are none, or when they are too old to be believed."""
         return None if self._sampler.stale else self._sampler.latest
-
-    @property
-    def host(self) -> str:
-        return one_line(self.hardware.host, 24)
-
-    @property
-    def machine(self) -> str:
-        from tui_trainer.ui.screens.hardware_view import machine_summary
-
-        return machine_summary(self.hardware, 30)
-
-    def tabs(self) -> list[tuple[str, str]]:
-        """The titles of the pages with their state in a word."""
-        unsaved = self.glyphs.changed if self.has_unsaved_edits else ""
-        return list(zip(TITLES, ("", unsaved, self.checks_mark()[0], self._run_mark()), strict=True))
-
-    def _run_mark(self) -> str:
-        run = self.run
-        if run is None:
-            return ""
-        state = run.state
-        if state.status in ("training", "paused") and state.total_steps:
-            share = f"{100 * state.step // state.total_steps}%"
-            return share if state.status == "training" else f"{share} paused"
-        return state.status
 
     def tell(self, text: str, role: Role = "text") -> None:
         """A sentence in the last line, until the next key or, when it is no error, for some seconds."""

@@ -93,7 +93,7 @@ def parts_line(state: RunState, width: int, glyphs: Glyphs) -> Line:
     for name, value, role in zip(_PARTS, values, _PART_ROLES, strict=False):
         line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
     peak = "--" if state.last_step is None else format_bytes(state.last_step.peak_memory_bytes)
-    tail: Line = [("  process ", "dim"), (f"{peak:>10}", "text")]
+    tail: Line = [("  peak ", "dim"), (f"{peak:>10}", "text")]
     room = width - sum(len(text) for text, _ in [*line, *tail])
     return fit([*line, *stack(shares, room), *tail] if room >= _SHORTEST_STACK else line, width, glyphs.ellipsis)
 
