@@ -11,8 +11,8 @@ import pytest
 
 STALLED_SECONDS = 20.0
 LEAST_SHARE_WHILE_STALLED = 0.8
-# More than a pseudo-terminal and the writer hold together, so that pictures must be let go.
-REDRAWN_WHILE_STALLED = 60
+# More pictures than a pseudo-terminal and the writer hold together.
+PAGES_TURNED, PAGE_SECONDS = 30, 0.2
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
 
 WRITES_INSIDE_A_STEP = r"""
@@ -44,20 +44,24 @@ def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_ter
     for terminal in (read, stalled):
         terminal.wait_for("of 100,000")
         terminal.wait_for_steps(20)
-    for terminal in (read, stalled):
-        for _ in range(REDRAWN_WHILE_STALLED):
-            terminal.press_unread("4", "2")
     before = len(read.steps), len(stalled.steps)
-    read.let_pass(STALLED_SECONDS)
+    drawn_before = read.bytes_read, stalled.bytes_read
+    passed = 0.0
+    for page in ["4", "2"] * PAGES_TURNED:
+        read.press_unread(page)
+        stalled.press_unread(page)
+        passed += read.let_pass(PAGE_SECONDS)
+    read.let_pass(STALLED_SECONDS - passed)
     gained = len(read.steps) - before[0], len(stalled.steps) - before[1]
-    print("GAINED", gained)
     assert gained[1] > LEAST_SHARE_WHILE_STALLED * gained[0] > 0, gained
-    assert stalled.steps == list(range(1, len(stalled.steps) + 1))
+    steps = stalled.steps
+    assert steps == list(range(1, len(steps) + 1))
     os.kill(read.process.pid, signal.SIGTERM)
     assert read.wait_for_end() == 3
 
     # Once it reads again, the whole screen is there without a key: what a fresh drawing shows. The header counts steps.
     stalled.read_until_quiet()
+    assert stalled.bytes_read - drawn_before[1] < (read.bytes_read - drawn_before[0]) / 2, "pictures were let go"
     shown = stalled.lines[1:]
     assert any("learning_rate" in line for line in shown)
     stalled.press("ctrl+l")
@@ -69,8 +73,7 @@ def test_sigterm_gets_through_while_nobody_reads(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
     terminal.start_run()
     terminal.wait_for_steps(5)
-    for _ in range(REDRAWN_WHILE_STALLED):
-        terminal.press_unread("4", "2")
+    terminal.press_unread(*["4", "2"] * PAGES_TURNED)
     terminal.wait_for_steps(len(terminal.steps) + 100, reading=False)
     os.kill(terminal.process.pid, signal.SIGTERM)
     assert terminal.wait_for_end(reading=False) == 3
