@@ -189,6 +189,25 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, config, environment, 
     assert what_was_learnt(shown) == what_was_learnt(alone)
 
 
+def test_another_terminal_sees_the_whole_curve_and_its_keys_work(open_terminal, config, environment, tmp_path):
+    first = open_terminal(config())
+    start_run(first)
+    wait_for_steps(first, tmp_path, 40)
+    second = open_terminal("attach", "last", size=(120, 35))
+    second.wait_for("training", "loss", "events")
+    second.press("p")
+    second.wait_for("paused")
+    first.wait_for("paused")
+    paused_at = len(what_was_learnt(journal_of(tmp_path)))
+    second.wait_for(f"step {paused_at:>5,} of 3,000")
+    second.press("q")
+    assert second.wait_for_end() == 0, "a viewer leaves without asking and without stopping anything"
+    first.press("p")
+    wait_for_steps(first, tmp_path, paused_at + 5)
+    first.press("q", "s")
+    assert first.wait_for_end() == 3
+
+
 def test_sigterm_gives_the_terminal_back_and_saves(open_terminal, config, tmp_path):
     terminal = open_terminal(config())
     start_run(terminal)

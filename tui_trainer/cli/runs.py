@@ -29,6 +29,18 @@ def resume(run: RunReference = "last", as_json: AsJson = False) -> None:
 
 
 @app.command()
+def attach(
+    run: RunReference = "last",
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")] = False,
+) -> None:
+    """Open the screens on a run that another process carries out, or that has ended."""
+    from tui_trainer.runs.registry import find_run
+    from tui_trainer.ui.main import run_screens
+
+    raise typer.Exit(run_screens(ascii_only=ascii_only, attach_to=find_run(run)))
+
+
+@app.command()
 def runs(as_json: AsJson = False) -> None:
     """List the runs on this disk, the newest last."""
     from dataclasses import asdict

@@ -162,7 +162,7 @@ class TrainerApp(App[None], inherit_bindings=False):
     def is_available(self, action: Action) -> bool:
         """Whether the action would do something now."""
         if action.name == "start":
-            return not self.bench.run_is_alive
+            return not self.bench.run_is_ours_and_alive
         return action.place == "app" or self.page.available(action)
 
     def tick(self) -> None:

@@ -23,6 +23,7 @@ from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, silence_unless_
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
+    from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Workbench
@@ -34,7 +35,11 @@ _LEFT_BY_SIGNAL = 128
 
 
 def run_screens(
-    make_request: Callable[[], Request] | None = None, *, gpu: int | None = None, ascii_only: bool = False
+    make_request: Callable[[], Request] | None = None,
+    *,
+    gpu: int | None = None,
+    ascii_only: bool = False,
+    attach_to: RunFolder | None = None,
 ) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
@@ -49,7 +54,7 @@ def run_screens(
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
-    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu)
+    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
     with Signals(app, bench) as signals:
@@ -88,7 +93,7 @@ class Signals:
         again, self.last = self.last == number, number
         if self._app.is_running:
             self._app.leave_soon(Leaving.LOST if number == signal.SIGHUP else Leaving.TERMINATED)
-        elif number != signal.SIGHUP and self._bench.run is not None:
+        elif number != signal.SIGHUP and self._bench.run is not None and self._bench.run.is_ours:
             if again and number == signal.SIGINT:
                 tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
                 os._exit(EXIT_FAILED)
@@ -97,16 +102,18 @@ class Signals:
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
+    from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Leaving
 
-    run, crashed = bench.run, bool(app.crash)
+    run = bench.run if isinstance(bench.run, CurrentRun) else None
+    crashed = bool(app.crash)
     silence_unless_read()
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
         if bench.leaving is not Leaving.LOST or crashed:
             problem = run.ask("stop")
-            tell(problem or f"{run.run.folder.name} saves and stops; Ctrl+C leaves at once")
+            tell(problem or f"{run.folder.name} saves and stops; Ctrl+C leaves at once")
         while run.alive:
             run.wait(_WAIT_SECONDS)
         silence_unless_read()
@@ -135,7 +142,7 @@ def _tell_end(run: CurrentRun) -> None:
     from tui_trainer.lines import end_lines
 
     run.poll()
-    name, folder = run.run.folder.name, str(run.run.folder.root)
+    name, folder = run.folder.name, str(run.folder.root)
     with suppress(OSError, ValueError):
         print("\n".join(end_lines(run.state, name, folder)), file=sys.stdout, flush=True)
     if run.outcome is not None:

@@ -9,14 +9,15 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.spans import Line, Role, pad
+from tui_trainer.ui.workbench import TRAIN_PAGE
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
+    from tui_trainer.ui.watch import WatchedRun
     from tui_trainer.ui.workbench import Workbench
 
-TRAIN_PAGE = 3
 TRYING = "try"
 _LABEL = 12
 _SHOWN_PROBLEMS = 6
@@ -101,7 +102,7 @@ def start(bench: Workbench) -> None:
         bench.app.open(_refusal(bench))
         return
     try:
-        run = CurrentRun(open_new(loaded), bench.plan)
+        run = CurrentRun(open_new(loaded))
     except InputError as error:
         bench.tell(one_line(str(error)), "bad")
         return
@@ -114,15 +115,15 @@ def offer_resume(bench: Workbench) -> None:
     if run is None or run.alive:
         return
     lines: list[Line] = [[("from the newest checkpoint, to the bit: as if it had never stopped", "text")]]
-    title = f"Go on with {one_line(run.run.folder.name)}?"
+    title = f"Go on with {one_line(run.folder.name)}?"
     bench.app.open(ChoiceDialog(title, lines, [("enter", "go on", lambda: _resume(bench, run))]))
 
 
-def _resume(bench: Workbench, before: CurrentRun) -> None:
+def _resume(bench: Workbench, before: WatchedRun) -> None:
     from tui_trainer.launching.start import open_again
 
     try:
-        run = CurrentRun(open_again(before.run.folder), before.plan)
+        run = CurrentRun(open_again(before.folder))
     except InputError as error:
         bench.tell(one_line(str(error)), "bad")
         return
@@ -135,7 +136,7 @@ def _begin(bench: Workbench, run: CurrentRun) -> None:
     bench.app.run_changed()
     run.start()
     bench.go(TRAIN_PAGE)
-    if not run.run.remembered:
+    if not run.is_remembered:
         bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
     bench.app.soon()
 
@@ -150,10 +151,10 @@ def offer_stop(bench: Workbench) -> None:
 
 def offer_quit(bench: Workbench) -> None:
     """Leave; with a run alive only after an answer, with unsaved edits after a word."""
-    if bench.run_is_alive:
+    if bench.run_is_ours_and_alive:
         lines: list[Line] = [
             [("A run is alive in this process.", "text")],
-            [("It trains on when this terminal is closed, or while tmux holds it.", "dim")],
+            [("It trains on when this terminal is closed; `tui-trainer attach` shows it again.", "dim")],
         ]
         answers = [("s", "save, stop, then leave", lambda: stop_and_leave(bench))]
         bench.app.open(ChoiceDialog("Leave?", lines, answers))

@@ -90,7 +90,7 @@ def offer_try(bench: Workbench) -> None:
     run = bench.run
     if run is not None:
         samples = run.state.samples
-        bench.app.open(TryDialog(bench, run.run.folder, _beginning(samples[-1].prompt) if samples else ""))
+        bench.app.open(TryDialog(bench, run.folder, _beginning(samples[-1].prompt) if samples else ""))
 
 
 def _beginning(prompt: str) -> str:

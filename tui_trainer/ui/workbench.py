@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.controls import Action as Wish
+    from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.background import Background
-    from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.terminal import TerminalGuard
+    from tui_trainer.ui.watch import WatchedRun
 
 _NOTICE_SECONDS = 6
+TRAIN_PAGE = 3
 
 
 class Leaving(Enum):
@@ -47,7 +49,13 @@ class Workbench:
     background: Background
 
     def __init__(
-        self, make_request: Callable[[], Request], hardware: Hardware, glyphs: Glyphs, *, gpu: int | None = None
+        self,
+        make_request: Callable[[], Request],
+        hardware: Hardware,
+        glyphs: Glyphs,
+        *,
+        gpu: int | None = None,
+        attach_to: RunFolder | None = None,
     ) -> None:
         self.hardware, self.glyphs, self.chosen_gpu = hardware, glyphs, gpu
         self.guard: TerminalGuard | None = None
@@ -59,17 +67,16 @@ class Workbench:
         self.preset_plan: Plan | None = None
         self.plan_problems: tuple[Problem, ...] = ()
         self.findings: list[Finding] = []
-        self.run: CurrentRun | None = None
+        self.run: WatchedRun | None = None
         self.leaving: Leaving | None = None
         self.leave_when_over = False
         self.start_wanted = False
         self._make_request = make_request
+        self._attach_to = attach_to
         self._planned_revision = -1
         self._preset_recipe = ""
         self._checked_revision = -1
         self._sampler = GaugeSampler()
-
-    # -------------------------------------------------------------- life
 
     def attach(self, app: TrainerApp, background: Background) -> None:
         """The application that shows this, and its thread for slow work."""
@@ -78,6 +85,8 @@ class Workbench:
     def begin(self) -> None:
         """The first screen is up: open the config, and look at the gauges."""
         self._sampler.start()
+        if self._attach_to is not None:
+            self.attach_to(self._attach_to)
         self.background.do("document", self._open_document, self._opened)
 
     def end(self) -> None:
@@ -130,8 +139,6 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
-
-    # ------------------------------------------------------------ config
 
     @property
     def has_unsaved_edits(self) -> bool:
@@ -244,15 +251,28 @@ class Workbench:
             self.config_changed()
         return problems
 
-    # --------------------------------------------------------------- run
-
     @property
     def run_is_alive(self) -> bool:
         return self.run is not None and self.run.alive
 
+    @property
+    def run_is_ours_and_alive(self) -> bool:
+        """Whether this process would end a run by ending."""
+        return self.run_is_alive and self.run is not None and self.run.is_ours
+
     def poll_run(self) -> bool:
         """Take in what the run has written since. Whether anything was new."""
         return self.run is not None and self.run.poll()
+
+    def attach_to(self, folder: RunFolder) -> None:
+        """Watch a run of another process, or one that has ended."""
+        from tui_trainer.ui.watch import WatchedRun
+
+        self.run = WatchedRun(folder)
+        self.run.poll()
+        self.app.run_changed()
+        self.go(TRAIN_PAGE)
+        self.app.draw()
 
     def ask_run(self, wish: Wish) -> None:
         """Ask the run for something; what it did is in its journal a moment later."""

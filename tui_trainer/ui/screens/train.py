@@ -42,14 +42,14 @@ class TrainPage(Page):
 
         bench, run = self.bench, self.bench.run
         chart, small_charts = self.charts
-        name = run.run.folder.name if run else ""
+        name = run.folder.name if run else ""
         options = TrainViewOptions(
             log_open=self._log_open,
             frozen=self._frozen is not None,
-            interrupted=run is not None and not run.alive and run.outcome is None,
+            interrupted=run is not None and run.is_interrupted,
             events_back=self._events_back,
             resume=f"press p, or type: tui-trainer resume {name}",
-            run_folder=str(run.run.folder.root) if run else "",
+            run_folder=str(run.folder.root) if run else "",
             offer=self._offer(),
         )
         scene = TrainScene(
@@ -97,7 +97,7 @@ class TrainPage(Page):
         guard = self.bench.guard
         if not self._log_open or guard is None:
             return []
-        from tui_trainer.ui.current_run import tail_of
+        from tui_trainer.ui.watch import tail_of
 
         return tail_of(guard.log_path, _LOG_ROWS)
 
@@ -110,7 +110,7 @@ class TrainPage(Page):
     def available(self, action: Action) -> bool:
         run = self.bench.run
         if action.name == "pause":
-            return run is not None and (run.alive or run.state.status in ("stopped", "failed"))
+            return run is not None and (run.alive or run.is_interrupted or run.state.status in ("stopped", "failed"))
         if action.name in _RUN_ALIVE:
             return run is not None and run.alive
         if action.name in _WITH_STEPS:

@@ -1,0 +1,107 @@
+"""A run seen through its journal and asked through its control file, whichever process carries it out."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+
+from tui_trainer import lines
+from tui_trainer.errors import FolderError
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import (
+    CheckpointSaved,
+    EpochDone,
+    EvalDone,
+    Event,
+    Progress,
+    RunFailed,
+    RunProblem,
+    StepDone,
+)
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.lock import owner
+from tui_trainer.runs.state import RunState
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.spans import Role
+
+EVENTS_KEPT = 500
+_LOG_TAIL_BYTES = 16_384
+
+
+class WatchedRun:
+    """One run and what is known about it. `poll` takes in what the journal has since."""
+
+    is_ours = False
+    """Whether this process carries it out."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.state = RunState(name=folder.name)
+        self.events: deque[tuple[str, Role]] = deque(maxlen=EVENTS_KEPT)
+        self._reader = JournalReader(folder.journal)
+        self._last_kind: type[Event] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether some process is at it."""
+        return owner(self.folder.lock) is not None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Nobody is at it, and it has not said how it ended."""
+        state = self.state
+        return not self.alive and bool(state.phase) and state.finished is None and state.failed is None
+
+    def poll(self) -> bool:
+        """Fold what is new. Whether anything was."""
+        news = self._reader.read_new()
+        for event in news:
+            self.state.apply(event)
+            self._note(event)
+        return bool(news)
+
+    def ask(self, action: controls.Action) -> str:
+        """Ask for pause, resume, save, evaluate or stop. A sentence when it cannot be asked, else nothing."""
+        try:
+            controls.request(self.folder.control, action)
+        except FolderError as error:
+            return str(error)
+        return ""
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, StepDone | Progress):
+            return
+        if isinstance(event, RunFailed):
+            self._add(f"failed: {one_line(event.message)}", "bad")
+        elif text := lines.event_line(event, self.state):
+            role: Role = "warn" if isinstance(event, RunProblem) else "text"
+            if isinstance(event, CheckpointSaved) or (isinstance(event, EvalDone) and not event.best):
+                role = "dim"
+            passing = isinstance(event, EvalDone | EpochDone)
+            if passing and self._last_kind is type(event):
+                # What comes again and again stands in one line, or it would push everything else away.
+                self.events.pop()
+            self._last_kind = type(event)
+            for line in text.split("\n"):
+                self._add(one_line(line), role)
+
+    def _add(self, text: str, role: Role) -> None:
+        self.events.append((text, role))
+
+
+def tail_of(path: Path | None, most: int) -> list[str]:
+    """The last lines of what programs wrote to standard output and error, made safe to show."""
+    if path is None:
+        return []
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - _LOG_TAIL_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    # A progress bar writes over its line: what it ended with is what a terminal would show.
+    rows = [row.rstrip("\r").rpartition("\r")[2] for row in text.split("\n")]
+    return [one_line(row) for row in rows if row.strip()][-most:]
