@@ -55,8 +55,8 @@ def run_in(state: str):
         return None
     folder = SimpleNamespace(name="run", root=Path("/runs/run"))
     return SimpleNamespace(
-        state=fold(JOURNALS[state]), alive=state != "stopped", run=SimpleNamespace(folder=folder), events=[], plan=None,
-        outcome=None, poll=lambda: False, ask=lambda wish: "", events_seen=0,
+        state=fold(JOURNALS[state]), alive=state != "stopped", is_ours=True, is_interrupted=False, folder=folder,
+        events=[], poll=lambda: False, ask=lambda wish: "",
     )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -27,10 +26,10 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 
 FOLDER = Path(__file__).with_name("snapshots")
@@ -122,22 +121,18 @@ FAILED = e.RunFailed(step=120, message="CUDA out of memory. Tried to allocate 2.
 WORK = e.Progress(what="tokenising", done=420_000, total=1.2e6, unit="characters")
 
 
-class CannedRun(CurrentRun):
+class CannedRun(WatchedRun):
     """A run whose journal is given, and that is alive when it is said so."""
 
     alive = False
+    is_ours = True
 
     def __init__(self, events: list[e.Event], alive: bool) -> None:
-        folder = RunFolder(Path("/data/runs/quickstart-20261120-180238"))
-        super().__init__(SimpleNamespace(folder=folder))  # type: ignore[arg-type]
+        super().__init__(RunFolder(Path("/data/runs/quickstart-20261120-180238")))
         self.alive = alive
         for event in events:
             self.state.apply(event)
             self._note(event)
-
-    @property
-    def outcome(self):
-        return SimpleNamespace(exit_code=0, problems=(), failure="")
 
     def poll(self) -> bool:
         return False
