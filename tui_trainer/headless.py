@@ -24,13 +24,11 @@ from tui_trainer.runs import controls
 from tui_trainer.runs.events import EpochDone, Event, PhaseChanged, Progress, StepDone, to_line
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
-from tui_trainer.standard_files import silence_output, tell
+from tui_trainer.standard_files import ONE_PRESS_SECONDS, silence_output, tell
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_STEP_LINES = 5.0
 _SECONDS_BETWEEN_EPOCH_LINES = 5.0
-# A terminal that sends Ctrl+C to a whole process group may reach this process twice, once through its parent.
-_ONE_PRESS_SECONDS = 0.3
 
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
@@ -228,6 +226,6 @@ class _Signals:
         now = monotonic()
         if self._first_interrupt is None:
             self._first_interrupt = now
-        elif now - self._first_interrupt > _ONE_PRESS_SECONDS:
+        elif now - self._first_interrupt > ONE_PRESS_SECONDS:
             tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
             os._exit(EXIT_FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -162,12 +163,20 @@ def end_lines(state: RunState, name: str, folder: str) -> list[str]:
     return lines
 
 
-def better_before(state: RunState) -> str | None:
-    """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
-    finished, best = state.finished, min(state.evals, key=lambda done: done.loss, default=None)
+def best_before(state: RunState) -> EvalDone | None:
+    """The best evaluation of a run that was clearly better then than at its end; else None."""
+    finished = state.finished
+    finite = (done for done in state.evals if math.isfinite(done.loss))
+    best = min(finite, key=lambda done: done.loss, default=None)
     if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
         return None
-    if finished.eval_loss <= best.loss * _CLEARLY_WORSE:
+    return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best
+
+
+def better_before(state: RunState) -> str | None:
+    """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
+    best = best_before(state)
+    if best is None:
         return None
     return (
         f"it was better before: {best.loss:.4f} at step {best.step}. This model has the weights of the last step; "

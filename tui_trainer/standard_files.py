@@ -8,6 +8,9 @@ from contextlib import suppress
 
 from tui_trainer.safe_text import one_line
 
+# A terminal that sends Ctrl+C to a whole process group may reach this process twice, once through its parent.
+ONE_PRESS_SECONDS = 0.3
+
 
 def open_standard_files() -> None:
     """Where a standard file is closed, the first file that is opened would take its number, and prints go there."""

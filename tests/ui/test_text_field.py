@@ -41,7 +41,7 @@ def typed(field: TextField, *keys: str) -> bool:
 def test_editing_keys_of_a_field(keys, text, position):
     field = TextField("one two")
     assert typed(field, *keys)
-    assert (field.text, field.position) == (text, position)
+    assert (field.text, field.cursor) == (text, position)
 
 
 @pytest.mark.parametrize("key", ["up", "down", "tab", "f5", "ctrl+x", "escape"])
@@ -61,7 +61,7 @@ def test_the_sign_under_the_cursor_is_always_on_the_screen(sign, width):
         assert "cursor" in [role for _, role in shown]
         typed(field, "left")
         swept += 1
-    assert swept == 61 and field.position == 0
+    assert swept == 61 and field.cursor == 0
 
 
 def test_a_paste_of_anything_stays_one_harmless_line_of_bounded_length():

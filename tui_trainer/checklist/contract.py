@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
+from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
@@ -29,7 +30,7 @@ class Context:
     """What all checks look at: one config on one machine at one moment.
 
     `plan` is None when none can be made; `problems` says why. `all_tokens` is the size of the whole text in tokens,
-    without `data.max_chars`. `load_average` is the mean of runnable processes over the last minute.
+    without `data.max_chars`. `load_average` is the mean of runnable tasks over the last minute, of other processes.
     """
 
     loaded: LoadedConfig
@@ -84,15 +85,6 @@ class Check:
     why: str
     look: Callable[[Context], Verdict]
     needs_plan: bool = True
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """One setting of a fix: its value now and then."""
-
-    key: str
-    old: Any
-    new: Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
+from tui_trainer.checklist.load import load_of_others
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.probe import disk_free_bytes, probe
-from tui_trainer.launching.prepare import cache_folder, estimated_plan
+from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
+from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
@@ -31,13 +33,16 @@ def gather(
     hardware: Hardware | None = None,
     plan: Plan | None = None,
 ) -> Context:
-    """Everything that the checks need. A plan that was made already is taken as it is."""
-    hardware = hardware or probe()
+    """Everything that the checks need. A plan that was made already is taken as it is.
+
+    Of `hardware` the free memory is read anew: it may be as old as the program.
+    """
+    hardware = with_memory_now(hardware or probe())
     facts = _facts(loaded.config, progress)
     problems: tuple[Problem, ...] = ()
     if plan is None:
         plan, problems = _plan(loaded, hardware, facts, progress)
-    cache = cache_folder()
+    cache = prepared_data_folder()
     return Context(
         loaded=loaded,
         hardware=hardware,
@@ -47,8 +52,8 @@ def gather(
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
         cache_folder=str(cache),
         cache_free_bytes=disk_free_bytes(cache),
-        cache_writable=_writable(cache),
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        cache_writable=os.access(nearest_existing(cache), os.W_OK | os.X_OK),
+        load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(),
     )
@@ -56,7 +61,7 @@ def gather(
 
 def _facts(config: Config, progress: Progress | None) -> DataFacts | None:
     with suppress(InputError):
-        return find_task(config.task.type).data_facts(config, cache_folder(), progress)
+        return find_task(config.task.type).data_facts(config, prepared_data_folder(), progress)
     return None
 
 
@@ -82,9 +87,3 @@ def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | No
         data = config.data.model_copy(update={"max_chars": 0})
         facts = _facts(config.model_copy(update={"data": data}), progress)
     return facts.tokens + facts.eval_tokens if facts else None
-
-
-def _writable(folder: Path) -> bool:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return os.access(folder, os.W_OK | os.X_OK)

@@ -34,7 +34,7 @@ EDITED_HERE = "edited here"
 
 
 class Document:
-    """One config on the table. `revision` grows with every change of anything that is seen."""
+    """One config on the table. `revision` grows with every change; `problems` are `own_problems` and the plan's."""
 
     def __init__(self, request: Request, choose_hardware: HardwareChoice, judge: Judge = lambda loaded: []) -> None:
         self.request = request
@@ -45,6 +45,7 @@ class Document:
         self._default_recipe = "" if request.config_file else DEFAULT_RECIPE
         self._found: dict[tuple[str, Any], Presets] = {}
         self._saved: dict[str, Any] = {}
+        self.own_problems: tuple[Problem, ...] = ()
         self._read()
 
     def _read(self) -> None:
@@ -112,6 +113,10 @@ class Document:
 
     def problems_of(self, key: str) -> tuple[Problem, ...]:
         return tuple(problem for problem in self.problems if problem.key == key)
+
+    def note_problems(self, problems: tuple[Problem, ...]) -> None:
+        """What planning found wrong; it stands until the next change."""
+        self.problems = (*self.own_problems, *(one for one in problems if one not in self.own_problems))
 
     # Changes
 
@@ -221,8 +226,6 @@ class Document:
         self._saved = self.own_values()
         self._become(self._edits)
 
-    # How it works
-
     def _written(self, key: str) -> Any:
         if key in self._edits:
             return self._edits[key]
@@ -276,7 +279,7 @@ class Document:
                 hardware_reason=self._presets.hardware_reason,
             )
             problems += self._judge(self.loaded)
-        self.problems = tuple(problems)
+        self.own_problems = self.problems = tuple(problems)
         self.revision += 1
 
     def _presets_for(self, own: Mapping[str, Any]) -> Presets:

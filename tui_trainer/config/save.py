@@ -26,6 +26,10 @@ from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem
 
 
+class OverwriteError(ConfigError):
+    """A file stands in the way that may be overwritten when somebody says so."""
+
+
 def to_toml(loaded: LoadedConfig) -> str:
     """TOML that `load` turns into the same Config on the same machine."""
     flat: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
@@ -88,9 +92,9 @@ def _refuse_to_overwrite(document: Document, path: Path, digest: str | None, whe
     own = document.file is not None and Path(absolute(str(document.file))).resolve() == path
     if own and digest not in (document.digest, None):
         hint = "load it again, which keeps your edits, or save over it"
-        raise ConfigError("was changed by another program since it was read", where=where, hint=hint)
+        raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)
     if not own and path.exists():
-        raise ConfigError("exists already", where=where, hint="save over it, or choose another name")
+        raise OverwriteError("exists already", where=where, hint="save over it, or choose another name")
 
 
 def _merged(path: Path, document: Document, where: str) -> str:

@@ -186,7 +186,7 @@ class CheckpointSection(Section):
 class LoggingSection(Section):
     logging_steps: int = option(
         10,
-        "Write the steps to the journal in groups of so many.",
+        "Write the steps to the journal in groups of so many, and what waits after two seconds.",
         low=1,
         high=10**6,
         unit="steps",

@@ -23,6 +23,11 @@ _CUDA_OF_BLACKWELL: Version = (12, 8)
 _OLD_CARDS_WHEEL, _NEW_CARDS_WHEEL, _CUDA_13_WHEEL = "cu126", "cu128", "cu130"
 
 
+def dotted(version: Version) -> str:
+    """`12.4`."""
+    return f"{version[0]}.{version[1]}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
     """Native, not emulated: torch computes bf16 on older cards as well, slower than fp32."""
@@ -60,7 +65,7 @@ def build_problem(capability: Version, torch_cuda: Version) -> str:
     """Why a torch built for this CUDA cannot use such a card, or empty."""
     oldest = _OLDEST_OF_CUDA.get(torch_cuda[0])
     if oldest and capability < oldest:
-        return f"CUDA {torch_cuda[0]} serves compute capability {oldest[0]}.{oldest[1]} and newer"
+        return f"CUDA {torch_cuda[0]} serves compute capability {dotted(oldest)} and newer"
     if capability >= _BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "such cards need CUDA 12.8 or newer"
     return ""

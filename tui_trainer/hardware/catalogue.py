@@ -12,7 +12,7 @@ from tui_trainer.units import GIB
 
 # The driver keeps some memory, and ECC another sixteenth.
 _LEAST_SHARE, _MOST_SHARE = 0.90, 1.02
-_MAKERS_WORDS = ("nvidia", "geforce", "tesla", "quadro")
+MAKERS_WORDS = ("nvidia", "geforce", "tesla", "quadro")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ def find_card(name: str | None, memory_bytes: int | None) -> Card | None:
 def plain_name(name: str) -> str:
     """`NVIDIA GeForce RTX 4090` as `rtx 4090`: lower case, blanks for hyphens, without the maker's words."""
     words = name.lower().replace("-", " ").split()
-    return " ".join(word for word in words if word not in _MAKERS_WORDS)
+    return " ".join(word for word in words if word not in MAKERS_WORDS)
 
 
 _TURING = "NVIDIA Turing architecture paper"

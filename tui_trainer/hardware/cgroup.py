@@ -1,6 +1,7 @@
 """The limits of the control group that this process is in: containers, Slurm jobs, systemd slices.
 
-Reads version 2 and version 1, from the own group up to the root; the tightest limit counts. None is "no limit".
+Reads version 1 for the controllers that it has here and version 2 for the others (systems with both are common), from
+the own group up to the root; the tightest limit counts. None is "no limit".
 Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
@@ -26,14 +27,12 @@ class Limits:
 
 def read_limits(root: Path = Path("/")) -> Limits:
     """The limits now. `root` is where /proc and /sys are."""
-    groups = _own_groups(root)
-    mount = root / "sys/fs/cgroup"
-    if (mount / "cgroup.controllers").exists() or "" in groups:
-        folders = _upwards(mount, groups.get("", "/"))
-        memory, cpu = _memory(folders, _V2_MEMORY), _cpu_v2(folders)
-    else:
-        memory = _memory(_upwards(mount / "memory", groups.get("memory", "/")), _V1_MEMORY)
-        cpu = _cpu_v1(_upwards(mount / "cpu,cpuacct", groups.get("cpu", "/")) or _upwards(mount / "cpu", "/"))
+    mount, groups = root / "sys/fs/cgroup", _own_groups(root)
+    # Beside version 1, version 2 has a folder of its own.
+    whole = _upwards(mount, groups.get("", "/")) + _upwards(mount / "unified", groups.get("", "/"))
+    by_memory, by_cpu = (_v1_folders(mount, groups, name) for name in ("memory", "cpu"))
+    memory = _memory(by_memory, _V1_MEMORY) if by_memory else _memory(whole, _V2_MEMORY)
+    cpu = _cpu_v1(by_cpu) if by_cpu else _cpu_v2(whole)
     return Limits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cpu[0], cpu_used_seconds=cpu[1])
 
 
@@ -42,20 +41,28 @@ _V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_
 
 
 def _own_groups(root: Path) -> dict[str, str]:
-    """Path of the own group by controller; the one of version 2 has the empty name."""
+    """Path of the own group by the controllers of its hierarchy, as in `cpu,cpuacct`; version 2 names none."""
     groups: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        groups |= dict.fromkeys(controllers.split(","), path)
+        groups[controllers] = path
     return groups
 
 
+def _v1_folders(mount: Path, groups: dict[str, str], controller: str) -> list[Path]:
+    """The folders of a controller that version 1 has; empty where it has not."""
+    for controllers, path in groups.items():
+        if controller in controllers.split(","):
+            # Mounted under the names of all its controllers, in most places under each of them too.
+            return _upwards(mount / controllers, path) + _upwards(mount / controller, path)
+    return []
+
+
 def _upwards(mount: Path, group: str) -> list[Path]:
-    """The folders of the group and of those above it, as far as they can be seen from here."""
+    """The folders of the group and of those above it; not all can be seen from inside a container."""
     path = PurePosixPath("/", group)
-    folders = [mount.joinpath(*part.parts[1:]) for part in (path, *path.parents)]
-    return [folder for folder in folders if folder.is_dir()]
+    return [mount.joinpath(*part.parts[1:]) for part in (path, *path.parents)]
 
 
 def _memory(folders: list[Path], names: tuple[str, str, str]) -> tuple[int | None, int | None]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tui_trainer.hardware.abilities import Abilities
-from tui_trainer.hardware.catalogue import Card
+from tui_trainer.hardware.abilities import Abilities, dotted
+from tui_trainer.hardware.catalogue import MAKERS_WORDS, Card
 from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.problems import process_words
@@ -19,7 +19,6 @@ from tui_trainer.units import GIB, format_bytes
 Row = tuple[str, str]
 
 NOT_REPORTED = "not reported"
-_FAMILY_WORDS = ("nvidia", "geforce", "tesla", "quadro")
 # What a processor has besides is implied by these, or is of no use to training.
 _TOLD_FLAGS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8"),
@@ -158,7 +157,7 @@ def full_name(gpu: Gpu) -> str:
 def short_name(gpu: Gpu) -> str:
     """`RTX 4090` of `NVIDIA GeForce RTX 4090`."""
     words = one_line(gpu.name or "").split()
-    return " ".join(word for word in words if word.lower() not in _FAMILY_WORDS) or "GPU"
+    return " ".join(word for word in words if word.lower() not in MAKERS_WORDS) or "GPU"
 
 
 def memory_words(gpu: Gpu) -> str:
@@ -197,8 +196,3 @@ def library_words(hardware: Hardware) -> tuple[list[Row], list[str]]:
     ]
     missing = [name for name, version in hardware.libraries.items() if version is None and name != "pip"]
     return installed, missing
-
-
-def dotted(version: tuple[int, int]) -> str:
-    """`12.4`."""
-    return f"{version[0]}.{version[1]}"

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -50,20 +49,27 @@ class Nvml:
         self._driver: Driver | None = None
 
     def driver(self) -> Driver:
-        """Starts the session at the first call; `problem` says why there is none."""
+        """Starts the session; `problem` says why there is none, and the next call tries again."""
         with self._lock:
-            if self._driver is None:
+            if self._driver is None or self._driver.problem:
                 self._driver = self._start()
             return self._driver
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All cards with everything the driver reports, and who is on them. Empty without a driver."""
+        if self.driver().problem:
+            return ()
         found = tuple(self._gpu(index) for index in range(self._count()))
         visible = visible_indices(found)
         return tuple(replace(gpu, visible=gpu.index in visible) for gpu in found)
 
     def live(self) -> tuple[Gpu, ...]:
-        """The cards with what changes from second to second, without asking who is on them."""
+        """The cards with what changes from second to second, without asking who is on them.
+
+        A driver with a problem is not woken every second: it has no cards until `driver` or `gpus` found it well.
+        """
+        if (self._driver or self.driver()).problem:
+            return ()
         return tuple(self._live(index) for index in range(self._count()))
 
     def _start(self) -> Driver:
@@ -84,7 +90,7 @@ class Nvml:
         )
 
     def _count(self) -> int:
-        return 0 if self.driver().problem else self._ask("nvmlDeviceGetCount") or 0
+        return self._ask("nvmlDeviceGetCount") or 0
 
     def _ask(self, name: str, *arguments: Any, get: Callable[[Any], Any] = lambda answer: answer) -> Any:
         """What one call answers; None for every error, also of a library that lacks the call."""
@@ -151,10 +157,12 @@ class Nvml:
         return tuple(_process(pid, memory_bytes) for pid, memory_bytes in memory.items())
 
 
-@cache
+_of_this_program = Nvml()
+
+
 def session() -> Nvml | None:
-    """The session of this program, not yet started; None when the machine has no sign of an NVIDIA driver."""
-    return Nvml() if signs.has_driver() else None
+    """The session of this program; None while the machine has no sign of an NVIDIA driver."""
+    return _of_this_program if signs.has_driver() else None
 
 
 def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Driver | None, tuple[Gpu, ...]]:
@@ -162,7 +170,12 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
     if nvml is None:
         return None, ()
     hung = Driver(problem=f"the NVIDIA driver does not answer: no word in {deadline_seconds:g} s", error_code=TIMEOUT)
-    return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung, ())
+    return within(deadline_seconds, lambda: _ask_all(nvml)) or (hung, ())
+
+
+def _ask_all(nvml: Nvml) -> tuple[Driver, tuple[Gpu, ...]]:
+    driver = nvml.driver()
+    return driver, () if driver.problem else nvml.gpus()
 
 
 def _code(error: Exception) -> int | None:

@@ -20,7 +20,7 @@ def read_places() -> tuple[Place, ...]:
     """The four places, each listed even where several share a file system."""
     folders = {
         "runs": Path("runs").absolute(),
-        "prepared data": prepared_data_folder(os.environ),
+        "prepared data": prepared_data_folder(),
         "model cache": model_cache_folder(os.environ),
         "temporary": Path(tempfile.gettempdir()),
     }
@@ -45,8 +45,8 @@ def model_cache_folder(environment: Mapping[str, str]) -> Path:
     return _cache_home(environment) / "huggingface" / "hub"
 
 
-def prepared_data_folder(environment: Mapping[str, str]) -> Path:
-    """Where prepared data is kept: the same folder as `launching.prepare.cache_folder`, which a test holds."""
+def prepared_data_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where prepared data is kept: `$TUI_TRAINER_HOME/cache`, else the user's cache folder (XDG)."""
     if home := environment.get("TUI_TRAINER_HOME"):
         return _expanded(home) / "cache"
     return _cache_home(environment) / "tui-trainer"
@@ -55,9 +55,17 @@ def prepared_data_folder(environment: Mapping[str, str]) -> Path:
 def nearest_existing(folder: Path) -> Path:
     """The folder, or the one above it that is there already."""
     folder = folder.absolute()
-    while not folder.exists() and folder != folder.parent:
+    while not is_there(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
+
+
+def is_there(path: Path) -> bool:
+    """Whether the path is there to be seen: what is in a closed folder is not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _room(folder: Path) -> tuple[int, int, bool] | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tui_trainer.hardware import nvml
-from tui_trainer.hardware.abilities import build_problem, cuda_that_serves, fitting_wheel
+from tui_trainer.hardware.abilities import build_problem, cuda_that_serves, dotted, fitting_wheel
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.safe_text import one_line
@@ -43,7 +43,7 @@ def machine_problems(hardware: Hardware, gpu: Gpu | None) -> tuple[HardwareProbl
     found = [
         *_driver_problems(hardware),
         *_card_problems(hardware),
-        *(_torch_problems(hardware, gpu) if gpu else ()),
+        *filter(None, [torch_problem(hardware, gpu) if gpu else None]),
         *(_occupation_problems(gpu) if gpu else ()),
         *_place_problems(hardware),
         *_memory_problems(hardware),
@@ -96,13 +96,14 @@ def _card_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
         yield HardwareProblem(severity=severity, sentence=sentence, remedy=f"unset {VARIABLE}")
 
 
-def _torch_problems(hardware: Hardware, gpu: Gpu) -> Iterator[HardwareProblem]:
-    """A torch that would train on the CPU although there is a card."""
+def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
+    """A torch that would train on the CPU although there is this card; None when it can use it."""
     if gpu.capability and (reason := cuda_that_serves(gpu.capability)):
-        sentence = f"GPU {gpu.index} (compute capability {_dotted(gpu.capability)}) is too old: {reason}"
-        yield HardwareProblem(severity="bad", sentence=sentence)
-    elif reason := _why_torch_cannot(hardware, gpu):
-        yield HardwareProblem(severity="bad", sentence=reason, remedy=_torch_remedy(hardware, gpu))
+        sentence = f"GPU {gpu.index} (compute capability {dotted(gpu.capability)}) is too old: {reason}"
+        return HardwareProblem(severity="bad", sentence=sentence)
+    if reason := _why_torch_cannot(hardware, gpu):
+        return HardwareProblem(severity="bad", sentence=reason, remedy=_torch_remedy(hardware, gpu))
+    return None
 
 
 def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
@@ -112,10 +113,10 @@ def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
     if built is None:
         return "torch is built without CUDA: it will train on the CPU"
     if driver.cuda and built[0] > driver.cuda[0]:
-        serves = _dotted(driver.cuda)
-        return f"torch is built for CUDA {_dotted(built)}, the driver serves {serves}: it will train on the CPU"
+        serves = dotted(driver.cuda)
+        return f"torch is built for CUDA {dotted(built)}, the driver serves {serves}: it will train on the CPU"
     reason = build_problem(gpu.capability, built) if gpu.capability else ""
-    return f"torch is built for CUDA {_dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
+    return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
 
 def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:
@@ -193,7 +194,3 @@ def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"

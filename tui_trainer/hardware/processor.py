@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -39,10 +40,25 @@ def training_threads(usable_cores: int) -> int:
     return usable_cores - 1 if usable_cores >= 4 else usable_cores
 
 
-def usable_cores(limits: Limits) -> int:
+def usable_cores(limits: Limits, root: Path = Path("/")) -> int:
     """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = _distinct_cores(allowed, root) or _cores_by_count(len(allowed))
+    return max(1, min(cores, int(limits.cores)) if limits.cores else cores)
+
+
+def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
+    """How many cores these logical processors belong to; None where the kernel does not say.
+
+    Source: the kernel's Documentation/admin-guide/cputopology.rst: threads of one core have the same list of siblings.
+    """
+    cpus = root / "sys/devices/system/cpu"
+    try:
+        return len({(cpus / f"cpu{index}/topology/thread_siblings_list").read_text().strip() for index in allowed})
+    except OSError:
+        return None
+
+
+def _cores_by_count(allowed: int) -> int:
     logical, physical = psutil.cpu_count(logical=True), psutil.cpu_count(logical=False)
-    if logical and physical and allowed == logical:
-        allowed = physical
-    return max(1, min(allowed, int(limits.cores)) if limits.cores else allowed)
+    return physical if logical and physical and allowed == logical else allowed

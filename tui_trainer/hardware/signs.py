@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from tui_trainer.hardware.places import is_there
+
 _LIBRARY = "libnvidia-ml.so.1"
 _LIBRARY_FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
@@ -23,11 +25,11 @@ _DISPLAY = "0x03"
 
 def has_driver(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
     """True when something of an NVIDIA driver is here: the kernel's part, a device file, or the library."""
-    if any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
+    if any(is_there(root / sign) for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
         return True
     searched = [root / folder for folder in _LIBRARY_FOLDERS]
     searched += [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    return any((folder / _LIBRARY).exists() for folder in searched)
+    return any(is_there(folder / _LIBRARY) for folder in searched)
 
 
 def nvidia_pci_devices(root: Path = Path("/")) -> int | None:

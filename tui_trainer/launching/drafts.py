@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import PRESET
+from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import DEFAULT_RECIPE, Request
 from tui_trainer.config.paths import absolute
@@ -46,9 +46,12 @@ def draft_for(request: Request) -> Draft | None:
     return Draft(edits=edits, at=at, digest=digest) if edits else None
 
 
-def keep_draft(document: Document) -> Problem | None:
-    """Note down what is not saved now; without such edits there is no draft. A problem stops no editing."""
-    edits = document.unsaved()
+def keep_draft(document: Document, below: Edits | None = None) -> Problem | None:
+    """Note down what is not saved now; without such edits there is no draft. A problem stops no editing.
+
+    `below` are edits of an earlier session that nobody has decided on yet: they stay, where they are not edited again.
+    """
+    edits = {**(below or {}), **document.unsaved()}
     if not edits:
         return discard_draft(document)
     kept = {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
 from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
@@ -15,7 +13,8 @@ from tui_trainer.data.prepare import PreparedData
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.rows import evenly_spaced
 from tui_trainer.errors import ConfigError, DataError, FolderError, InputError
-from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.rules import setting_problems
@@ -26,13 +25,6 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
 _PACKAGES = ("tui-trainer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
-
-
-def cache_folder() -> Path:
-    """Where prepared data is kept: `$TUI_TRAINER_HOME/cache`, else the user's cache folder (XDG)."""
-    if home := os.environ.get("TUI_TRAINER_HOME"):
-        return Path(home).expanduser() / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tui-trainer"
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Plan:
@@ -47,14 +39,14 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Pl
         raise ConfigError([*problems, *(loaded.placed(problem) for problem in error.problems)]) from None
     if problems:
         raise ConfigError(problems)
-    return planning.make(loaded, probe(), facts)
+    return planning.make(loaded, with_memory_now(probe()), facts)
 
 
 def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:
     task = find_task(config.task.type)
-    facts = task.data_facts(config, cache_folder(), progress)
+    facts = task.data_facts(config, prepared_data_folder(), progress)
     # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
-    return facts if facts.rows else task.facts(task.prepare(config, cache_folder(), lambda *_: None))
+    return facts if facts.rows else task.facts(task.prepare(config, prepared_data_folder(), lambda *_: None))
 
 
 def exact_plan(
@@ -63,7 +55,7 @@ def exact_plan(
     """Prepare the data, and write the plan that the run will follow. Raises InputError."""
     data = _prepare(loaded.config, journal, progress)
     facts = find_task(loaded.config.task.type).facts(data)
-    plan = planning.make(loaded, probe(), facts, data_key=data.folder.name, versions=versions())
+    plan = planning.make(loaded, with_memory_now(probe()), facts, data_key=data.folder.name, versions=versions())
     folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
     return plan, data
 
@@ -141,7 +133,7 @@ def versions() -> dict[str, str]:
 
 def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> PreparedData:
     started = monotonic()
-    data = find_task(config.task.type).prepare(config, cache_folder(), progress)
+    data = find_task(config.task.type).prepare(config, prepared_data_folder(), progress)
     counts = data.counts
     journal.append(
         DataPrepared(

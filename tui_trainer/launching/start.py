@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.save import to_toml
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.folder import RunFolder, check_name
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 
@@ -40,6 +40,18 @@ def load_config(request: Request) -> LoadedConfig:
     """The config for this machine. Raises ConfigError with all problems."""
     hardware = probe()
     return load(request, lambda wish: choose_hardware_profile(wish, hardware))
+
+
+def name_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Why a run cannot have the name that was chosen for it."""
+    output = loaded.config.output
+    if not output.name:
+        return []
+    problem = check_name(output.name)
+    if problem is None and os.path.lexists(Path(output.runs_dir) / output.name):
+        hint = f"`tui-trainer resume {output.name}` goes on with it, or choose another name"
+        problem = Problem(message="this run exists already", hint=hint)
+    return [replace(problem, key="output.name")] if problem else []
 
 
 def open_new(loaded: LoadedConfig) -> OpenRun:

@@ -32,10 +32,9 @@ class RunThread:
         self._thread.join(timeout_seconds)
 
     def _work(self) -> None:
-        outcome = carry_out(self.run)
+        self.outcome = outcome = carry_out(self.run)
         if self.run.is_new and outcome.problems and not self.run.folder.plan.exists():
             discard(self.run)
-        self.outcome = outcome
 
 
 def discard(run: OpenRun) -> None:

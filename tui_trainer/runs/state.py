@@ -37,6 +37,7 @@ from tui_trainer.runs.remaining import WARM_UP_STEPS, eta_seconds
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
 
 WINDOW_STEPS: Final = 50
+_LEAST_SMOOTHED: Final = 5
 SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
@@ -124,8 +125,9 @@ class RunState:
 
     @property
     def loss_smoothed(self) -> float | None:
-        """Nats per token over the tokens of the last 50 steps; steps whose loss is not finite are left out."""
-        window = zip(self.loss_sums[-WINDOW_STEPS:], self.token_counts[-WINDOW_STEPS:], strict=True)
+        """Nats per token over the last tenth of the steps, 5 to 50 of them; those that are not finite are left out."""
+        last = min(max(len(self.steps) // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
+        window = zip(self.loss_sums[-last:], self.token_counts[-last:], strict=True)
         finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
         tokens = sum(tokens for _, tokens in finite)
         return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None

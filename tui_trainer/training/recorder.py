@@ -6,6 +6,7 @@ import math
 import resource
 from collections import deque
 from statistics import median
+from time import monotonic
 
 import torch
 
@@ -17,6 +18,7 @@ from tui_trainer.training.step import StepReport
 
 _RECENT_STEPS = 50
 _ENOUGH_STEPS = 10
+_FLUSH_SECONDS = 2.0
 
 
 class Recorder:
@@ -28,6 +30,8 @@ class Recorder:
         self._steps_per_epoch = steps_per_epoch
         self._group = group
         self._waiting: list[tuple[int, StepReport]] = []
+        # So that the first step of a start is written at once.
+        self._flushed_at = -math.inf
         self._recent_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
 
     @property
@@ -37,7 +41,8 @@ class Recorder:
 
     def add(self, step: int, report: StepReport) -> None:
         self._waiting.append((step, report))
-        if len(self._waiting) >= self._group:
+        # Slow steps are not held back for a whole group: somebody may be watching.
+        if len(self._waiting) >= self._group or monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -57,6 +62,7 @@ class Recorder:
                 bad_step = step
                 break
         self._waiting.clear()
+        self._flushed_at = monotonic()
         self._journal.append(*events)
         if bad_step is not None:
             raise RunError(

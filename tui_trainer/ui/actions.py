@@ -100,7 +100,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "first", "home g", "first", "To the first check."),
     _action("checklist", "last", "end G", "last", "To the last check."),
     _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
-    _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change."),
+    _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
     _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
     _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
     _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from textual.app import App, ComposeResult
 from textual.events import Key, Paste
 from textual.screen import Screen
 
-from tui_trainer.ui.actions import Action
+from tui_trainer.ui.actions import Action, key_sign
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.compositor import BareScreen
 from tui_trainer.ui.dialogs import Dialog
@@ -65,6 +66,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.everywhere = Everywhere(self)
         self.guard: TerminalGuard | None = None
         self.crash = ""
+        self.when_shown: Callable[[], None] = lambda: None
         self._has_begun = False
         self._dialogs: list[Dialog] = []
         self._picture: list[Line] = []
@@ -95,7 +97,11 @@ class TrainerApp(App[None], inherit_bindings=False):
         if not self._has_begun:
             self._has_begun = True
             # What the config needs takes longer to load than the first screen takes to show.
-            self.call_after_refresh(self.bench.begin)
+            self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.bench.begin()
+        self.when_shown()
 
     # ------------------------------------------------------------------ drawing
 
@@ -103,10 +109,14 @@ class TrainerApp(App[None], inherit_bindings=False):
     def page(self) -> Page:
         return self.pages[self.bench.current]
 
+    @property
+    def _is_too_small(self) -> bool:
+        return self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT
+
     def draw(self) -> None:
         """Compute the picture and show it."""
         width, height = self.size
-        if width < SMALLEST_WIDTH or height < SMALLEST_HEIGHT:
+        if self._is_too_small:
             self._picture = too_small(width, height, (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=self.bench.run_is_alive)
         else:
             self._picture = self._compose_picture(width, height)
@@ -192,6 +202,10 @@ class TrainerApp(App[None], inherit_bindings=False):
         event.prevent_default()
         character = event.character if event.is_printable else None
         self.bench.notice = None
+        # Whoever goes on with something else does not wait for the start any more.
+        self.bench.start_wanted = False
+        if self._is_too_small and event.key not in ("q", "ctrl+q", "ctrl+c"):
+            return
         if self._dialogs:
             dialog = self._dialogs[-1]
             if not dialog.press(event.key, character):
@@ -216,11 +230,25 @@ class TrainerApp(App[None], inherit_bindings=False):
         """Do an action of this page, or one that is everywhere."""
         if self.is_available(action):
             getattr(self.everywhere if action.place == "app" else self.page, action.name)()
+        elif action.name == "start":
+            self.bench.tell("a run is alive in this process: one at a time", "warn")
+        else:
+            self.bench.tell(self.page.why_not(action), "dim")
 
     def open(self, dialog: Dialog) -> None:
         """Lay a dialog on the screen."""
         self._dialogs.append(dialog)
         self.draw()
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether keys belong to a dialog or to a text now."""
+        return bool(self._dialogs) or self.page.is_typing
+
+    def key_of(self, action_id: str) -> str:
+        """The sign of the key that an action really has, for sentences; its name in the palette when it has none."""
+        action = next(one for one in self.keymap.actions if one.id == action_id)
+        return key_sign(action.keys[0], ascii_only=self.bench.glyphs.ascii) if action.keys else f":{action.label}"
 
     def close(self, dialog: Dialog) -> None:
         """Take it away."""
@@ -252,7 +280,11 @@ class TrainerApp(App[None], inherit_bindings=False):
     # ------------------------------------------------------------------ trouble
 
     def _background_failed(self, error: Exception) -> None:
-        self._handle_exception(error)
+        # Textual reads the error from the frame that handles it.
+        try:
+            raise error
+        except Exception as again:
+            self._handle_exception(again)
 
     def _handle_exception(self, error: Exception) -> None:
         """An error of ours: the terminal is given back, `main` tells it and takes care of the run."""

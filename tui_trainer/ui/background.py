@@ -60,8 +60,12 @@ class Background:
         name, answer, result = answered
         with self._changed:
             outdated = name in self._waiting
-        if not outdated:
+        if outdated:
+            return
+        try:
             answer(result)
+        except Exception as error:  # an error of ours: it must not end in asyncio's log
+            self._failed(error)
 
     def _tell(self, hear: Callable[[Any], None], what: object) -> None:
         try:

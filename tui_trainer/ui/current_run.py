@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tui_trainer.errors import EXIT_FAILED, Problem
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.watch import WatchedRun
@@ -42,9 +43,13 @@ class CurrentRun(WatchedRun):
         return self._thread.outcome
 
     @property
+    def refusals(self) -> tuple[Problem, ...]:
+        return self.outcome.problems if self.outcome else ()
+
+    @property
     def exit_code(self) -> int:
         """As without a screen: 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
-        return self.outcome.exit_code if self.outcome else 0
+        return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
     def wait(self, timeout_seconds: float) -> None:
         """Until it has ended, or so long."""

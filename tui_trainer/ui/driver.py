@@ -8,6 +8,7 @@ at once on a terminal that is gone.
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections import deque
 from typing import Any
@@ -17,6 +18,7 @@ from textual.drivers.linux_driver import LinuxDriver
 _LIMIT_CHARACTERS = 200_000
 # Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
 _ALWAYS_KEPT_CHARACTERS = 64
+_SWITCHES_KEPT = 200
 _PATIENCE_SECONDS = 1.0
 
 
@@ -34,10 +36,15 @@ class PatientWriter(threading.Thread):
         self._lost = False
 
     def write(self, text: str) -> None:
-        """Queue a text; a long one is let go when too much waits already. Never blocks."""
+        """Queue a text. When too much waits, the pictures that wait are let go. Never blocks."""
         with self._changed:
-            too_much = self._pending_characters + len(text) > _LIMIT_CHARACTERS
-            if self._gone or (too_much and len(text) > _ALWAYS_KEPT_CHARACTERS):
+            if self._gone:
+                return
+            if self._pending_characters + len(text) > _LIMIT_CHARACTERS:
+                # Nobody wants to see the past when the link is back: only the newest mode switches stay.
+                short = [one for one in (*self._pending, text) if len(one) <= _ALWAYS_KEPT_CHARACTERS]
+                self._pending = deque(short[-_SWITCHES_KEPT:])
+                self._pending_characters = sum(map(len, self._pending))
                 self._lost = True
                 return
             self._pending.append(text)
@@ -92,7 +99,10 @@ class PatientWriter(threading.Thread):
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # another program has left the terminal in that mode
+            select.select([], [fd], [])
 
 
 class PatientDriver(LinuxDriver):

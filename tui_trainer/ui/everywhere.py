@@ -50,7 +50,9 @@ class Everywhere:
         self.app.open(Palette([one for one in commands if self.app.is_available(one.action)], self._bench.glyphs.ascii))
 
     def interrupt(self) -> None:
-        self._bench.tell("Ctrl+C stops nothing here: q leaves, and asks when a run is alive", "warn")
+        self._bench.tell(
+            f"Ctrl+C stops nothing here: {self.app.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
+        )
 
     def redraw(self) -> None:
         self.app.draw_all()

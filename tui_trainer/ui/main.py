@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.probe import probe
-from tui_trainer.standard_files import tell
+from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, silence_unless_read, speaks_unicode
 
@@ -57,11 +59,19 @@ def run_screens(
     bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
-    with Signals(app, bench) as signals:
-        with TerminalGuard(logs) as guard:
-            app.guard = bench.guard = guard
-            app.run(mouse=False)
-        return _afterwards(app, bench, signals, logs)
+    with Signals(app) as signals:
+        app.when_shown = signals.pass_on
+        try:
+            with TerminalGuard(logs) as guard:
+                app.guard = bench.guard = guard
+                app.run(mouse=False)
+        except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
+            app.crash = app.crash or traceback.format_exc()
+        code = _afterwards(app, bench, signals, logs)
+    if bench.is_writing_text:
+        # A thread inside torch would abort the interpreter's exit, and with it the exit code.
+        _leave_at_once(code)
+    return code
 
 
 def _default_request() -> Request:
@@ -73,10 +83,11 @@ def _default_request() -> Request:
 class Signals:
     """SIGHUP, SIGTERM and SIGINT, for as long as the process lives: a second hang-up must not kill a run."""
 
-    def __init__(self, app: TrainerApp, bench: Workbench) -> None:
-        self._app, self._bench = app, bench
+    def __init__(self, app: TrainerApp) -> None:
+        self._app = app
         self._before: dict[int, object] = {}
-        self.last = 0
+        self._first_interrupt: float | None = None
+        self.heard: list[int] = []
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
@@ -87,17 +98,33 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    @property
+    def ask_for_stop(self) -> bool:
+        """Whether somebody wants an end, and not only the connection was lost."""
+        return signal.SIGTERM in self.heard or signal.SIGINT in self.heard
+
+    def pass_on(self) -> None:
+        """The screens are up: what came before they could hear is told them now."""
         from tui_trainer.ui.workbench import Leaving
 
-        again, self.last = self.last == number, number
+        if self.heard:
+            self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        """Only notes it: a handler that waits for a lock could wait for the very code that it interrupted."""
+        self.heard.append(number)
         if self._app.is_running:
-            self._app.leave_soon(Leaving.LOST if number == signal.SIGHUP else Leaving.TERMINATED)
-        elif number != signal.SIGHUP and self._bench.run is not None and self._bench.run.is_ours:
-            if again and number == signal.SIGINT:
-                tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
-                os._exit(EXIT_FAILED)
-            self._bench.run.ask("stop")
+            self.pass_on()
+        elif number == signal.SIGINT:
+            self._leave_when_pressed_again()
+
+    def _leave_when_pressed_again(self) -> None:
+        now = monotonic()
+        if self._first_interrupt is None:
+            self._first_interrupt = now
+        elif now - self._first_interrupt > ONE_PRESS_SECONDS:
+            tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
+            os._exit(EXIT_FAILED)
 
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
@@ -111,19 +138,36 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
-        if bench.leaving is not Leaving.LOST or crashed:
-            problem = run.ask("stop")
-            tell(problem or f"{run.folder.name} saves and stops; Ctrl+C leaves at once")
-        while run.alive:
-            run.wait(_WAIT_SECONDS)
+        _wait_for(run, signals, wants_stop=bench.leaving is not Leaving.LOST or crashed)
         silence_unless_read()
     if run is not None:
         _tell_end(run)
     if crashed:
         return EXIT_FAILED
-    if run is None and signals.last == signal.SIGTERM:
-        return _LEFT_BY_SIGNAL + signals.last
+    if run is None and signal.SIGTERM in signals.heard:
+        return _LEFT_BY_SIGNAL + signal.SIGTERM
     return run.exit_code if run is not None else EXIT_DONE
+
+
+def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool) -> None:
+    """Until the run has ended. A stop that cannot be asked for now, as on a full disk, is asked for again."""
+    is_asked, told = False, ""
+    while run.alive:
+        if (wants_stop or signals.ask_for_stop) and not is_asked:
+            problem = run.ask("stop")
+            is_asked = not problem
+            words = problem or f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once"
+            if words != told:
+                tell(words)
+            told = words
+        run.wait(_WAIT_SECONDS)
+
+
+def _leave_at_once(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _tell_crash(report: str, logs: Path) -> None:

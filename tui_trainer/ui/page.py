@@ -48,6 +48,10 @@ class Page:
         """Whether the action would do something now."""
         return True
 
+    def why_not(self, action: Action) -> str:
+        """Why an action does nothing now."""
+        return f"{action.label}: nothing to do now"
+
     def label_of(self, action: Action) -> str:
         """What the footer calls the action now."""
         return action.label

@@ -11,6 +11,8 @@ from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
 
+from tui_trainer.safe_text import one_line, visible
+
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
     "title",  # the heading of a part of a screen
@@ -58,6 +60,13 @@ def beside(left: Line, right: Line, width: int) -> Line:
 def in_ascii(line: Line) -> Line:
     """The line with question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
     return [("".join(sign if sign.isascii() else "?" * cell_len(sign) for sign in text), role) for text, role in line]
+
+
+def harmless(line: Line, width: int) -> Line:
+    """The line as it is, or, where a span was not made safe before, with visible signs for what a terminal obeys."""
+    if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
+        return line
+    return fit([(one_line(text), role) for text, role in line], width)
 
 
 def text_of(lines: Iterable[Line]) -> str:

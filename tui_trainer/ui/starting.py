@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tui_trainer.errors import InputError
+from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.probe import with_memory_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
-from tui_trainer.ui.spans import Line, Role, pad
+from tui_trainer.ui.spans import Line, pad
+from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
 from tui_trainer.ui.workbench import TRAIN_PAGE
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
+    from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.watch import WatchedRun
     from tui_trainer.ui.workbench import Workbench
 
-TRYING = "try"
 _LABEL = 12
-_SHOWN_PROBLEMS = 6
+_SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
 
 
 def offer_start(bench: Workbench) -> None:
     """Say what would happen; one more key begins."""
-    if bench.background.is_busy(TRYING):
-        bench.tell("the model is still writing: it draws from the random numbers that a run needs", "warn")
+    if _is_refused_now(bench):
         return
     if bench.document is None or bench.is_planning:
         # A new user presses `t` at once: the answer comes as soon as the plan is there.
@@ -37,15 +41,28 @@ def offer_start(bench: Workbench) -> None:
     if bench.plan is None:
         bench.app.open(_refusal(bench))
         return
-    title = f"Start {bench.plan.recipe or bench.plan.config.task.type}?"
+    title = f"Start {one_line(bench.plan.recipe or bench.plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
+    if bench.checks_mark()[0]:
+        answers.append(("l", "checklist", lambda: bench.go(2)))
     bench.app.open(ChoiceDialog(title, _what_would_happen(bench, bench.plan), answers))
+
+
+def _is_refused_now(bench: Workbench) -> bool:
+    """One run at a time, and none while a model draws from the random numbers that a run needs."""
+    if bench.run_is_ours_and_alive:
+        bench.tell("a run is alive in this process: one at a time", "warn")
+    elif bench.is_writing_text:
+        bench.tell("the model is still writing, and draws from the random numbers that a run needs", "warn")
+    else:
+        return False
+    return True
 
 
 def offer_lines(plan: Plan) -> list[str]:
     """The plan in a few sentences, for the screen of a run that is not there yet."""
     return [
-        f"{plan.recipe or plan.config.task.type}: {_mark(plan.total_steps)}{plan.total_steps.value:,} steps "
+        f"{one_line(plan.recipe or plan.config.task.type)}: {_mark(plan.total_steps)}{plan.total_steps.value:,} steps "
         f"of {plan.effective_batch_size.value} rows from {one_line(plan.config.data.path)}",
         f"{_mark(plan.duration_seconds)}{format_seconds(plan.duration_seconds.value)}, "
         f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} of memory, "
@@ -54,14 +71,13 @@ def offer_lines(plan: Plan) -> list[str]:
 
 
 def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
-    hardware = bench.hardware
+    free_bytes = with_memory_now(bench.hardware).memory_available_bytes
     rows = [
         ("steps", f"{_mark(plan.total_steps)}{plan.total_steps.value:,} of {plan.effective_batch_size.value} rows"),
         ("time", f"{_mark(plan.duration_seconds)}{format_seconds(plan.duration_seconds.value)}"),
         (
             "memory",
-            f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} "
-            f"of {format_bytes(hardware.memory_available_bytes)} free",
+            f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} of {format_bytes(free_bytes)} free",
         ),
         (
             "disk",
@@ -73,7 +89,13 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     mark, role = bench.checks_mark()
     if mark:
-        lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   3 shows them", "dim")])
+        lines.append(
+            [
+                (pad("checklist", _LABEL), "dim"),
+                (mark, role),
+                ("   l shows them", "dim"),
+            ]
+        )
     if bench.has_unsaved_edits:
         kept = "not saved to a file; the run keeps them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (kept, "text")])
@@ -85,16 +107,26 @@ def _mark(planned: Planned[int] | Planned[float]) -> str:
 
 
 def _refusal(bench: Workbench) -> ChoiceDialog:
-    problems = bench.plan_problems[:_SHOWN_PROBLEMS]
-    lines: list[Line] = [[("!! ", "bad"), (one_line(str(problem)), "text")] for problem in problems]
-    answers = [("c", "to the settings", lambda: bench.go(1))]
-    return ChoiceDialog("This cannot start yet", lines or [[("the plan is not made yet", "text")]], answers)
+    return _problems(bench, "This cannot start yet", bench.plan_problems)
+
+
+def tell_refusal(bench: Workbench, problems: Sequence[Problem]) -> None:
+    """The run ended before it began."""
+    bench.app.open(_problems(bench, "The run was refused", problems))
+
+
+def _problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> ChoiceDialog:
+    rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in textwrap.wrap(one_line(str(one)), _PROBLEM_CELLS)]
+    lines: list[Line] = [[(row, "text")] for row in rows] or [[("the plan is not made yet", "text")]]
+    return ChoiceDialog(title, lines, [("c", "to the settings", lambda: bench.go(1))])
 
 
 def start(bench: Workbench) -> None:
     """Open a new run and carry it out in its thread."""
     from tui_trainer.launching.start import open_new
 
+    if _is_refused_now(bench):
+        return
     document = bench.document
     assert document is not None, "a plan was made from a document"
     loaded = document.loaded
@@ -112,7 +144,7 @@ def start(bench: Workbench) -> None:
 def offer_resume(bench: Workbench) -> None:
     """After a stop or a failure: go on from the newest checkpoint."""
     run = bench.run
-    if run is None or run.alive:
+    if run is None or run.alive or _is_refused_now(bench):
         return
     lines: list[Line] = [[("from the newest checkpoint, to the bit: as if it had never stopped", "text")]]
     title = f"Go on with {one_line(run.folder.name)}?"
@@ -122,6 +154,8 @@ def offer_resume(bench: Workbench) -> None:
 def _resume(bench: Workbench, before: WatchedRun) -> None:
     from tui_trainer.launching.start import open_again
 
+    if _is_refused_now(bench):
+        return
     try:
         run = CurrentRun(open_again(before.folder))
     except InputError as error:
@@ -138,6 +172,8 @@ def _begin(bench: Workbench, run: CurrentRun) -> None:
     bench.go(TRAIN_PAGE)
     if not run.is_remembered:
         bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
+    elif is_remote(os.environ) and not survives_a_lost_connection(os.environ):
+        bench.tell("a lost connection ends only the screens: the run trains on, `tui-trainer attach` shows it again")
     bench.app.soon()
 
 
@@ -146,7 +182,11 @@ def offer_stop(bench: Workbench) -> None:
     run = bench.run
     assert run is not None
     lines: list[Line] = [[("The run saves after this step. It can go on later, to the bit.", "text")]]
-    bench.app.open(ChoiceDialog("Save and stop?", lines, [("enter", "save and stop", lambda: bench.ask_run("stop"))]))
+    bench.app.open(ChoiceDialog("Save and stop?", lines, [("enter", "save and stop", lambda: _stop(bench))]))
+
+
+def _stop(bench: Workbench) -> None:
+    bench.ask_run("stop")
 
 
 def offer_quit(bench: Workbench) -> None:
@@ -167,9 +207,18 @@ def offer_quit(bench: Workbench) -> None:
         bench.leave()
 
 
+def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
+    """At the start of the screens, while a run of another process is alive."""
+    newest = living[-1]
+    lines: list[Line] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]
+    if len(living) > 1:
+        lines.append([(f"{len(living) - 1} more: `tui-trainer runs` lists them, `attach NAME` opens one", "dim")])
+    answers = [("enter", "watch it", lambda: bench.attach_to(newest))]
+    bench.app.open(ChoiceDialog("A run is alive", lines, answers))
+
+
 def stop_and_leave(bench: Workbench) -> None:
     """Ask the run to stop; the screens go when it has."""
-    bench.ask_run("stop")
     bench.leave_when_over = True
-    role: Role = "warn"
-    bench.tell("saving and stopping; the screens go when it is done", role)
+    if not bench.ask_run("stop"):
+        bench.tell("saving and stopping; the screens go when it is done", "warn")

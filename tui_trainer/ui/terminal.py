@@ -40,7 +40,7 @@ def speaks_unicode() -> bool:
     """Whether the terminal is likely to show more than ASCII: by the encoding that its locale names."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := os.environ.get(name):
-            return "utf" in value.lower() or value in ("C.UTF8",)
+            return "utf" in value.lower()
     # No locale at all is usual in containers, whose terminals are somewhere else and speak UTF-8.
     return True
 
@@ -109,7 +109,8 @@ class TerminalGuard:
             os.dup2(kept, number)
             os.close(kept)
         sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc, assignment]
-        self.log.close()
+        with suppress(OSError):
+            self.log.close()
         if self.log_path is not None:
             with suppress(OSError):
                 if self.log_path.stat().st_size == 0:
@@ -130,7 +131,13 @@ class TerminalGuard:
         return fd
 
     def _clear_old(self) -> None:
-        old = sorted(self._logs.glob("screen-*.log"), key=lambda path: path.stat().st_mtime)
-        for path in old[: -_LOGS_KEPT or None]:
+        """Logs of processes that have ended, but for the newest."""
+        ended: list[tuple[float, Path]] = []
+        for path in self._logs.glob("screen-*.log"):
+            number = path.stem.removeprefix("screen-")
+            with suppress(OSError):
+                if not (number.isdecimal() and Path(f"/proc/{number}").exists()):
+                    ended.append((path.stat().st_mtime, path))
+        for _, path in sorted(ended)[:-_LOGS_KEPT]:
             with suppress(OSError):
                 path.unlink()

@@ -10,8 +10,8 @@ from tui_trainer.safe_text import one_line, visible
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line
-from tui_trainer.ui.starting import TRYING
 from tui_trainer.ui.text_field import TextField
+from tui_trainer.ui.workbench import TRYING
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.generate import Writer

@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 
 from tui_trainer import lines
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, Problem
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import (
     CheckpointSaved,
@@ -54,6 +54,11 @@ class WatchedRun:
         state = self.state
         return not self.alive and bool(state.phase) and state.finished is None and state.failed is None
 
+    @property
+    def refusals(self) -> tuple[Problem, ...]:
+        """What was wrong with the input of a run of this process that was refused."""
+        return ()
+
     def poll(self) -> bool:
         """Fold what is new. Whether anything was."""
         news = self._reader.read_new()
@@ -80,14 +85,16 @@ class WatchedRun:
             if isinstance(event, CheckpointSaved) or (isinstance(event, EvalDone) and not event.best):
                 role = "dim"
             passing = isinstance(event, EvalDone | EpochDone)
-            if passing and self._last_kind is type(event):
-                # What comes again and again stands in one line, or it would push everything else away.
-                self.events.pop()
-            self._last_kind = type(event)
+            again = passing and self._last_kind is type(event)
             for line in text.split("\n"):
+                if again and self.events:
+                    # What comes again and again stands in one line, or it would push everything else away.
+                    self.events.pop()
                 self._add(one_line(line), role)
+            self._last_kind = type(event)
 
     def _add(self, text: str, role: Role) -> None:
+        self._last_kind = None
         self.events.append((text, role))
 
 

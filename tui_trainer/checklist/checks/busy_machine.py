@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.units import format_bytes
 
-# One core of two taken away halves the speed of a step; a quarter is noticed.
-_BUSY_SHARE = 0.25
+# One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
+# began with starting this program.
+_BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
 
 
 def look(context: Context) -> Verdict:
@@ -15,13 +18,14 @@ def look(context: Context) -> Verdict:
         f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
         for gpu in hardware.gpus
         for process in gpu.processes or ()
+        if process.pid != os.getpid()
     ]
     load, cores = context.load_average, hardware.usable_cores
     if load is None:
         return not_applicable("this system does not report its load", *guests)
-    sentence = f"load of the last minute {load:.1f} on {cores} usable cores"
+    sentence = f"other programs' load of the last minute {load:.1f} on {cores} usable cores"
     cards = f", {len(guests)} processes on the GPUs" if guests else ""
-    if load > _BUSY_SHARE * cores or guests:
+    if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
         return warned(f"{sentence}{cards}", *guests, advice="see who works here: top")
     return passed(sentence)
 

@@ -41,6 +41,9 @@ class ChecklistPage(Page):
     def found(self, findings: list[Finding]) -> None:
         """Newer findings."""
         self.model.replace(findings)
+        if self.bench.app.page is not self:
+            # Nobody looks at the list: the worst may come first again.
+            self.model.sort()
 
     def available(self, action: Action) -> bool:
         if action.name == "apply":
@@ -82,29 +85,38 @@ class ChecklistPage(Page):
             self.bench.tell(str(problems[0]), "bad")
         else:
             changes = ", ".join(f"{key} = {value}" for key, value in finding.fix.items())
-            self.bench.tell(f"applied: {one_line(changes)}; u takes it back", "good")
+            self.bench.tell(f"applied: {one_line(changes)}; {self._undo_key} takes it back", "good")
 
     def apply_all(self) -> None:
         """Every fix, each seen in the light of those before it, as one change."""
         document = self.bench.document
         if document is None or document.loaded is None:
             return
-        loaded = document.loaded
+        loaded, revision = document.loaded, document.revision
         self.bench.tell("applying ...", "dim")
 
-        def work() -> dict[str, object]:
+        def work() -> tuple[int, dict[str, object]]:
             from tui_trainer.checklist.gather import gather
             from tui_trainer.checklist.run import apply_fixes
 
-            return apply_fixes(loaded, gather)[1]
+            return revision, apply_fixes(loaded, gather)[1]
 
         self.bench.background.do("fixes", work, self._apply_all)
 
-    def _apply_all(self, changes: dict[str, object]) -> None:
+    def _apply_all(self, result: tuple[int, dict[str, object]]) -> None:
+        revision, changes = result
+        if self.bench.document is None or self.bench.document.revision != revision:
+            self.bench.tell("nothing applied: the settings changed meanwhile", "warn")
+            self.bench.app.draw()
+            return
         problems = self.bench.apply(changes, f"{len(changes)} fixed settings")
-        said = str(problems[0]) if problems else f"{len(changes)} settings changed; u takes them back"
+        said = str(problems[0]) if problems else f"{len(changes)} settings changed; {self._undo_key} takes them back"
         self.bench.tell(said, "bad" if problems else "good")
         self.bench.app.draw()
+
+    @property
+    def _undo_key(self) -> str:
+        return self.bench.app.key_of("checklist.undo")
 
     def undo(self) -> None:
         document = self.bench.document

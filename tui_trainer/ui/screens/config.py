@@ -31,7 +31,7 @@ class ConfigPage(ConfigFiles):
         from tui_trainer.ui.screens.config_view import draw_config
 
         bench = self.bench
-        memory = bench.hardware.memory_bytes
+        memory = bench.hardware.memory_available_bytes
         return draw_config(
             self.model,
             plan=PlanSummary.of(bench.plan, memory) if bench.plan else None,
@@ -84,8 +84,8 @@ class ConfigPage(ConfigFiles):
             model.move_in_text(1 if key == "right" else -1)
         elif key in ("home", "end"):
             model.move_in_text(-10_000 if key == "home" else 10_000)
-        elif key in ("backspace", "ctrl+w"):
-            model.erase(word=key == "ctrl+w")
+        elif key in ("backspace", "ctrl+w", "ctrl+u"):
+            model.erase(word=key == "ctrl+w", everything=key == "ctrl+u")
         elif key == "delete":
             model.erase(next_character=True)
         elif key == "tab":

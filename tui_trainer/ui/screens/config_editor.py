@@ -1,4 +1,4 @@
-"""What is being typed: a line of text with a cursor, and the editor of one setting."""
+"""The editor of one setting: what is typed, what it can be completed to, what is wrong with it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,7 @@ from typing import Any
 
 from tui_trainer.config.editing import choices, completions, display_text, edit_text, parse
 from tui_trainer.config.fields import Setting
-
-
-@dataclass(kw_only=True, slots=True)
-class LineText:
-    """One line of text. `cursor` is a place between characters, from 0 to the length of the text."""
-
-    text: str = ""
-    cursor: int = 0
-
-    def type(self, characters: str) -> None:
-        added = "".join(character for character in characters if character.isprintable())
-        self.text = self.text[: self.cursor] + added + self.text[self.cursor :]
-        self.cursor += len(added)
-
-    def erase(self, *, word: bool = False) -> None:
-        """Takes away what stands before the cursor: a character, or back to the beginning of a word or path part."""
-        start = max(self.cursor - 1, 0)
-        while word and start and not (self.text[start].isalnum() and not self.text[start - 1].isalnum()):
-            start -= 1
-        self.text, self.cursor = self.text[:start] + self.text[self.cursor :], start
-
-    def erase_next(self) -> None:
-        self.text = self.text[: self.cursor] + self.text[self.cursor + 1 :]
-
-    def move(self, characters: int) -> None:
-        """To the left (negative) or right; further than the end is the end."""
-        self.cursor = min(max(self.cursor + characters, 0), len(self.text))
-
-    def put(self, text: str) -> None:
-        self.text, self.cursor = text, len(text)
+from tui_trainer.ui.text_field import LineText
 
 
 @dataclass(kw_only=True, slots=True)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, TextDialog
 from tui_trainer.ui.page import Page
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
+    from tui_trainer.config.save import OverwriteError
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.screens.config_model import ConfigModel
 
 _DEFAULT_FILE = "tui-trainer.toml"
+_REFUSED = "# not taken:"
 
 
 class ConfigFiles(Page):
@@ -30,6 +33,7 @@ class ConfigFiles(Page):
         super().__init__(bench)
         self.model: ConfigModel | None = None
         self._revision = -1
+        self._refused_text = ""
 
     @property
     def _model(self) -> ConfigModel:
@@ -42,15 +46,11 @@ class ConfigFiles(Page):
         self._follow()
 
     def _follow(self) -> None:
-        """After anything that may have changed the config: keep the draft, plan anew."""
+        """After anything that may have changed the config: plan anew, and keep the draft."""
         model = self.model
         if model is None or model.document.revision == self._revision:
             return
         self._revision = model.document.revision
-        from tui_trainer.launching.drafts import keep_draft
-
-        if problem := keep_draft(model.document):
-            self.bench.tell(str(problem), "warn")
         self.bench.config_changed()
 
     def save(self) -> None:
@@ -73,29 +73,39 @@ class ConfigFiles(Page):
 
     def _write(self, path: Path, *, force: bool = False) -> str:
         """Empty when it was written or a question is on the screen, else why not."""
-        from tui_trainer.config.save import save
+        from tui_trainer.config.save import OverwriteError, save
         from tui_trainer.launching.drafts import discard_draft
 
         document = self._model.document
         try:
             save(document, path, force=force)
+        except OverwriteError as error:
+            self._ask_to_overwrite(path, error)
+            return ""
         except ConfigError as error:
-            problem = error.problems[0]
-            if not force and path.exists() and os.access(path, os.W_OK):
-                lines: list[Line] = [[(one_line(str(problem)), "text")]]
-                answers = [("o", "overwrite", lambda: self._forced(path))]
-                self.bench.app.open(ChoiceDialog("Overwrite?", lines, answers))
-                return ""
-            self.bench.tell(str(problem), "bad")
-            return str(problem)
+            self.bench.tell(str(error.problems[0]), "bad")
+            return str(error.problems[0])
+        self.bench.old_edits = {}
         discard_draft(document)
         self._revision = document.revision
         self.bench.tell(f"saved in {path}", "good")
         self.bench.config_changed()
         return ""
 
+    def _ask_to_overwrite(self, path: Path, error: OverwriteError) -> None:
+        lines: list[Line] = [[(row, "text")] for row in textwrap.wrap(one_line(str(error.problems[0])), 70)]
+        answers: list[Answer] = [("o", "overwrite it", lambda: self._forced(path))]
+        if path == self._model.document.file:
+            answers.append(("l", "load it, keep my edits", self._load_again))
+        self.bench.app.open(ChoiceDialog("Overwrite?", lines, answers))
+
     def _forced(self, path: Path) -> None:
         self._write(path, force=True)
+
+    def _load_again(self) -> None:
+        self._model.document.reload()
+        self._model.settle(1)
+        self._said("loaded again; your unsaved edits lie on top")
 
     def editor(self) -> None:
         """Open what would be saved in $EDITOR, and take the text back as one change."""
@@ -104,20 +114,26 @@ class ConfigFiles(Page):
 
         command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         document = self._model.document
-        before = document_text(document)
+        before = self._refused_text or document_text(document)
         try:
             after = edit_text_in(self.bench.app, shlex.split(command), before)
         except (OSError, ValueError) as error:
             self.bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
             return
         if after == before:
+            self._refused_text = ""
             self.bench.tell("nothing was changed in the editor")
             return
         try:
             document.take(after)
         except ConfigError as error:
-            self.bench.tell(f"not taken: {error.problems[0]}", "bad")
+            # What was typed is not lost: the next time it opens again, with the reason above it.
+            kept = "\n".join(line for line in after.split("\n") if not line.startswith(_REFUSED))
+            self._refused_text = f"{_REFUSED} {one_line(str(error.problems[0]))}\n{kept}"
+            key = self.bench.app.key_of("config.editor")
+            self.bench.tell(f"not taken: {error.problems[0]}; {key} opens your text again", "bad")
             return
+        self._refused_text = ""
         self._model.settle(1)
         self._said("taken from the editor; u takes it back")
 
@@ -125,20 +141,18 @@ class ConfigFiles(Page):
 
     def offer_draft(self, draft: Draft) -> None:
         """Edits of an earlier session that were never saved."""
-        count = len(draft.edits)
+        count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
         lines: list[Line] = [
-            [
-                (
-                    f"{count} edit{'s' if count > 1 else ''} of {draft.at[:16].replace('T', ' ')} UTC were not saved.",
-                    "text",
-                )
-            ],
+            [(f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved.", "text")],
             [("They were kept when the connection or the program ended.", "dim")],
         ]
+        if draft.digest != self._model.document.digest:
+            lines.append([("The config file has changed since: look at them before you save.", "warn")])
         answers = [("r", "restore them", lambda: self._restore(draft)), ("d", "discard them", self._discard)]
         self.bench.app.open(ChoiceDialog("Unsaved edits", lines, answers))
 
     def _restore(self, draft: Draft) -> None:
+        self.bench.old_edits = {}
         taken = self._model.document.restore(draft.edits)
         self._said(f"{taken} edits restored; u takes them back")
         self._model.settle(1)
@@ -146,5 +160,7 @@ class ConfigFiles(Page):
     def _discard(self) -> None:
         from tui_trainer.launching.drafts import discard_draft
 
+        self.bench.old_edits = {}
         discard_draft(self._model.document)
+        self.bench.config_changed()
         self.bench.tell("discarded")

@@ -13,9 +13,10 @@ from tui_trainer.config.editing import choices, display_text, toml_text
 from tui_trainer.config.groups import groups
 from tui_trainer.errors import Problem
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.screens.config_editor import Editor, LineText
+from tui_trainer.ui.screens.config_editor import Editor
 from tui_trainer.ui.screens.config_recipes import RecipeChooser
 from tui_trainer.ui.screens.config_table import SettingsTable
+from tui_trainer.ui.text_field import LineText
 
 Message = str | None
 
@@ -117,10 +118,15 @@ class ConfigModel(SettingsTable):
             self.to_best()
         return None
 
-    def erase(self, *, word: bool = False, next_character: bool = False) -> Message:
+    def erase(self, *, word: bool = False, next_character: bool = False, everything: bool = False) -> Message:
         line = self._line
         if line:
-            line.erase_next() if next_character else line.erase(word=word)
+            if everything:
+                line.put("")
+            elif next_character:
+                line.erase_next()
+            else:
+                line.erase(word=word)
             self.editor.typed() if self.editor else self.to_best()
         return None
 

@@ -8,8 +8,8 @@ from tui_trainer.config.bumping import Direction
 from tui_trainer.config.document import Document
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.groups import groups
-from tui_trainer.ui.screens.config_editor import LineText
 from tui_trainer.ui.screens.config_rows import Row, table_rows
+from tui_trainer.ui.text_field import LineText
 
 
 class SettingsTable:

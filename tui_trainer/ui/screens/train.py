@@ -48,7 +48,10 @@ class TrainPage(Page):
             frozen=self._frozen is not None,
             interrupted=run is not None and run.is_interrupted,
             events_back=self._events_back,
-            resume=f"press p, or type: tui-trainer resume {name}",
+            start_key=bench.app.key_of("app.start"),
+            try_key=bench.app.key_of("train.try_model"),
+            freeze_key=bench.app.key_of("train.freeze"),
+            resume=f"press {bench.app.key_of('train.pause')}, or type: tui-trainer resume {name}",
             run_folder=str(run.folder.root) if run else "",
             offer=self._offer(),
         )
@@ -120,6 +123,16 @@ class TrainPage(Page):
         if action.name == "try_model":
             return run is not None and not run.alive and bool(run.state.checkpoints or run.state.finished)
         return True
+
+    def why_not(self, action: Action) -> str:
+        run = self.bench.run
+        if run is None:
+            return f"{action.label}: nothing is training; {self.bench.app.key_of('app.start')} starts"
+        if action.name == "try_model" and run.alive:
+            return "the model can be tried when the run has stopped or ended"
+        if action.name in _RUN_ALIVE:
+            return f"{action.label}: the run is over"
+        return super().why_not(action)
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tui_trainer.lines import best_before
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.train_head import work_line
@@ -15,7 +16,6 @@ from tui_trainer.units import format_count, format_seconds
 _READING_WIDTH: Final = 100
 _LABEL: Final = 9
 # An earlier evaluation that was lower by more than this is worth a word.
-_CLEARLY_WORSE: Final = 1.02
 _WORK: Final[tuple[tuple[str, str], ...]] = (
     ("preparing", "reading and preparing the data"),
     ("loading", "loading libraries and the model"),
@@ -123,8 +123,7 @@ def _result(state: RunState, folder: str, try_key: str, width: int, glyphs: Glyp
     ]
     if finished.eval_loss is not None:
         lines += _against_baselines(state, finished.eval_loss, glyphs)
-        best = min(state.evals, key=lambda done: done.loss, default=None)
-        if best is not None and finished.reason == "done" and finished.eval_loss > best.loss * _CLEARLY_WORSE:
+        if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
         lines += _labelled("model", f"{folder}/{finished.model_path}", width, glyphs)

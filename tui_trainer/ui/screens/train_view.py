@@ -44,6 +44,7 @@ class TrainViewOptions:
     events_back: int = 0
     start_key: str = "t"
     try_key: str = "w"
+    freeze_key: str = "Space"
     resume: str = "tui-trainer resume last"
     run_folder: str = ""
     offer: Sequence[str] = ()
@@ -61,19 +62,13 @@ class TrainScene:
     events: Sequence[tuple[str, Role]] = ()
     log_lines: Sequence[str] = ()
     what_is_on: Sequence[str] = ()
-    notice: str = ""
     options: TrainViewOptions = TrainViewOptions()
 
 
 def draw_train(scene: TrainScene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Exactly `height` lines of exactly `width` cells."""
-    rows = height - bool(scene.notice)
-    lines = _body(scene, width, rows, glyphs)
-    lines = [fit(line, width, glyphs.ellipsis) for line in lines[:rows]]
-    lines += [fit([], width)] * (rows - len(lines))
-    if scene.notice:
-        lines.append(fit([(panes.shown(scene.notice, glyphs), "accent")], width, glyphs.ellipsis))
-    return lines[:height]
+    lines = [fit(line, width, glyphs.ellipsis) for line in _body(scene, width, height, glyphs)[:height]]
+    return lines + [fit([], width)] * (height - len(lines))
 
 
 def _body(scene: TrainScene, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -162,7 +157,7 @@ def _end(scene: TrainScene, state: RunState, width: int, glyphs: Glyphs) -> list
 
 def _events(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     rows = panes.event_rows(scene.events, width, height - 1, scene.options.events_back, glyphs)
-    frozen = "held still: Space goes on" if scene.options.frozen else ""
+    frozen = f"held still: {scene.options.freeze_key} goes on" if scene.options.frozen else ""
     return panes.pane("events", rows, width, glyphs, frozen or panes.saved_words(state)) if height > 1 else []
 
 

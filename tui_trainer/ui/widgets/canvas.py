@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.spans import Line, harmless
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
 _GAP_CELLS = 6
@@ -46,6 +46,7 @@ class Canvas(Widget):
     def show(self, lines: list[Line]) -> None:
         """Draw a new picture over the old one."""
         width = self.size.width
+        lines = [harmless(line, width) for line in lines]
         if len(lines) != len(self._lines) or any(strip.cell_length != width for strip in self._strips):
             self._lines = lines
             self._strips = [self._strip(line, width) for line in lines]
