@@ -22,6 +22,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.registry import find_run, summarise
 from tui_trainer.runs.state import RunState, fold
+from tui_trainer.standard_files import ONE_PRESS_SECONDS
 from tui_trainer.training.checkpoint_folder import newest_whole
 
 PATIENCE_SECONDS = 120
@@ -159,7 +160,7 @@ def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place
         until(lambda: b"cannot ask for stop" in printed.read_bytes(), process)
         heard = last_step(run)
         until(lambda: last_step(run) > heard + 20, process)
-        until(lambda: monotonic() > pressed + 2 * headless._ONE_PRESS_SECONDS, process)
+        until(lambda: monotonic() > pressed + 2 * ONE_PRESS_SECONDS, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 1
     assert printed.read_bytes().count(b"cannot ask for stop") == 1

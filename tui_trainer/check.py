@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,11 @@ def _as_object(finding: Finding) -> dict[str, Any]:
 
 
 def _refuse_existing(path: Path) -> None:
-    if path.exists() or path.is_symlink():
-        raise InputError("exists, and is not overwritten", where=str(path), hint="name a file that does not exist yet")
+    # What is in a closed folder cannot be seen: writing there fails with its own words.
+    with suppress(OSError):
+        if path.exists() or path.is_symlink():
+            hint = "name a file that does not exist yet"
+            raise InputError("exists, and is not overwritten", where=str(path), hint=hint)
     if path.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(path), hint=f"write --fix {path.name}.toml")
 

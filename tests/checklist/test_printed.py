@@ -68,3 +68,17 @@ def test_a_file_that_cannot_be_written_is_a_mistake_in_the_input(tmp_path):
     for path, words in ((tmp_path / "no" / "such.toml", "cannot be written"), (tmp_path / "fixed", "end in .toml")):
         with pytest.raises(InputError, match=words):
             print_checks(load_config(Request()), as_json=False, fix=path)
+
+
+def test_a_file_in_a_closed_folder_is_a_mistake_in_the_input(monkeypatch, tmp_path):
+    loaded = load_config(Request())
+
+    def refuses(path, *arguments, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(tmp_path), "lstat", refuses)
+    monkeypatch.setattr(type(tmp_path), "exists", refuses)
+    monkeypatch.setattr("tui_trainer.check.apply_fixes", lambda loaded, look: (loaded, {}, []))
+    monkeypatch.setattr(type(tmp_path), "open", refuses)
+    with pytest.raises(InputError, match="cannot be written: Permission denied"):
+        print_checks(loaded, as_json=False, fix=tmp_path / "new.toml")

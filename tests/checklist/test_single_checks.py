@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_me
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.runs.events import CheckpointSaved, StepDone, TextSampled
@@ -54,21 +56,45 @@ def test_a_used_card_passes():
     assert look("device", used).status == "pass"
 
 
+TORCH = {"torch": "2.9.0", "pip": "26.0"}
+
+
+def card(*capability: int) -> Gpu:
+    return replace(CARD, capability=capability or None)
+
+
 @pytest.mark.parametrize(
-    ("served", "built", "status", "words"),
+    ("served", "built", "gpu", "libraries", "status", "words"),
     [
-        ((12, 4), (13, 2), "warn", "cu126"),
-        ((13, 0), None, "warn", "cu130"),
-        ((11, 8), (12, 6), "warn", "update the NVIDIA driver"),
-        ((13, 0), (13, 2), "pass", "within one major version"),
-        ((13, 2), (12, 6), "pass", "12.6"),
-        (None, (13, 0), "n/a", "does not say"),
+        ((12, 4), (13, 2), card(9, 0), TORCH, "warn", "cu126"),
+        ((13, 0), None, card(9, 0), TORCH, "warn", "cu130"),
+        ((11, 8), (12, 6), card(9, 0), TORCH, "warn", "newer NVIDIA driver"),
+        ((13, 2), (12, 6), card(10, 0), TORCH, "warn", "need CUDA 12.8"),
+        ((12, 8), None, card(10, 0), TORCH, "warn", "cu128"),
+        ((13, 2), (13, 0), card(7, 0), TORCH, "warn", "cu126"),
+        ((13, 2), (12, 6), card(3, 7), TORCH, "warn", "too old"),
+        ((12, 4), (13, 2), card(9, 0), {"torch": "2.9.0", "pip": None}, "warn", "uv pip install"),
+        ((13, 2), None, card(9, 0), {"torch": None, "pip": "26.0"}, "warn", "torch is not installed"),
+        ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "within one major version"),
+        ((13, 2), (12, 6), card(7, 0), TORCH, "pass", "12.6"),
+        ((13, 2), (12, 6), card(), TORCH, "pass", "12.6"),
+        (None, (13, 0), card(9, 0), TORCH, "n/a", "does not say"),
+        ((13, 2), (12, 6), None, TORCH, "n/a", "no GPU"),
+        ((13, 2), (12, 6), replace(card(9, 0), visible=False), TORCH, "n/a", "no GPU"),
     ],
 )
-def test_torch_and_driver_are_compared(served, built, status, words):
-    verdict = on("libraries", driver=Driver(version="1", cuda=served), torch_cuda=built, libraries={"torch": "2.9.0"})
+def test_torch_is_judged_as_the_hardware_screen_judges_it(served, built, gpu, libraries, status, words):
+    facts = {"driver": Driver(version="1", cuda=served), "torch_cuda": built, "libraries": libraries}
+    facts["gpus"] = (gpu,) if gpu else ()
+    verdict = on("libraries", **facts)
     assert verdict.status == status
-    assert words in verdict.evidence + verdict.advice and ("2.9.0" in verdict.evidence)
+    assert words in verdict.evidence + verdict.advice
+    assert not libraries["torch"] or "2.9.0" in verdict.evidence
+    problems = [problem for problem in diagnose(replace(MACHINE, **facts)).problems if "CUDA_VIS" not in problem.remedy]
+    told = [(problem.sentence, problem.remedy) for problem in problems if problem.severity == "bad"]
+    assert (verdict.status == "warn") == bool(told)
+    for sentence, remedy in told:
+        assert sentence in verdict.evidence and remedy in verdict.advice and verdict.advice
 
 
 def test_without_a_driver_libraries_have_nothing_to_agree_on():
@@ -109,12 +135,22 @@ def test_variables_that_do_no_harm_pass():
 
 
 def test_a_busy_machine_is_told_with_its_guests():
-    assert look("busy_machine", context(load_average=0.5)).status == "pass"
-    assert look("busy_machine", context(load_average=1.5)).status == "warn"
+    for cores, load, status in (
+        (4, 0.9, "pass"),
+        (4, 1.1, "warn"),
+        (2, 0.7, "pass"),
+        (2, 0.9, "warn"),
+        (64, 9, "pass"),
+    ):
+        seen = context(hardware=replace(MACHINE, usable_cores=cores), load_average=load)
+        assert look("busy_machine", seen).status == status, (cores, load)
     assert look("busy_machine", context(load_average=None)).status == "n/a"
     guest = replace(CARD, processes=(GpuProcess(pid=77, name="python", memory_bytes=3 * GIB),))
     verdict = look("busy_machine", context(hardware=replace(MACHINE, gpus=(guest,)), load_average=0.0))
     assert verdict.status == "warn" and verdict.details == ("GPU 0: python 77, 3.0 GiB",)
+    ourselves = replace(CARD, processes=(GpuProcess(pid=os.getpid(), name="this program", memory_bytes=3 * GIB),))
+    verdict = look("busy_machine", context(hardware=replace(MACHINE, gpus=(ourselves,)), load_average=0.0))
+    assert verdict.status == "pass"
 
 
 def test_how_busy_a_card_is_waits_for_a_run():

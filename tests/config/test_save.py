@@ -71,6 +71,15 @@ def test_only_what_the_user_wrote_is_saved_and_the_recipe_is_named(tmp_path):
     assert back.config == loaded.config and to_toml(back) == text
 
 
+def test_whole_numbers_are_written_without_a_fraction(tmp_path):
+    assignments = ("evaluation.eval_steps=128.0", "training.num_train_epochs=3", "training.max_grad_norm=1e30")
+    loaded = load(Request(assignments=(*assignments, "training.learning_rate=0.5")), lambda wish: NONE)
+    lines = to_toml(loaded).splitlines()
+    wanted = {"eval_steps = 128", "num_train_epochs = 3", "max_grad_norm = 1e+30", "learning_rate = 0.5"}
+    assert wanted <= set(lines)
+    assert again(to_toml(loaded), tmp_path).evaluation == loaded.config.evaluation
+
+
 def test_the_recipe_that_nobody_named_is_saved_too(tmp_path):
     loaded = load(Request(), lambda wish: NONE)
     saved = again(to_toml(loaded), tmp_path)

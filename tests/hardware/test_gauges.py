@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from threading import Event
 
+import psutil
+
 from tui_trainer.hardware.cgroup import Limits
-from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, cpu_share, cpu_times, read_gauges
+from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, GpuGauge, cpu_share, cpu_times, read_gauges
 from tui_trainer.hardware.nvml import Nvml
 
+MACHINE, CARDS = "tui-trainer-gauges", "tui-trainer-cards"
 
-def sampling_threads() -> int:
-    return sum(thread.name == "tui-trainer-gauges" for thread in threading.enumerate())
+
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def thread_named(name: str) -> threading.Thread:
+    return next(thread for thread in threading.enumerate() if thread.name == name)
 
 
 def test_a_look_reports_this_machine_and_its_cards(fake_nvml, tmp_path):
-    gauges = read_gauges(tmp_path / "runs", Nvml(fake_nvml({}, {"free": 41 << 30})), 0.5, Limits())
-    assert gauges.cpu_share == 0.5
-    assert 0 < gauges.process_memory_bytes < gauges.memory_bytes
+    sampler = GaugeSampler(tmp_path / "runs", nvml=Nvml(fake_nvml({}, {"free": 41 << 30})))
+    sampler.look_at_cards()
+    gauges = sampler.look()
     assert 0 < gauges.memory_used_bytes < gauges.memory_bytes
     assert 0 < gauges.disk_used_bytes < gauges.disk_bytes
     assert [(gpu.index, gpu.memory_used_bytes, gpu.power_watts) for gpu in gauges.gpus] == [
@@ -28,7 +36,7 @@ def test_a_look_reports_this_machine_and_its_cards(fake_nvml, tmp_path):
 
 
 def test_a_container_limit_is_the_memory_that_is_shown(tmp_path):
-    gauges = read_gauges(tmp_path, None, None, Limits(memory_bytes=1 << 20, memory_used_bytes=1 << 18))
+    gauges = read_gauges(tmp_path, None, Limits(memory_bytes=1 << 20, memory_used_bytes=1 << 18))
     assert (gauges.memory_used_bytes, gauges.memory_bytes) == (1 << 18, 1 << 20)
     assert gauges.gpus == ()
 
@@ -43,7 +51,9 @@ def test_cards_that_report_nothing_are_drawn_as_nothing(fake_nvml, tmp_path):
         ),
         3,
     )
-    (gauge,) = read_gauges(tmp_path, Nvml(fake_nvml({}, errors=errors)), None, Limits()).gpus
+    sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, errors=errors)))
+    sampler.look_at_cards()
+    (gauge,) = sampler.look().gpus
     assert (gauge.memory_used_bytes, gauge.utilisation_share, gauge.temperature_celsius, gauge.power_watts) == (
         None,
     ) * 4
@@ -63,25 +73,30 @@ def test_a_quota_counts_as_the_whole():
     assert 0 < everything.busy_seconds <= everything.room_seconds
 
 
+def until(true: Callable[[], object], thread: threading.Thread) -> None:
+    """Until it is so; an error when the thread that should make it so has ended."""
+    while not true():
+        assert thread.is_alive()
+        thread.join(0.01)
+
+
 def test_the_sampler_looks_by_itself_and_stops(tmp_path):
     sampler = GaugeSampler(tmp_path, period_seconds=0.01)
     assert sampler.latest is None
     assert sampler.stale
     sampler.start()
     sampler.start()
-    thread = sampler._thread
-    assert sampling_threads() == 1
-    while sampler.latest is None or sampler.latest.cpu_share is None:
-        assert thread.is_alive()
-        thread.join(0.01)
+    machine, cards = (thread_named(name) for name in (MACHINE, CARDS))
+    until(lambda: sampler.latest and sampler.latest.cpu_share is not None, machine)
     assert not sampler.stale
     sampler.stop()
-    thread.join(5)
-    assert not thread.is_alive()
+    for thread in (machine, cards):
+        thread.join(5)
+        assert not thread.is_alive()
     sampler.start()
-    assert sampler._thread is not thread
+    assert thread_named(MACHINE) is not machine
     sampler.stop()
-    sampler._thread.join(5)
+    thread_named(MACHINE).join(5)
 
 
 def test_a_reading_grows_old(tmp_path):
@@ -95,23 +110,78 @@ def test_a_reading_grows_old(tmp_path):
     assert sampler.latest is not None
 
 
-def test_a_driver_that_hangs_stops_nobody_and_piles_up_no_threads(fake_nvml, tmp_path):
+def test_a_counter_that_fails_costs_its_own_gauge_and_comes_back(monkeypatch, tmp_path):
+    def failing(failure):
+        def fails(*arguments, **options):
+            raise failure
+
+        return fails
+
+    swept = 0
+    lost = {
+        "psutil.virtual_memory": "memory_bytes",
+        "psutil.disk_usage": "disk_bytes",
+        "psutil.cpu_times": "cpu_share",
+        "tui_trainer.hardware.gauges.read_limits": "cpu_share",
+    }
+    for name, field in lost.items():
+        for failure in (PermissionError(13, "no"), RuntimeError("odd"), psutil.Error("no"), KeyError("x")):
+            sampler = GaugeSampler(tmp_path, period_seconds=0.01)
+            with monkeypatch.context() as broken:
+                broken.setattr(name, failing(failure))
+                sampler.start()
+                thread = thread_named(MACHINE)
+                until(lambda sampler=sampler: sampler.latest, thread)
+                values = {one: getattr(sampler.latest, one) for one in ("memory_bytes", "disk_bytes")}
+                assert [one for one, value in values.items() if value is None] == [field] * (field in values)
+                assert sampler.latest.cpu_share is None or field != "cpu_share"
+            until(lambda sampler=sampler, field=field: getattr(sampler.latest, field) is not None, thread)
+            sampler.stop()
+            thread.join(5)
+            swept += 1
+    assert swept == 16
+
+
+def test_a_driver_that_hangs_takes_no_other_gauge_and_piles_up_no_threads(fake_nvml, tmp_path):
     released = Event()
-    library = fake_nvml({}, hang=released)
-    sampler = GaugeSampler(Path(tmp_path), period_seconds=0.01, nvml=Nvml(library))
+    sampler = GaugeSampler(tmp_path, period_seconds=0.01, nvml=Nvml(fake_nvml({}, hang=released)))
     for _ in range(5):
         sampler.start()
-        sampler.stop()
-    assert sampling_threads() == 1
-    assert sampler.stale
-    assert sampler.latest is None
-    sampler.start()
+    assert [names().count(name) for name in (MACHINE, CARDS)] == [1, 1]
+    machine, cards = thread_named(MACHINE), thread_named(CARDS)
+    until(lambda: sampler.latest and sampler.latest.cpu_share is not None, machine)
+    assert not sampler.stale
+    assert sampler.latest.memory_bytes and sampler.latest.disk_bytes
+    assert sampler.latest.gpus == ()
     released.set()
-    thread = sampler._thread
-    while sampler.latest is None:
-        assert thread.is_alive()
-        thread.join(0.01)
+    until(lambda: sampler.latest.gpus, cards)
     assert sampler.latest.gpus[0].name == "NVIDIA H200"
     sampler.stop()
-    thread.join(5)
-    assert sampling_threads() == 0
+    for thread in (machine, cards):
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_cards_that_no_longer_answer_keep_their_rows_without_old_figures(fake_nvml, tmp_path):
+    clock = [100.0]
+    sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, {})), now=lambda: clock[0])
+    sampler.look_at_cards()
+    assert [card.power_watts for card in sampler.look().gpus] == [80.5, 80.5]
+    clock[0] = 103.1
+    sampler.look()
+    assert not sampler.stale
+    assert sampler.latest.gpus == tuple(
+        GpuGauge(index=index, name="NVIDIA H200", memory_bytes=141 << 30) for index in (0, 1)
+    )
+
+
+def test_a_driver_that_answers_nonsense_leaves_the_thread_alive(fake_nvml, tmp_path):
+    class Odd(fake_nvml):
+        def _answer(self, name, arguments):
+            if name == "nvmlDeviceGetCount":
+                raise KeyError("odd")
+            return super()._answer(name, arguments)
+
+    sampler = GaugeSampler(tmp_path, nvml=Nvml(Odd({})))
+    sampler.look_at_cards()
+    assert sampler.look().gpus == ()

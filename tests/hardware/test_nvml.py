@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tui_trainer.hardware.nvml import Nvml, read_cards
+from tui_trainer.hardware.nvml import Nvml, read_cards, session
 
 CODES = (1, 2, 3, 4, 9, 10, 12, 13, 15, 16, 18, 999)
 CARD_CALLS = (
@@ -158,6 +158,30 @@ def test_a_library_without_a_function_or_with_other_answers_costs_one_field(fake
 
     (card,) = Nvml(Older({"capability": None, "name": "old"})).gpus()
     assert (card.name, card.capability, card.mig_enabled) == ("old", None, None)
+
+
+def test_a_driver_that_is_loaded_later_is_found_by_the_next_look(fake_nvml):
+    library = fake_nvml({}, errors={"nvmlInit": 9})
+    nvml = Nvml(library)
+    assert read_cards(nvml)[0].error_code == 9
+    assert nvml.live() == ()
+    library.errors.clear()
+    driver, gpus = read_cards(nvml)
+    assert (driver.problem, len(gpus), len(nvml.live())) == ("", 1, 1)
+
+
+def test_the_live_look_does_not_start_a_sick_driver_again_and_again(fake_nvml):
+    library = fake_nvml({}, errors={"nvmlInit": 9})
+    nvml = Nvml(library)
+    assert [nvml.live() for _ in range(5)] == [()] * 5
+    assert library.calls.count("nvmlInit") == 1
+
+
+def test_a_driver_that_is_installed_while_the_program_runs_is_found(monkeypatch):
+    monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", lambda: False)
+    assert session() is None
+    monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", lambda: True)
+    assert session() is session() is not None
 
 
 def test_the_driver_is_started_once(fake_nvml):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 from tui_trainer.hardware import libraries, places, processor, signs
 from tui_trainer.hardware.cgroup import Limits, read_limits
-from tui_trainer.hardware.probe import disk_free_bytes, look, probe
-from tui_trainer.launching.prepare import cache_folder
+from tui_trainer.hardware.probe import disk_free_bytes, look, probe, with_memory_now
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -68,6 +69,38 @@ def test_cards_on_the_pci_bus_are_counted_without_a_driver(tmp_path):
     assert signs.nvidia_pci_devices(tmp_path) == 2
 
 
+def closed_folder(monkeypatch, folder: Path) -> None:
+    """Root may look everywhere, so what another user is told is what is faked."""
+    real = Path.stat
+
+    def stat(path, **options):
+        if folder in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+
+
+def test_what_is_in_a_closed_folder_is_not_there(monkeypatch, tmp_path):
+    closed = write(tmp_path, {"closed/libnvidia-ml.so.1": "", "closed/runs/x": ""}) / "closed"
+    assert signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": str(closed)})
+    closed_folder(monkeypatch, closed)
+    assert not signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": str(closed)})
+    assert places.nearest_existing(closed / "runs" / "x") == closed
+    assert places.read_place("runs", closed / "runs").free_bytes > 0
+
+
+def test_memory_is_read_anew_and_nothing_else(monkeypatch):
+    before = probe()
+    free = namedtuple("free", "available total")(123 << 20, 64 << 30)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", Limits)
+    assert with_memory_now(before) == replace(before, memory_available_bytes=123 << 20)
+    limits = Limits(memory_bytes=100 << 20, memory_used_bytes=60 << 20)
+    monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", lambda: limits)
+    assert with_memory_now(before).memory_available_bytes == 40 << 20
+
+
 def test_the_tightest_limit_of_nested_groups_counts(tmp_path):
     root = write(
         tmp_path,
@@ -102,6 +135,28 @@ def test_groups_of_version_1_are_read_too(tmp_path):
     assert read_limits(root) == Limits(memory_bytes=2000, memory_used_bytes=400, cores=2.0, cpu_used_seconds=3.0)
 
 
+HYBRID = {
+    "proc/self/cgroup": "9:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/user\n0::/user\n",
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": str(8 << 30),
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": str(2 << 30),
+    "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "400000",
+    "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+    "sys/fs/cgroup/cpu,cpuacct/job/cpuacct.usage": "5000000000",
+    "sys/fs/cgroup/unified/user/cgroup.procs": "1",
+}
+
+
+def test_version_1_counts_beside_a_version_2_that_has_no_controllers(tmp_path):
+    limits = read_limits(write(tmp_path, HYBRID))
+    assert limits == Limits(memory_bytes=8 << 30, memory_used_bytes=2 << 30, cores=4.0, cpu_used_seconds=5.0)
+
+
+def test_a_controller_that_version_1_does_not_have_is_read_from_version_2(tmp_path):
+    root = write(tmp_path, HYBRID | {"proc/self/cgroup": "4:cpu,cpuacct:/job\n0::/user\n"})
+    write(root, {"sys/fs/cgroup/unified/user/memory.max": "1000", "sys/fs/cgroup/unified/user/memory.current": "1"})
+    assert read_limits(root) == Limits(memory_bytes=1000, memory_used_bytes=1, cores=4.0, cpu_used_seconds=5.0)
+
+
 def test_no_limit_is_none(tmp_path):
     assert read_limits(tmp_path) == Limits()
     write(
@@ -115,6 +170,32 @@ def test_a_quota_takes_cores_away():
     free = processor.usable_cores(Limits())
     assert processor.usable_cores(Limits(cores=0.5)) == 1
     assert processor.usable_cores(Limits(cores=1000)) == free
+
+
+def threads_of(root: Path, *siblings: str) -> Path:
+    folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return write(root, {folder.format(index): f"{text}\n" for index, text in enumerate(siblings)})
+
+
+def test_both_threads_of_a_core_are_one_core(monkeypatch, tmp_path):
+    """Eight cores of two threads each, as Slurm gives four of them; then one thread of each core."""
+    root = threads_of(tmp_path, *(f"{index % 8},{index % 8 + 8}" for index in range(16)))
+    allowed = {0, 1, 2, 3, 8, 9, 10, 11}
+    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: allowed, raising=False)
+    assert processor.usable_cores(Limits(), root) == 4
+    assert processor.usable_cores(Limits(cores=2.5), root) == 2
+    allowed |= set(range(16))
+    assert processor.usable_cores(Limits(), root) == 8
+    allowed -= set(range(8))
+    assert processor.usable_cores(Limits(), root) == 8
+
+
+def test_cores_are_counted_where_the_kernel_does_not_say_whose_they_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(processor.psutil, "cpu_count", lambda logical: 16 if logical else 8)
+    assert processor.usable_cores(Limits(), threads_of(tmp_path, "0,8")) == 3
+    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    assert processor.usable_cores(Limits(), tmp_path) == 8
 
 
 def test_processors_tell_their_instruction_sets(tmp_path):
@@ -135,14 +216,12 @@ def test_the_model_cache_follows_the_environment():
     assert folder({}) == Path.home() / ".cache/huggingface/hub"
 
 
-def test_prepared_data_is_where_it_is_really_kept(monkeypatch, tmp_path):
-    import os
-
-    assert places.prepared_data_folder(os.environ) == cache_folder()
-    monkeypatch.delenv("TUI_TRAINER_HOME")
-    assert places.prepared_data_folder(os.environ) == cache_folder()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert places.prepared_data_folder(os.environ) == cache_folder()
+def test_prepared_data_follows_the_environment():
+    folder = places.prepared_data_folder
+    assert folder({"TUI_TRAINER_HOME": "/h", "XDG_CACHE_HOME": "/c"}) == Path("/h/cache")
+    assert folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/tui-trainer")
+    assert folder({}) == Path.home() / ".cache/tui-trainer"
+    assert folder() == Path.cwd() / "home/cache"
 
 
 def test_a_place_that_is_not_there_yet_has_the_room_of_the_folder_above(tmp_path):

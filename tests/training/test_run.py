@@ -223,7 +223,7 @@ def test_a_poisoned_step_within_a_group_changes_no_weight(tiny_run, monkeypatch)
     monkeypatch.setattr(CharLm, "loss_sum", poisoned)
     _, outcome = tiny_run("poisoned", {"logging.logging_steps": 8})
     assert "step 3" in outcome.failure
-    assert len(calls) == 8
+    assert len(calls) == 1 + 8, "the first step is written at once, the group of eight after it"
 
 
 def test_a_save_that_fails_is_told_and_training_goes_on(tiny_run, monkeypatch):

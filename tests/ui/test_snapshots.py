@@ -141,6 +141,10 @@ class CannedRun(WatchedRun):
 class CannedBench(Workbench):
     """Facts instead of work: nothing is read, measured or planned behind the screens."""
 
+    @property
+    def memory_free_bytes(self) -> int | None:
+        return self.hardware.memory_available_bytes
+
     def begin(self) -> None:
         request = Request(
             profile="quickstart", assignments=("training.learning_rate=2e-3", "output.runs_dir=/data/runs")

@@ -104,11 +104,11 @@ def gauges(share=0.6, cards=0):
 TOLD = (("step 50: saved", "dim"),)
 
 
-def scene(events, *, cards=0, log_lines=(), notice="", told=TOLD, on=("TF32: no GPU",), **options):
+def scene(events, *, cards=0, log_lines=(), told=TOLD, on=("TF32: no GPU",), **options):
     return TrainScene(
         state=None if events is None else fold(events), chart=LossChart(), small_charts=SmallCharts(),
         gauges=gauges(cards=cards), sparks={"cpu": [0.5] * 12}, events=list(told),
-        log_lines=log_lines, what_is_on=on, notice=notice,
+        log_lines=log_lines, what_is_on=on,
         options=TrainViewOptions(run_folder="runs/q", resume="tui-trainer resume q", **options),
     )  # fmt: skip
 
@@ -125,8 +125,7 @@ def test_every_phase_fills_every_size_and_ascii_stays_ascii(phase, glyphs):
     for size in SIZES:
         for cards in (0, 1, 8):
             for log_open in (False, True):
-                text = drawn(scene(PHASES[phase], cards=cards, log_open=log_open, notice="done"), *size, glyphs)
-                assert "done" in text.splitlines()[-1]
+                text = drawn(scene(PHASES[phase], cards=cards, log_open=log_open), *size, glyphs)
                 assert not glyphs.ascii or text.isascii()
 
 
@@ -227,11 +226,11 @@ def test_hostile_text_acts_on_nothing_wherever_it_stands():
     ]  # fmt: skip
     for ending in ([], [e.RunFailed(step=1, message=bad, log_path=bad)]):
         for size in SIZES:
-            made = scene([*events, *ending], told=[(bad, "text")], on=[bad], notice=bad, log_lines=[bad], log_open=True)
+            made = scene([*events, *ending], told=[(bad, "text")], on=[bad], log_lines=[bad], log_open=True)
             text = drawn(made, *size)
             assert not set(text) & set("\x1b\x9b\u202e")
             assert "[red]" in text
-    assert "\x1b" not in drawn(scene(None, offer=[bad], notice=bad))
+    assert "\x1b" not in drawn(scene(None, offer=[bad]))
 
 
 def test_a_bar_shows_the_part_of_its_target_that_is_not_reached():

@@ -9,6 +9,7 @@ import math
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _MINUTE_SECONDS = 60.0
@@ -27,9 +28,12 @@ def own_load(tasks: Path = Path("/proc/self/task")) -> float:
     One that runs now counts as if it always had. Of the others, which may be between two products or waiting for this
     very thread, the mean of their life counts.
     """
-    try:
-        stats = {task.name: (task / "stat").read_text(errors="replace") for task in tasks.iterdir()}
-    except OSError:
+    stats: dict[str, str] = {}
+    for task in tasks.iterdir() if tasks.is_dir() else ():
+        # A thread may have ended since.
+        with suppress(OSError):
+            stats[task.name] = (task / "stat").read_text(errors="replace")
+    if not stats:
         return 0.0
     asking = str(threading.get_native_id())
     now = time.clock_gettime(time.CLOCK_BOOTTIME)

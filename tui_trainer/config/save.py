@@ -25,6 +25,9 @@ from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem
 
+# As a whole number it would have more digits than a float is sure of.
+_WHOLE_BELOW = 1e15
+
 
 class OverwriteError(ConfigError):
     """A file stands in the way that may be overwritten when somebody says so."""
@@ -40,8 +43,13 @@ def to_toml(loaded: LoadedConfig) -> str:
         # A recipe may name its data from where it lies: the run has the whole path.
         from_recipe = key == "data.path" and Path(loaded.config.data.path).is_absolute()
         if (loaded.origin(key).by_user or from_recipe) and key not in flat:
-            flat[key] = value_of(loaded.config, key)
+            flat[key] = _plain(value_of(loaded.config, key))
     return tomli_w.dumps(nest(flat))
+
+
+def _plain(value: Any) -> Any:
+    """`128` instead of `128.0`: a setting that takes fractions reads both as the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_BELOW else value
 
 
 def saved_values(document: Document) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -19,6 +19,8 @@ from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.places import nearest_existing
 
 STALE_SECONDS = 3.0
+# How a counter fails that is not there, is closed to this user, or has other words than expected: it is not reported.
+UNREADABLE = (psutil.Error, OSError, RuntimeError, LookupError, ValueError, TypeError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,29 +81,25 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
     return min(max(share, 0.0), 1.0)
 
 
-def read_gauges(folder: Path, nvml: Nvml | None, share: float | None, limits: Limits) -> Gauges:
-    """One look: the machine's or the container's memory, the disk that `folder` is on, all cards."""
-    memory = psutil.virtual_memory()
-    used, total = memory.total - memory.available, memory.total
-    if limits.memory_bytes is not None and limits.memory_bytes < total:
-        total = limits.memory_bytes
-        used = min(used, total) if limits.memory_used_bytes is None else limits.memory_used_bytes
-    disk_used = disk_total = process_bytes = None
-    with suppress(OSError):
+def read_gauges(folder: Path, share: float | None, limits: Limits) -> Gauges:
+    """One look: the machine's or the container's memory, and the disk that `folder` is on. Cards are read apart."""
+    used = total = disk_used = disk_total = None
+    with suppress(*UNREADABLE):
+        memory = psutil.virtual_memory()
+        used, total = memory.total - memory.available, memory.total
+        if limits.memory_bytes is not None and limits.memory_bytes < total:
+            total = limits.memory_bytes
+            used = min(used, total) if limits.memory_used_bytes is None else limits.memory_used_bytes
+    with suppress(*UNREADABLE):
         disk = psutil.disk_usage(str(nearest_existing(folder)))
         # As df: the reserve that only root may use belongs to neither.
         disk_used, disk_total = disk.used, disk.used + disk.free
-    with suppress(psutil.Error, OSError):
-        process_bytes = psutil.Process().memory_info().rss
     return Gauges(
         cpu_share=share,
         memory_used_bytes=used,
         memory_bytes=total,
-        process_memory_bytes=process_bytes,
-        disk_path=str(folder),
         disk_used_bytes=disk_used,
         disk_bytes=disk_total,
-        gpus=tuple(map(_gpu_gauge, nvml.live())) if nvml else (),
     )
 
 
@@ -120,9 +118,10 @@ def _gpu_gauge(gpu: Gpu) -> GpuGauge:
 
 
 class GaugeSampler:
-    """Looks at the machine in a daemon thread of its own, so that a driver or a disk that hangs stops nobody.
+    """Looks at the machine in one daemon thread and at its cards in another: a driver that hangs stops nobody.
 
-    There is never more than one thread: one that hangs makes `stale` true until it comes back.
+    There is never a second thread of a kind. A disk that hangs makes `stale` true until it comes back; cards that do
+    not answer keep their rows, without figures.
     """
 
     def __init__(
@@ -134,11 +133,12 @@ class GaugeSampler:
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._folder, self._period_seconds, self._now = folder, period_seconds, now
-        self._nvml = nvml or nvml_room.session()
+        self._nvml = nvml
         self._before: CpuTimes | None = None
         self._newest: tuple[Gauges, float] | None = None
+        self._cards: tuple[tuple[GpuGauge, ...], float] = ((), now())
         self._stop = Event()
-        self._thread: Thread | None = None
+        self._threads: dict[str, Thread] = {}
 
     @property
     def latest(self) -> Gauges | None:
@@ -148,30 +148,48 @@ class GaugeSampler:
     @property
     def stale(self) -> bool:
         """True when the newest look is too old to be shown as the present, or there is none."""
-        return self._newest is None or self._now() - self._newest[1] > max(STALE_SECONDS, 2 * self._period_seconds)
+        return self._newest is None or self._is_old(self._newest[1])
 
     def start(self) -> None:
-        """Begin to look. Does nothing while the thread is at work."""
-        if self._thread and self._stop.is_set():
-            self._thread.join(self._period_seconds / 4)
+        """Begin to look. Does nothing while the threads are at work."""
         self._stop.clear()
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = Thread(target=self._work, name="tui-trainer-gauges", daemon=True)
-            self._thread.start()
+        for name, look in (("tui-trainer-gauges", self.look), ("tui-trainer-cards", self.look_at_cards)):
+            if name not in self._threads or not self._threads[name].is_alive():
+                self._threads[name] = Thread(target=self._work, args=(look,), name=name, daemon=True)
+                self._threads[name].start()
 
     def stop(self) -> None:
         """End after the look under way, without waiting for it."""
         self._stop.set()
 
     def look(self) -> Gauges:
-        """Look once, here and now."""
-        limits = read_limits()
-        after = cpu_times(limits, self._now)
-        gauges = read_gauges(self._folder, self._nvml, cpu_share(self._before, after), limits)
+        """Look once at the machine, here and now; of the cards what was seen last."""
+        limits, after, share = Limits(), None, None
+        with suppress(*UNREADABLE):
+            limits = read_limits()
+            after = cpu_times(limits, self._now)
+            share = cpu_share(self._before, after)
+        gauges = replace(read_gauges(self._folder, share, limits), gpus=self._gpus())
         self._before, self._newest = after, (gauges, self._now())
         return gauges
 
-    def _work(self) -> None:
+    def look_at_cards(self) -> None:
+        """Look once at the cards, for as long as the driver takes. A driver that was loaded since is found."""
+        nvml, gauges = self._nvml or nvml_room.session(), tuple[GpuGauge, ...]()
+        with suppress(*UNREADABLE):
+            gauges = tuple(map(_gpu_gauge, nvml.live())) if nvml else ()
+        self._cards = (gauges, self._now())
+
+    def _gpus(self) -> tuple[GpuGauge, ...]:
+        gauges, seen = self._cards
+        if not self._is_old(seen):
+            return gauges
+        return tuple(GpuGauge(index=one.index, name=one.name, memory_bytes=one.memory_bytes) for one in gauges)
+
+    def _is_old(self, seen: float) -> bool:
+        return self._now() - seen > max(STALE_SECONDS, 2 * self._period_seconds)
+
+    def _work(self, look: Callable[[], object]) -> None:
         while not self._stop.is_set():
-            self.look()
+            look()
             self._stop.wait(self._period_seconds)

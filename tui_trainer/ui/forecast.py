@@ -6,10 +6,12 @@ All of it is made in the background; an answer to an older config than the one o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import with_memory_now
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class Forecast:
         """Somebody pressed start before there was a plan."""
         self._planned_revision = -1
         self._preset_recipe = ""
+
+    @property
+    def memory_free_bytes(self) -> int | None:
+        """What can be had now; the rest of `hardware` is as old as its look."""
+        return with_memory_now(self.hardware).memory_available_bytes
 
     def offer_start(self) -> None:
         """Say what would happen; one more key begins."""
@@ -78,7 +85,8 @@ class Forecast:
             try:
                 return revision, estimated_plan(loaded), ()
             except InputError as error:
-                return revision, None, error.problems
+                # What is wrong with files names a file and no setting: it belongs beside the path.
+                return revision, None, tuple(replace(one, key=one.key or "data.path") for one in error.problems)
 
         self.background.do("plan", plan, self._planned)
         self._plan_presets(document)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tui_trainer.safe_text import one_line, visible
 
@@ -55,6 +55,19 @@ def beside(left: Line, right: Line, width: int) -> Line:
     """One line with `left` at its beginning and `right` at its end; `left` is cut when both do not fit."""
     room = width - width_of(right)
     return [*fit(left, room), *right] if room > 0 else fit(right, width)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The words in lines of at most `width` cells; a word that is longer is broken. One empty line for no words."""
+    lines, line = list[str](), ""
+    for word in text.split():
+        if line and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line = ""
+        # No line is narrower than one wide sign.
+        *whole, line = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
+        lines += whole
+    return [*lines, line] if line or not lines else lines
 
 
 def in_ascii(line: Line) -> Line:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import InputError, Problem
-from tui_trainer.hardware.probe import with_memory_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
@@ -71,13 +70,13 @@ def offer_lines(plan: Plan) -> list[str]:
 
 
 def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
-    free_bytes = with_memory_now(bench.hardware).memory_available_bytes
     rows = [
         ("steps", f"{_mark(plan.total_steps)}{plan.total_steps.value:,} of {plan.effective_batch_size.value} rows"),
         ("time", f"{_mark(plan.duration_seconds)}{format_seconds(plan.duration_seconds.value)}"),
         (
             "memory",
-            f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} of {format_bytes(free_bytes)} free",
+            f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} "
+            f"of {format_bytes(bench.memory_free_bytes)} free",
         ),
         (
             "disk",

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 
 from tui_trainer.checklist.contract import STATUSES, Finding, Status
 from tui_trainer.checklist.run import counts
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, beside, fit, pad, width_of
+from tui_trainer.ui.spans import Line, Role, beside, fit, pad, width_of, wrapped
 
 _SIDE_BY_SIDE_COLUMNS: Final = 120
 _DETAIL_LINES, _DETAIL_SHARE, _WIDEST_DETAIL = 10, 0.37, 74
@@ -196,7 +196,7 @@ def _detail_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
     lines: list[Line] = [_ends([(finding.title, "bold")], status, width, glyphs)]
-    lines += [[(text, "text")] for text in _wrapped(_plain(verdict.evidence, glyphs), width)]
+    lines += [[(text, "text")] for text in wrapped(_plain(verdict.evidence, glyphs), width)]
     for change in finding.changes:
         words = f"{change.key}: {_value(change.old, glyphs)} {glyphs.arrow} {_value(change.new, glyphs)}"
         lines += _labelled("fix", words, width, "accent")
@@ -213,22 +213,9 @@ def _detail_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _labelled(label: str, text: str, width: int, role: Role) -> list[Line]:
-    wrapped = _wrapped(text, width - _LABEL_COLUMNS)
-    labels = [label, *[""] * len(wrapped)]
-    return [[(f"{name:<{_LABEL_COLUMNS}}", "dim"), (part, role)] for name, part in zip(labels, wrapped, strict=False)]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken between words; a word that is longer is broken."""
-    lines, line = list[str](), ""
-    for word in text.split():
-        if line and cell_len(line) + 1 + cell_len(word) > width:
-            lines.append(line)
-            line = ""
-        *whole, rest = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
-        lines += whole
-        line = rest
-    return [*lines, line] if line or not lines else lines
+    parts = wrapped(text, width - _LABEL_COLUMNS)
+    labels = [label, *[""] * len(parts)]
+    return [[(f"{name:<{_LABEL_COLUMNS}}", "dim"), (part, role)] for name, part in zip(labels, parts, strict=False)]
 
 
 def _value(value: Any, glyphs: Glyphs) -> str:

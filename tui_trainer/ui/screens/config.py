@@ -31,7 +31,7 @@ class ConfigPage(ConfigFiles):
         from tui_trainer.ui.screens.config_view import draw_config
 
         bench = self.bench
-        memory = bench.hardware.memory_available_bytes
+        memory = bench.memory_free_bytes
         return draw_config(
             self.model,
             plan=PlanSummary.of(bench.plan, memory) if bench.plan else None,

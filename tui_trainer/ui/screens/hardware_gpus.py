@@ -24,7 +24,7 @@ def gpu_table(machine: Machine) -> Section:
     name_width = max(map(cell_len, names))
     room = machine.width - 3 - len(str(len(gpus))) - name_width
     columns = [column for column, least in _GPU_COLUMNS if room >= least]
-    used = machine.diagnosis.gpu.index if machine.diagnosis and machine.diagnosis.gpu else None
+    used = machine.diagnosis.gpu.index if machine.diagnosis.gpu else None
     lines: list[Line] = []
     for gpu, name in zip(gpus, names, strict=True):
         pointed = gpu.index == used
@@ -69,8 +69,6 @@ def _power_column(gauge: GpuGauge, glyphs: Glyphs) -> str:
 
 
 def card_section(machine: Machine) -> Section:
-    if machine.diagnosis is None:
-        return []
     rows = describe.gpu_rows(machine.diagnosis, machine.hardware)
     gpu = machine.diagnosis.gpu
     which = "that you chose" if machine.diagnosis.gpu_is_chosen else "that would be used"
@@ -82,7 +80,7 @@ def card_section(machine: Machine) -> Section:
 
 def peak_section(machine: Machine) -> Section:
     """The maker's rates as bars, the fastest first."""
-    card = machine.diagnosis.card if machine.diagnosis else None
+    card = machine.diagnosis.card
     if card is None or not machine.wide:
         return []
     rates = card.teraflops.known()
@@ -97,8 +95,7 @@ def peak_section(machine: Machine) -> Section:
 
 
 def others_section(machine: Machine) -> Section:
-    gpu = machine.diagnosis.gpu if machine.diagnosis else None
-    rows = describe.other_process_rows(machine.hardware, gpu)
+    rows = describe.other_process_rows(machine.hardware, machine.diagnosis.gpu)
     return titled(machine, "on the other GPUs", rows_of(machine, rows)) if rows else []
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 
 from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, pad
+from tui_trainer.ui.spans import Line, Role, pad, wrapped
 from tui_trainer.units import GIB
 
 Section = list[Line]
@@ -24,7 +23,7 @@ BAR = 10
 class Machine:
     """What is drawn, into columns of `width` cells. `profile` is the hardware profile's name and why."""
 
-    diagnosis: Diagnosis | None
+    diagnosis: Diagnosis
     hardware: Hardware
     gauges: Gauges | None
     profile: tuple[str, str]
@@ -52,24 +51,8 @@ def row_of(machine: Machine, label: str, text: str, role: Role = "text") -> list
 def hanging(start: Line, text: str, width: int, role: Role) -> list[Line]:
     """The text behind `start`, continued below itself."""
     indent = sum(cell_len(part) for part, _ in start)
-    pieces = list(_pieces(text, max(width - indent, 1))) or [""]
     blank: Line = [(" " * indent, "text")]
-    return [[*(blank if index else start), (piece, role)] for index, piece in enumerate(pieces)]
-
-
-def _pieces(text: str, room: int) -> Iterator[str]:
-    """The words in lines of at most `room` cells; a word that is longer is cut into such lines."""
-    line = ""
-    for word in text.split():
-        if line and cell_len(line) + 1 + cell_len(word) > room:
-            yield line
-            line = ""
-        line = f"{line} {word}" if line else word
-        if cell_len(line) > room:
-            *full, line = chop_cells(line, room)
-            yield from full
-    if line:
-        yield line
+    return [[*(blank if index else start), (piece, role)] for index, piece in enumerate(wrapped(text, width - indent))]
 
 
 def percent(share: float | None) -> str:

@@ -46,8 +46,6 @@ def _plain(text: str) -> str:
 
 def _device(machine: Machine) -> Section:
     """What training runs on; when nothing is wrong, also that."""
-    if machine.diagnosis is None:
-        return titled(machine, "training", row_of(machine, "device", "looking at the machine", "dim"))
     rows = describe.device_rows(machine.diagnosis, machine.hardware, machine.profile)
     roles: list[Role] = ["bold", "text", "text"]
     lines = [
@@ -60,7 +58,7 @@ def _device(machine: Machine) -> Section:
 
 def _problems(machine: Machine) -> Section:
     glyphs = machine.glyphs
-    found = machine.diagnosis.problems if machine.diagnosis else ()
+    found = machine.diagnosis.problems
     if not found:
         return []
     marks: dict[Severity, tuple[str, Role]] = {

@@ -25,7 +25,7 @@ _GAP = 3
 
 
 def draw_hardware(
-    diagnosis: Diagnosis | None,
+    diagnosis: Diagnosis,
     hardware: Hardware,
     gauges: Gauges | None,
     *,
@@ -35,7 +35,7 @@ def draw_hardware(
     height: int,
     glyphs: Glyphs,
 ) -> list[Line]:
-    """The whole body. `diagnosis` is None while it is made; `profile` is the hardware profile's name and why.
+    """The whole body. `profile` is the hardware profile's name and why.
 
     `scroll` counts lines from the top, see `most_scroll`.
     """
@@ -51,7 +51,7 @@ def draw_hardware(
 
 
 def most_scroll(
-    diagnosis: Diagnosis | None,
+    diagnosis: Diagnosis,
     hardware: Hardware,
     *,
     profile: tuple[str, str],
@@ -82,7 +82,7 @@ def _gib(gpu: Gpu) -> str:
 
 
 def _columns(
-    diagnosis: Diagnosis | None,
+    diagnosis: Diagnosis,
     hardware: Hardware,
     gauges: Gauges | None,
     profile: tuple[str, str],
