@@ -14,7 +14,9 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.cgroup import Limits
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning import plan as planning
 from tui_trainer.units import GIB, MIB
 
 
@@ -54,6 +56,22 @@ def test_the_plan_is_made_for_the_memory_of_now(limited):
         limited(free)
         sizes.append(gather(asked()).plan.per_device_train_batch_size.value)
     assert sizes[1] < sizes[0] == sizes[2]
+
+
+def test_a_run_too_is_planned_for_the_memory_of_now(monkeypatch, limited, tiny_run):
+    probe()
+    real, seen = planning.make, []
+
+    def make(loaded, hardware, facts, **rest):
+        seen.append(hardware.memory_available_bytes)
+        return real(loaded, hardware, facts, **rest)
+
+    monkeypatch.setattr(planning, "make", make)
+    limited(400 * MIB)
+    estimated_plan(asked())
+    limited(300 * MIB)
+    tiny_run("one", {"training.max_steps": 1})
+    assert seen == [400 * MIB, 300 * MIB]
 
 
 def test_a_cache_below_a_closed_folder_is_one_that_cannot_be_made(monkeypatch, tmp_path):

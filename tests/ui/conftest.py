@@ -115,11 +115,13 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        return list(self.screen.display)
+        # Not `screen.display`: it stumbles over half of a wide sign that was written over.
+        rows, columns = range(self.screen.lines), range(self.screen.columns)
+        return ["".join(self.screen.buffer[row][column].data for column in columns) for row in rows]
 
     @property
     def text(self) -> str:
-        return "\n".join(line.rstrip() for line in self.screen.display)
+        return "\n".join(line.rstrip() for line in self.lines)
 
     @property
     def sequences(self) -> list[str]:

@@ -129,7 +129,7 @@ def test_the_hardware_screen_shows_them_and_nothing_happens(size):
     width, height = size[0], 90
     for text in TEXTS:
         hardware = hardware_of(text)
-        gauges = Gauges(cpu_share=0.5, disk_path=text, gpus=(GpuGauge(index=0, name=text),))
+        gauges = Gauges(cpu_share=0.5, gpus=(GpuGauge(index=0, name=text),))
         diagnosis = diagnose(hardware, None)
         lines = draw_hardware(
             diagnosis,
@@ -235,8 +235,8 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
             options = TrainViewOptions(log_open=swept % 2 == 0, resume=text, run_folder=text, offer=[text])
             scene = TrainScene(
                 state=None if events is None else fold(events), chart=LossChart(), small_charts=SmallCharts(),
-                gauges=Gauges(cpu_share=0.5, disk_path=text, gpus=(GpuGauge(index=0, name=text),)), sparks={},
-                events=[(text, "text")], log_lines=[text], what_is_on=[text], notice=text, options=options,
+                gauges=Gauges(cpu_share=0.5, gpus=(GpuGauge(index=0, name=text),)), sparks={},
+                events=[(text, "text")], log_lines=[text], what_is_on=[text], options=options,
             )  # fmt: skip
             lines = draw_train(scene, width=size[0], height=size[1], glyphs=glyphs)
             shown = assert_harmless(lines, *size)
@@ -293,4 +293,4 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(
 
     assert {one for one in terminal.sequences if not OWN_SEQUENCES.fullmatch(one)} == set()
     assert not HIDDEN & set(terminal.raw.decode())
-    assert "\u241b]52" in terminal.raw.decode(), "they were shown, made safe"
+    assert "\u241b" in terminal.raw.decode(), "they were shown, made safe"

@@ -12,7 +12,7 @@ import pytest
 
 STALLED_SECONDS = 20.0
 # Steps for the same CPU time, and the share of the time in which the training may wait for something else than a core.
-LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.8, 0.2
+LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.8, 0.1
 # More pictures than a pseudo-terminal and the writer hold together.
 PAGES_TURNED, PAGE_SECONDS = 30, 0.2
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
@@ -86,7 +86,6 @@ def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_ter
         passed += read.let_pass(PAGE_SECONDS)
     read.let_pass(STALLED_SECONDS - passed)
     (speed, held_up), (stalled_speed, stalled_held_up) = (stretch.end() for stretch in stretches)
-    print("MEASURED", speed, held_up, stalled_speed, stalled_held_up, file=open("/tmp/meas.txt", "a"))
     assert stalled_speed > LEAST_SHARE_WHILE_STALLED * speed > 0
     assert stalled_held_up < held_up + MOST_HELD_UP
     steps = stalled.steps

@@ -167,8 +167,8 @@ class CannedBench(Workbench):
                      power_watts=512.0, memory_bytes=141 * GIB, temperature_celsius=71.0, power_limit_watts=700.0)
             for gpu in self.hardware.gpus
         )  # fmt: skip
-        return Gauges(cpu_share=0.6, memory_used_bytes=12 * GIB, memory_bytes=64 * GIB, process_memory_bytes=GIB,
-                      disk_path="/data/runs", disk_used_bytes=182 * GIB, disk_bytes=252 * GIB, gpus=cards)  # fmt: skip
+        return Gauges(cpu_share=0.6, memory_used_bytes=12 * GIB, memory_bytes=64 * GIB,
+                      disk_used_bytes=182 * GIB, disk_bytes=252 * GIB, gpus=cards)  # fmt: skip
 
 
 # Name: what is pressed, the machine, the journal of a run and whether it is alive.

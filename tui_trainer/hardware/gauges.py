@@ -44,8 +44,6 @@ class Gauges:
     cpu_share: float | None = None
     memory_used_bytes: int | None = None
     memory_bytes: int | None = None
-    process_memory_bytes: int | None = None
-    disk_path: str = ""
     disk_used_bytes: int | None = None
     disk_bytes: int | None = None
     gpus: tuple[GpuGauge, ...] = ()
@@ -121,7 +119,7 @@ class GaugeSampler:
     """Looks at the machine in one daemon thread and at its cards in another: a driver that hangs stops nobody.
 
     There is never a second thread of a kind. A disk that hangs makes `stale` true until it comes back; cards that do
-    not answer keep their rows, without figures.
+    not answer keep their rows, without figures. `folder` is where the disk is looked at.
     """
 
     def __init__(
@@ -132,7 +130,7 @@ class GaugeSampler:
         nvml: Nvml | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        self._folder, self._period_seconds, self._now = folder, period_seconds, now
+        self.folder, self._period_seconds, self._now = folder, period_seconds, now
         self._nvml = nvml
         self._before: CpuTimes | None = None
         self._newest: tuple[Gauges, float] | None = None
@@ -169,7 +167,7 @@ class GaugeSampler:
             limits = read_limits()
             after = cpu_times(limits, self._now)
             share = cpu_share(self._before, after)
-        gauges = replace(read_gauges(self._folder, share, limits), gpus=self._gpus())
+        gauges = replace(read_gauges(self.folder, share, limits), gpus=self._gpus())
         self._before, self._newest = after, (gauges, self._now())
         return gauges
 

@@ -13,7 +13,6 @@ from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
-from tui_trainer.ui.workbench import TRAIN_PAGE
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -165,10 +164,8 @@ def _resume(bench: Workbench, before: WatchedRun) -> None:
 
 
 def _begin(bench: Workbench, run: CurrentRun) -> None:
-    bench.run = run
-    bench.app.run_changed()
+    bench.take_run(run)
     run.start()
-    bench.go(TRAIN_PAGE)
     if not run.is_remembered:
         bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
     elif is_remote(os.environ) and not survives_a_lost_connection(os.environ):

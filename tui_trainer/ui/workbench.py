@@ -179,14 +179,20 @@ class Workbench(Forecast):
         """Take in what the run has written since. Whether anything was new."""
         return self.run is not None and self.run.poll()
 
+    def take_run(self, run: WatchedRun) -> None:
+        """This run is on the table now: its curves, its disk."""
+        self.run = run
+        self._sampler.folder = run.folder.root
+        self.app.run_changed()
+        self.go(TRAIN_PAGE)
+
     def attach_to(self, folder: RunFolder) -> None:
         """Watch a run of another process, or one that has ended."""
         from tui_trainer.ui.watch import WatchedRun
 
-        self.run = WatchedRun(folder)
-        self.run.poll()
-        self.app.run_changed()
-        self.go(TRAIN_PAGE)
+        run = WatchedRun(folder)
+        run.poll()
+        self.take_run(run)
         self.app.draw()
 
     def ask_run(self, wish: Wish) -> str:
