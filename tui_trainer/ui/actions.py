@@ -115,6 +115,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "zoom_in", "+ =", "zoom in", "Show fewer steps."),
     _action("train", "zoom_out", "-", "zoom out", "Show more steps."),
     _action("train", "zoom_all", "0", "all steps", "Show all steps again."),
+    _action("train", "tail", "a", "newest steps", "Only the newest steps, or all of them."),
     _action("train", "cross_left", "left h", "read left", "Read values off the chart: to the left."),
     _action("train", "cross_right", "right l", "read right", "Read values off the chart: to the right."),
     _action("train", "clear", "escape", "clear", "Take the reading line away."),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LOG_ROWS = 200
 _RUN_ALIVE = frozenset({"pause", "save", "evaluate", "stop"})
 _WITH_STEPS = frozenset(
-    {"smoothing", "log_scale", "metric", "zoom_in", "zoom_out", "zoom_all", "cross_left", "cross_right"}
+    {"smoothing", "log_scale", "metric", "zoom_in", "zoom_out", "zoom_all", "tail", "cross_left", "cross_right"}
 )
 
 
@@ -189,6 +189,9 @@ class TrainPage(Page):
 
     def zoom_all(self) -> None:
         self.charts[0].zoom_reset()
+
+    def tail(self) -> None:
+        self.charts[0].toggle_tail()
 
     def cross_left(self) -> None:
         self.charts[0].move_cross(-1)
