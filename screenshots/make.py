@@ -77,7 +77,7 @@ async def session(app: TrainerApp) -> Photographer:
     bench = app.bench
     async with app.run_test(size=SIZES[-1]) as pilot:
         camera = Photographer(app, pilot)
-        await camera.until("the checklist", lambda: bool(bench.findings) and not bench.is_checking)
+        await camera.until("the checklist", lambda: bool(bench.findings) and not bench.background.is_busy("checks"))
         await camera.until("a look at the machine", lambda: bool(bench.gauges and bench.gauges.cpu_share is not None))
         await camera.take("hardware")
 
@@ -92,7 +92,7 @@ async def session(app: TrainerApp) -> Photographer:
         await camera.take("config-recipes")
         await camera.press("escape")
 
-        await camera.until("the checks", lambda: not bench.is_checking)
+        await camera.until("the checks", lambda: not bench.is_planning and not bench.background.is_busy("checks"))
         await camera.press("3", "home")
         await camera.take("checklist")
         await camera.press("?")
@@ -104,7 +104,7 @@ async def session(app: TrainerApp) -> Photographer:
         await camera.press("enter")
         await train(camera)
     if bench.run is not None:
-        bench.run.wait()
+        bench.run.wait(PATIENCE_SECONDS)
     return camera
 
 

@@ -14,7 +14,7 @@ STALLED_SECONDS = 20.0
 # Steps for the same CPU time, and the share of the time in which the training may wait for something else than a core.
 LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.8, 0.1
 # More pictures than a pseudo-terminal and the writer hold together.
-PAGES_TURNED, PAGE_SECONDS = 30, 0.2
+PAGES_TURNED, KEY_SECONDS = 30, 0.12
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
 
 # Threads that train together wait for each other when other programs take their cores.
@@ -65,11 +65,17 @@ class Stretch:
         return list(Path(f"/proc/{self._terminal.process.pid}/task").iterdir())
 
 
-def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config):
+def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config, tmp_path):
     # Two of the same, side by side: whatever else this machine does meets both.
     config = small_config(steps=100_000, rows=32)
     read, stalled = (
-        open_terminal(config, size=(200, 50), folder=name, prelude=ON_ONE_CORE.format(number=number))
+        open_terminal(
+            config,
+            size=(200, 50),
+            folder=name,
+            prelude=ON_ONE_CORE.format(number=number),
+            TUI_TRAINER_HOME=str(tmp_path / f"home of {name}"),
+        )
         for name, number in (("read", 0), ("stalled", -1))
     )
     for terminal in (read, stalled):
@@ -80,12 +86,11 @@ def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_ter
     stretches = Stretch(read), Stretch(stalled)
     drawn_before = read.bytes_read, stalled.bytes_read
     passed = 0.0
-    for page in ["4", "2"] * PAGES_TURNED:
-        read.press_unread(page)
-        stalled.press_unread(page)
-        passed += read.let_pass(PAGE_SECONDS)
-    # A page that was not on the screen before: nothing of it is in what waits.
-    stalled.press_unread("3")
+    # Large pictures until none has room any more, small ones into the room that is left, and then a page that is new.
+    for key in [*["4", "2"] * PAGES_TURNED, *["down", "up"] * PAGES_TURNED, "3"]:
+        read.press_unread(key)
+        stalled.press_unread(key)
+        passed += read.let_pass(KEY_SECONDS)
     read.let_pass(STALLED_SECONDS - passed)
     (speed, held_up), (stalled_speed, stalled_held_up) = (stretch.end() for stretch in stretches)
     assert stalled_speed > LEAST_SHARE_WHILE_STALLED * speed > 0
