@@ -22,6 +22,7 @@ LEVELS = (
     {"training", "exporting"},
     {"planning"},
     {"tasks", "tuning"},
+    {"models"},
     {"data", "config", "hardware", "runs"},
     {"standard_files"},
     {"errors", "units", "safe_text"},

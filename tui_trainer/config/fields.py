@@ -12,13 +12,32 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
+WholeNumber = Annotated[int, Field(ge=0, le=10**7)]
+PositiveRate = Annotated[float, Field(gt=0, le=10)]
 # Below 1 a share of all steps, from 1 on a number of steps; 0 is off.
 StepsOrShare = Annotated[float, Field(ge=0)]
+
+
+def _with_commas(value: Any) -> Any:
+    """A list of names, as other tools write it, in our one form."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return ", ".join(value)
+    return value
+
+
+# Names in one text, with commas between them; a TOML list of names is taken as well.
+Names = Annotated[str, BeforeValidator(_with_commas)]
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The single names of a `Names` setting."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
 
 # How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
 Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]

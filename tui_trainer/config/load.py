@@ -210,7 +210,7 @@ def _value(key: str, text: str) -> Any:
     except ConfigError:
         return text
     wants_text_only = all_settings()[key].kinds == (str,)
-    return text if wants_text_only and not isinstance(value, str) else value
+    return text if wants_text_only and not isinstance(value, str | list) else value
 
 
 def flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""[data] and [dataloader]: what is learnt from, and how it reaches the model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tui_trainer.config.fields import Auto, Section, WholeNumber, option
+
+
+class DataSection(Section):
+    path: str = option(
+        "", "A file, a folder, a glob, or sample:NAME: text, JSONL, JSON, CSV, Parquet, Arrow.", completes="file"
+    )
+    eval_path: str = option(
+        "", "Another source to measure on; empty: eval_fraction of the text is held out.", completes="file"
+    )
+    text_column: str = option("auto", "The column of a table that holds the text; auto: the one that looks like it.")
+    eval_fraction: float = option(
+        0.1,
+        "Share of the text held out, whole documents at a time, to measure what was learnt.",
+        low=0,
+        high=0.9,
+        step="+0.05",
+    )
+    max_length: int = option(
+        256,
+        "Tokens in a row.",
+        low=2,
+        high=1048576,
+        unit="tokens",
+        memory="activations grow with it",
+        speed="attention with its square",
+        step="x2",
+    )
+    packing: Literal["auto"] | bool = option(
+        "auto",
+        "Several documents of a batch in one row, without attention between them; auto: where that saves padding.",
+        speed="no time for padding",
+    )
+    group_by_length: bool = option(
+        False,
+        "Draw batches from documents of similar length, which need less padding where they are not packed.",
+        speed="less padding",
+        advanced=True,
+    )
+    max_chars: int = option(
+        0, "Use at most so many characters of the text; 0: all.", low=0, unit="characters", step="1-2-5", advanced=True
+    )
+    seed: int = option(42, "Decides which documents are held out.", low=0, high=2**63 - 1, advanced=True)
+
+
+class DataloaderSection(Section):
+    num_workers: WholeNumber | Auto = option(
+        "auto",
+        "Threads that make batches ahead of the training; 0: made when they are needed.",
+        speed="hides the making of batches behind the device's work",
+        step="+1",
+    )
+    prefetch_factor: int = option(2, "Batches that each of them makes ahead.", low=1, high=1000, advanced=True)
+    pin_memory: bool = option(
+        True, "Keep batches where a GPU reads them without a copy.", speed="copies run beside the work", advanced=True
+    )

@@ -1,0 +1,105 @@
+"""[training]: how long, in what steps, with what precision and optimiser."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tui_trainer.config.fields import Auto, PositiveInt, PositiveRate, Section, StepsOrShare, WholeNumber, option
+
+Optimiser = Literal["adamw_torch_fused", "adafactor", "sgd", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"]
+
+
+class TrainingSection(Section):
+    num_train_epochs: float = option(3.0, "Passes over the training text.", above=0, high=10**6, step="+1")
+    max_steps: int = option(
+        0,
+        "Stop after so many optimiser steps; 0: num_train_epochs decides.",
+        low=0,
+        high=10**9,
+        unit="steps",
+        step="1-2-5",
+    )
+    effective_batch_size: int = option(
+        32, "Rows behind one optimiser step, however they are cut.", low=1, high=10**7, unit="rows", step="x2"
+    )
+    per_device_train_batch_size: PositiveInt | Auto = option(
+        "auto",
+        "Rows in one forward pass (the micro-batch); auto: the largest that the plan fits.",
+        unit="rows",
+        memory="activations grow in proportion",
+        speed="larger is faster until the processor is full",
+        step="x2",
+    )
+    gradient_accumulation_steps: PositiveInt | Auto = option(
+        "auto",
+        "Micro-batches behind one optimiser step; auto: effective batch / micro-batch.",
+        step="x2",
+        advanced=True,
+    )
+    learning_rate: PositiveRate | Auto = option(
+        "auto",
+        "Peak learning rate; auto: 1e-3 from random weights, 2e-4 with LoRA, 2e-5 for all of a pretrained model.",
+    )
+    lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = (
+        option("cosine", "How the learning rate goes down after the warm-up.")
+    )
+    warmup_steps: StepsOrShare = option(
+        0.05, "Steps until the peak learning rate; below 1: a share of all steps.", unit="steps"
+    )
+    weight_decay: float = option(
+        0.0, "Decay of weight matrices (not of norms) per step, times the learning rate.", low=0, high=10
+    )
+    max_grad_norm: float = option(1.0, "Gradients longer than this are cut to it; 0: never.", low=0)
+    adam_beta1: float = option(
+        0.9, "AdamW: memory of the gradient's mean.", low=0, below=1, step="nines", advanced=True
+    )
+    adam_beta2: float = option(
+        0.999, "AdamW: memory of the gradient's square.", low=0, below=1, step="nines", advanced=True
+    )
+    adam_epsilon: float = option(1e-8, "AdamW: added to the denominator.", above=0, high=1, step="x10", advanced=True)
+    seed: int = option(42, "Decides the initial weights, the order of the rows and dropout.", low=0, high=2**63 - 1)
+    optim: Optimiser = option(
+        "adamw_torch_fused",
+        "The optimiser; the 8-bit and paged ones need bitsandbytes and a GPU.",
+        memory="AdamW keeps 8 bytes a trained parameter, in 8 bits 2, Adafactor almost none",
+    )
+    mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
+        "auto",
+        "Numbers that products are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32.",
+        memory="16 bits halve the activations",
+        speed="2 to 8 times the products a second where they are native",
+    )
+    tf32: bool = option(
+        True, "Products of fp32 numbers with 10 bits behind the point, on GPUs that have them.", speed="up to 8 times"
+    )
+    gradient_checkpointing: bool = option(
+        False,
+        "Keep only the layers' inputs and compute the rest again for the backward pass.",
+        memory="activations of one layer instead of all",
+        speed="a quarter to a third slower",
+    )
+    loss_chunk_tokens: WholeNumber | Auto = option(
+        "auto",
+        "Compute head and loss for so many tokens at a time; 0: all at once; auto: in chunks on a GPU.",
+        memory="the logits of a chunk instead of all",
+        step="x2",
+        advanced=True,
+    )
+    torch_compile: bool = option(
+        False, "Compile each layer; it costs a minute or more at the start.", speed="10 to 30 % faster on GPUs"
+    )
+    torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs"] = option(
+        "default", "How hard the compiler tries.", advanced=True
+    )
+    empty_cache_steps: int = option(
+        0,
+        "Give the cached memory of a GPU back every so many steps; 0: never.",
+        low=0,
+        unit="steps",
+        speed="usually slows a healthy run",
+        step="1-2-5",
+        advanced=True,
+    )
+    deterministic: bool = option(
+        False, "Only kernels that give the same bits each time, on a GPU.", speed="some are slower", advanced=True
+    )

@@ -1,0 +1,39 @@
+"""How a model is trained, as far as memory and time depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tui_trainer.config.training_section import Optimiser
+from tui_trainer.hardware.diagnosis import Device
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Regime:
+    """`precision` is what products are computed in, `weights` what the model's own weights are kept in.
+
+    They differ under autocast: fp32 weights whose products are in bf16. Trained weights of LoRA are always fp32.
+    """
+
+    device: Device = "cpu"
+    precision: Precision = "fp32"
+    weights: Dtype = "float32"
+    method: str = "full"
+    trained_parameters: int = 0
+    """All of them with `full`; with `lora` those of the adapters and of the modules that are saved."""
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
+    """Names of the linear layers with an adapter, as in `ModelShape.linears`."""
+    lora_dropout: bool = False
+    optim: Optimiser = "adamw_torch_fused"
+    gradient_checkpointing: bool = False
+    packed: bool = False
+    """Attention with a mask of documents (on a CPU) or by their lengths (on a GPU)."""
+    eager_attention: bool = False
+    loss_chunk_tokens: int = 0
+    """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
+    compiled: bool = False
