@@ -22,7 +22,7 @@ LEVELS = (
     {"training", "exporting"},
     {"planning"},
     {"tasks", "tuning"},
-    {"models"},
+    {"models", "losses"},
     {"data", "config", "hardware", "runs"},
     {"standard_files"},
     {"errors", "units", "safe_text"},
@@ -33,7 +33,7 @@ ONE_ROOM = {"__main__": "cli"}
 EXCEPTIONS = {("exporting", "tui_trainer.training.checkpoint_folder")}
 
 HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "bitsandbytes", "deepspeed", "safetensors.torch"}
-HEAVY_ROOMS = {"training", "exporting"}
+HEAVY_ROOMS = {"training", "exporting", "losses"}
 ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
 LONGEST_FUNCTION = 80

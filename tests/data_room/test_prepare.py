@@ -37,7 +37,7 @@ def data(tmp_path) -> Path:
     return path
 
 
-def prepared(data: Path | str, *, text_column: str = "text", cache_dir: Path | None = None, **changes) -> PreparedData:
+def prepared(data: Path | str, *, text_column: str = "auto", cache_dir: Path | None = None, **changes) -> PreparedData:
     source = open_source(str(data), text_column)
     place = cache_dir or Path(data).parent / "cache"
     return prepare_characters(source, **{**SETTINGS, **changes}, cache_dir=place)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.data import reading
+from tui_trainer.data import decoding, reading
 from tui_trainer.data.sources import open_source
 from tui_trainer.errors import DataError
 
@@ -80,8 +80,9 @@ def test_a_folder_gives_its_usable_files_in_order_without_hidden_ones(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe.txt")
     source = open_source(str(tmp_path))
-    assert [str(path.relative_to(tmp_path)) for path in source.files] == ["a/z.md", "b.txt", "d.notes", "e.jsonl"]
-    assert source.bytes_on_disk == 4 * len(GOOD_ROW)
+    found = [str(path.relative_to(tmp_path)) for path in source.files]
+    assert found == ["a/z.md", "b.txt", "c.csv", "d.notes", "e.jsonl"]
+    assert source.bytes_on_disk == 5 * len(GOOD_ROW)
 
 
 def test_a_glob_gives_its_matches(tmp_path):
@@ -106,9 +107,8 @@ BROKEN_FILES = {
     "only white space": ("a.txt", b" \n\t\n", "holds no text"),
     "rows only blank": ("a.jsonl", b"\n\n", "holds no text"),
     "rows of empty text": ("a.jsonl", b'{"text": " "}\n', "holds no text"),
-    "json": ("a.json", b"[]", ".json files are not supported in this version"),
-    "csv": ("a.csv", b"text\nx", ".csv files are not supported"),
-    "parquet": ("a.parquet", b"PAR1", ".parquet files are not supported"),
+    "xlsx": ("a.xlsx", b"PK", ".xlsx files are not supported in this version"),
+    "parquet in a gz": ("a.parquet.gz", b"PAR1", ".parquet.gz files are not supported"),
     "latin-1": (
         "a.txt",
         b"one\ntwo caf\xe9\n",
@@ -130,8 +130,9 @@ BROKEN_FILES = {
     "two objects": ("a.jsonl", b'{"text": "a"}{"text": "b"}\n', "expected one JSON object per line"),
     "list": ("a.jsonl", b"[1]\n", "the row is a list, not an object"),
     "number": ("a.jsonl", b"12\n", "the row is a number, not an object"),
-    "no column": ("a.jsonl", b'{"body": "x", "id\\u001b": 1}\n', "no column 'text'; columns found: body, id\u241b"),
+    "no column": ("a.jsonl", b'{"n": 5, "id\\u001b": 1}\n', "no column holds text; columns found: n, id\u241b"),
     "no columns": ("a.jsonl", b"{}\n", "columns found: none"),
+    "a row without": ("a.jsonl", GOOD_ROW + b'{"n": 5}\n', "line 2: the row has no column 'text'; columns found: n"),
     "null": ("a.jsonl", b'{"text": null}\n', "the column 'text' is null, not a string"),
     "number as text": ("a.jsonl", b'{"text": 5}\n', "the column 'text' is a number, not a string"),
     "object as text": ("a.jsonl", b'{"text": {}}\n', "the column 'text' is an object, not a string"),
@@ -201,7 +202,7 @@ def test_the_last_document_is_cut_at_the_character_limit(tmp_path):
 
 
 def test_a_line_over_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(decoding, "MAX_LINE_BYTES", 100)
     path = write(tmp_path / "a.jsonl", GOOD_ROW + b'{"text": "' + b"x" * 100 + b'"}\n')
     assert "a.jsonl, line 2: the line is longer than 100 B" in str(complaint(path))
 
@@ -217,7 +218,7 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
         ("", "no data is named"),
         ("nothing.txt", "there is no file or folder"),
         ("*.txt", "no usable file"),
-        ("folder", "found only 2 .csv"),
+        ("folder", "found only 2 .docx"),
         ("hollow", "nothing was found"),
         ("pipe", "not a regular file"),
         ("x" * 300, "cannot be opened"),
@@ -229,8 +230,8 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
 def test_a_path_that_names_nothing_usable_says_what_was_found(tmp_path, monkeypatch, asked, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "hollow").mkdir()
-    write(tmp_path / "folder" / "a.csv", b"x")
-    write(tmp_path / "folder" / "b.csv", b"x")
+    write(tmp_path / "folder" / "a.docx", b"x")
+    write(tmp_path / "folder" / "b.docx", b"x")
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
     assert message in str(complaint(asked))

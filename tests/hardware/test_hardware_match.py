@@ -18,15 +18,15 @@ def profile(**match):
 def test_the_cpu_profile_matches_a_machine_that_trains_on_its_processor(machine, gpu):
     cpu = find_profile("cpu", "hardware")
     assert why_it_matches(cpu, machine()) == "trains on the CPU (Test CPU, 8 cores)"
-    assert why_it_matches(cpu, machine(gpus=(gpu(),)))
+    assert why_it_matches(cpu, machine(gpus=(gpu(),)), device="cpu")
     assert why_it_matches(cpu, machine(gpus=(gpu(),)), device="cuda") == ""
     assert choose_hardware_profile("auto", machine())[0].name == "cpu"
     assert choose_hardware_profile("none", machine()) == (None, 'hardware_profile = "none"')
     assert choose_hardware_profile("cpu", machine())[1] == "chosen by name"
 
 
-def test_a_profile_of_a_card_waits_until_training_runs_on_cards(machine, gpu):
-    assert why_it_matches(profile(device="cuda"), machine(gpus=(gpu(),))) == ""
+def test_a_profile_of_a_card_needs_a_card_that_training_runs_on(machine, gpu):
+    assert why_it_matches(profile(device="cuda"), machine(gpus=(gpu(),)), device="cpu") == ""
     assert why_it_matches(profile(device="cuda"), machine(), device="cuda") == ""
 
 
@@ -39,6 +39,13 @@ def test_a_profile_of_a_card_waits_until_training_runs_on_cards(machine, gpu):
         ({"name": "*A100*"}, False),
         ({"capability_at_least": "8.9"}, True),
         ({"capability_at_least": "10.0"}, False),
+        ({"capability_below": "12.0"}, True),
+        ({"capability_below": "9.1"}, True),
+        ({"capability_below": "9.0"}, False),
+        ({"capability_at_least": "8.9", "capability_below": "12.0"}, True),
+        ({"capability_at_least": "8.0", "capability_below": "8.6"}, False),
+        ({"cores_at_most": 8}, True),
+        ({"cores_at_most": 7}, False),
         ({"memory_gib": [100, 150]}, True),
         ({"memory_gib": [20, 80]}, False),
         ({"name": "*H200*", "memory_gib": [20, 80]}, False),
@@ -49,11 +56,35 @@ def test_every_key_must_fit_the_card(machine, gpu, match, fits):
     assert bool(reason) == fits
     if "memory_gib" in match and fits:
         assert reason == "trains on NVIDIA H200, 141.0 GiB"
+    if "capability_below" in match and fits:
+        assert reason == "trains on NVIDIA H200, compute capability 9.0"
+    if "cores_at_most" in match and fits:
+        assert reason == "trains on NVIDIA H200, beside 8 cores"
+
+
+def test_a_profile_of_the_cpu_may_name_the_card_that_cannot_be_used(machine, gpu):
+    old = gpu(name="Tesla K80", capability=(3, 7))
+    named = profile(device="cpu", name=["*K80*", "*K40*"])
+    beside = machine(gpus=(old,))
+    why = "trains on the CPU (Test CPU, 8 cores), as Tesla K80 cannot be used"
+    assert why_it_matches(named, beside, old, "cpu") == why
+    assert why_it_matches(named, beside, None, "cpu") == why
+    assert why_it_matches(named, beside, old, "cuda") == ""
+    assert why_it_matches(named, machine(), None, "cpu") == ""
+    assert why_it_matches(named, machine(gpus=(gpu(),)), gpu(), "cpu") == ""
+    assert why_it_matches(named, machine(gpus=(gpu(name=None),)), None, "cpu") == ""
+
+
+def test_the_cores_of_the_cpu_count_without_a_card_too(machine):
+    small = profile(device="cpu", cores_at_most=2)
+    assert why_it_matches(small, machine(usable_cores=1), device="cpu") == "trains on the CPU (Test CPU, 1 core)"
+    assert why_it_matches(small, machine(usable_cores=3), device="cpu") == ""
 
 
 def test_what_a_card_does_not_report_does_not_match(machine, gpu):
     silent = gpu(name=None, capability=None, memory_bytes=None)
-    for match in ({"name": "*"}, {"capability_at_least": "5.0"}, {"memory_gib": [0, 1000]}):
+    asked = ({"name": "*"}, {"capability_at_least": "5.0"}, {"capability_below": "99.0"}, {"memory_gib": [0, 1000]})
+    for match in asked:
         assert why_it_matches(profile(device="cuda", **match), machine(gpus=(silent,)), silent, "cuda") == ""
 
 
@@ -63,7 +94,15 @@ def test_what_a_card_does_not_report_does_not_match(machine, gpu):
         ({}, "match.device"),
         ({"device": "gpu"}, 'device = "cuda"'),
         ({"device": "cuda", "memory": [1, 2]}, "match.memory: is not known"),
-        ({"device": "cpu", "name": "*"}, "takes nothing beside it"),
+        ({"device": "cpu", "memory_gib": [1, 2]}, "known beside device = 'cpu': name, cores_at_most"),
+        ({"device": "cuda", "capability_below": "8"}, 'capability_below = "8.6"'),
+        ({"device": "cuda", "capability_at_least": "8.0", "capability_below": "8.0"}, "nothing is between the two"),
+        (
+            {"device": "cuda", "capability_at_least": "10.0", "capability_below": "9.0"},
+            "match.capability_below: is 9.0",
+        ),
+        ({"device": "cuda", "cores_at_most": 0}, "cores_at_most = 2"),
+        ({"device": "cuda", "cores_at_most": True}, "match.cores_at_most"),
         ({"device": "cuda", "capability_at_least": 8.0}, "as text"),
         ({"device": "cuda", "memory_gib": [80, 20]}, "match.memory_gib"),
         ({"device": "cuda", "memory_gib": 80}, "match.memory_gib"),
@@ -86,14 +125,28 @@ def test_a_users_own_profile_with_a_wrong_key_is_not_passed_over(machine, tmp_pa
         choose_hardware_profile("auto", machine())
 
 
-def test_the_most_specific_of_several_is_taken(machine, gpu, tmp_path, monkeypatch):
+@pytest.fixture
+def own_profiles(tmp_path, monkeypatch):
+    """`own_profiles(name=text)`: the user's own hardware profiles, beside those that are shipped."""
     folder = tmp_path / "settings" / "tui-trainer" / "profiles" / "hardware"
     folder.mkdir(parents=True)
-    (folder / "a-any.toml").write_text('[match]\ndevice = "cuda"\n')
-    (folder / "b-mine.toml").write_text('[match]\ndevice = "cuda"\nname = "*H200*"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    from tui_trainer.planning import hardware_match
 
-    monkeypatch.setattr(hardware_match, "training_device", lambda hardware, gpu: ("cuda", ""))
+    def write(**texts):
+        for name, text in texts.items():
+            (folder / f"{name}.toml").write_text(f'[match]\ndevice = "cuda"\n{text}\n')
+
+    return write
+
+
+def test_the_most_specific_of_several_is_taken(machine, gpu, own_profiles):
+    own_profiles(any="", mine='name = "*H200*"', other='name = "*A100*"\nmemory_gib = [1, 200]')
     chosen, why = choose_hardware_profile("auto", machine(gpus=(gpu(),)))
-    assert (chosen.name, why) == ("b-mine", "trains on NVIDIA H200")
+    assert (chosen.name, why) == ("mine", "trains on NVIDIA H200")
+    assert choose_hardware_profile("auto", machine(gpus=(gpu(name="A card"),)))[0].name == "h100-h200"
+    assert choose_hardware_profile("auto", machine(gpus=(gpu(capability=None, name="A card"),)))[0].name == "any"
+
+
+def test_of_two_that_are_alike_the_users_own_is_taken(machine, gpu, own_profiles):
+    own_profiles(mine='capability_at_least = "9.0"\ncapability_below = "9.1"')
+    assert choose_hardware_profile("auto", machine(gpus=(gpu(),)))[0].name == "mine"

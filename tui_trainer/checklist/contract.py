@@ -10,13 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tui_trainer.checklist.basis import Basis
 from tui_trainer.checklist.earlier_run import EarlierRun
 from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.planning.choices import learning_rate
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.planned import Planned
+from tui_trainer.tasks.contract import DataFacts
 
 Status = Literal["pass", "warn", "fail", "n/a", "error"]
 STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
@@ -29,13 +33,16 @@ Patch = Mapping[str, Any]
 class Context:
     """What all checks look at: one config on one machine at one moment.
 
-    `plan` is None when none can be made; `problems` says why. `all_tokens` is the size of the whole text in tokens,
-    without `data.max_chars`. `load_average` is the mean of runnable tasks over the last minute, of other processes.
+    `plan` is None when none can be made; `problems` says why. `facts` are those of the data, None when it cannot be
+    read. `all_tokens` is the size of the whole text in tokens, without `data.max_chars`. `load_average` is the mean of
+    runnable tasks over the last minute, of other processes.
     """
 
     loaded: LoadedConfig
     hardware: Hardware
     plan: Plan | None = None
+    plan_basis: Basis | None = None
+    facts: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
     all_tokens: int | None = None
     disk_free_bytes: int | None = None
@@ -56,6 +63,44 @@ class Context:
         if self.plan is None:
             raise LookupError("there is no plan")
         return self.plan
+
+    @property
+    def basis(self) -> Basis:
+        """What the plan was reckoned from, for checks with `needs_plan`."""
+        if self.plan_basis is None:
+            raise LookupError("what the plan was made from is no longer there")
+        return self.plan_basis
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of an optimiser step; None: only a measured step can tell."""
+        return self.planned.step_seconds.value
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """Seconds of the whole run; None: only a measured step can tell."""
+        return self.planned.duration_seconds.value
+
+    @property
+    def learning_rate(self) -> Planned[float]:
+        """The peak rate, with or without a plan; `auto` is resolved."""
+        return learning_rate(self.loaded)
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens that a row puts into a pass, on average: packed rows are full, others as long as their documents."""
+        plan, longest = self.planned, self.config.data.max_length
+        if plan.packing.value:
+            return longest
+        return max(1, min(longest, round(plan.train_tokens.value / max(plan.train_rows.value, 1))))
+
+    @property
+    def step_rows(self) -> int:
+        """The most rows that a step takes in; packed ones are fewer than the documents behind them."""
+        plan = self.planned
+        if not plan.packing.value:
+            return plan.effective_batch_size.value
+        return plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

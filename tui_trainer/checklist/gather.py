@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from tui_trainer.checklist.basis import Basis
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
 from tui_trainer.checklist.load import load_of_others
@@ -47,6 +48,8 @@ def gather(
         loaded=loaded,
         hardware=hardware,
         plan=plan,
+        plan_basis=_basis(loaded, hardware, plan),
+        facts=facts,
         problems=problems,
         all_tokens=_all_tokens(loaded.config, facts, progress),
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
@@ -77,8 +80,20 @@ def _plan(
         problems = error.problems
     with suppress(InputError):
         if facts and facts.rows:
-            return planning.make(loaded, replace(hardware, memory_bytes=None), facts), problems
+            return planning.make(loaded, _of_unknown_size(hardware), facts), problems
     return None, problems
+
+
+def _of_unknown_size(hardware: Hardware) -> Hardware:
+    """The same machine and cards, of which nobody says how much memory they have in all."""
+    cards = tuple(replace(gpu, memory_bytes=None) for gpu in hardware.gpus)
+    return replace(hardware, memory_bytes=None, gpus=cards)
+
+
+def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None) -> Basis | None:
+    with suppress(InputError):
+        return Basis.of(loaded, hardware, plan) if plan else None
+    return None
 
 
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:

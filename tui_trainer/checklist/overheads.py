@@ -11,7 +11,8 @@ from tui_trainer.planning.duration import EVALUATION_SHARE
 # Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
 # (hashed, and safe on the disk); a text of 160 tokens 0.2 to 0.3 s with four layers (2 cores of an AMD EPYC).
 ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
-ASSUMED_SAMPLE_SECONDS_A_LAYER = 0.07
+# On a GPU a layer is a dozen kernels, each about 10 microseconds to start, for each of 160 tokens.
+ASSUMED_SAMPLE_SECONDS_A_LAYER = {"cpu": 0.07, "cuda": 0.02}
 # tests/benchmarks/journal.py: 10 microseconds a step in groups of ten, nearly all of it once a group.
 JOURNAL_GROUP_SECONDS = 1e-4
 _EVAL, _SAVE = "evaluation.eval_steps", "checkpoint.save_steps"
@@ -34,10 +35,10 @@ class Overhead:
         return self.count * self.each_seconds
 
 
-def training_seconds(context: Context) -> float:
-    """Planned seconds of all optimiser steps."""
-    plan = context.planned
-    return plan.total_steps.value * plan.step_seconds.value
+def training_seconds(context: Context) -> float | None:
+    """Planned seconds of all optimiser steps; None where only a measured step can tell."""
+    step = context.step_seconds
+    return None if step is None else context.planned.total_steps.value * step
 
 
 def overheads(context: Context) -> list[Overhead]:
@@ -47,6 +48,7 @@ def overheads(context: Context) -> list[Overhead]:
     rate = earlier.save_bytes_per_second if earlier and earlier.save_bytes_per_second else None
     sample = earlier.sample_seconds if earlier and earlier.sample_seconds else None
     measured = f"measured in run {earlier.name}" if earlier else ""
+    a_layer = ASSUMED_SAMPLE_SECONDS_A_LAYER[context.basis.target.device]
     return [
         Overhead(
             key=_EVAL,
@@ -69,8 +71,8 @@ def overheads(context: Context) -> list[Overhead]:
             name="text samples",
             every_steps=plan.sample_every_steps.value,
             count=on_the_way(_SAMPLE, total, plan.sample_every_steps.value),
-            each_seconds=sample or ASSUMED_SAMPLE_SECONDS_A_LAYER * context.config.model.scratch.num_hidden_layers,
-            source=measured if sample else "70 ms a layer, not measured here yet",
+            each_seconds=sample or a_layer * context.basis.shape.layers,
+            source=measured if sample else f"{1000 * a_layer:.0f} ms a layer, not measured here yet",
         ),
         Overhead(
             key=_LOG,
@@ -91,7 +93,7 @@ def on_the_way(key: str, total_steps: int, every_steps: int) -> int:
 
 
 def evaluation_seconds(context: Context, rows: int) -> float:
-    """Seconds of one evaluation of so many rows, as the plan reckons them."""
+    """Seconds of one evaluation of so many rows, as the plan reckons them; 0 where a step's are not known."""
     plan = context.planned
     step_rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-    return plan.step_seconds.value / step_rows * rows * EVALUATION_SHARE
+    return (context.step_seconds or 0.0) / step_rows * rows * EVALUATION_SHARE

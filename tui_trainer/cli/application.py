@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
 
 _DEFAULT_COMMAND = "train"
+MODEL_KEY = "model.model_name_or_path"
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help="A TOML file with settings.", show_default=False)
@@ -30,12 +31,18 @@ Assignments = Annotated[
 DataPath = Annotated[
     str, typer.Option("--data", metavar="PATH", help="Short for --set data.path=PATH.", show_default=False)
 ]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        "--model", metavar="NAME", help="Short for --set model.model_name_or_path=NAME: a folder.", show_default=False
+    ),
+]
 TaskName = Annotated[
     str, typer.Option("--task", metavar="NAME", help="Short for --set task.type=NAME.", show_default=False)
 ]
 GpuIndex = Annotated[
     int | None,
-    typer.Option("--gpu", metavar="N", min=0, help="The card to look at; without it the freest.", show_default=False),
+    typer.Option("--gpu", metavar="N", min=0, help="The card to use; without it the freest.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
@@ -68,7 +75,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
         "Fine-tune transformers from the terminal.\n\n"
-        "tui-trainer [CONFIG] [--profile NAME] [--data PATH] [--set KEY=VALUE]... opens the screens; "
+        "tui-trainer [CONFIG] [--profile NAME] [--model FOLDER] [--data PATH] [--set KEY=VALUE]... opens the screens; "
         "with --no-ui it trains at once and prints lines. "
         "Without CONFIG it is about the quickstart recipe, which needs no network and no GPU. "
         "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile."
@@ -91,16 +98,20 @@ def _root(
     pass
 
 
-def request_of(config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str) -> Request:
+def request_of(
+    config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str, model: str = ""
+) -> Request:
     """What the shared options ask for."""
     from tui_trainer.config.load import Request
 
-    shortcuts = {key: value for key, value in (("data.path", data), ("task.type", task)) if value}
+    shortcuts = {key: value for key, value in (("data.path", data), ("task.type", task), (MODEL_KEY, model)) if value}
     return Request(config_file=config, profile=profile, assignments=tuple(assignments or ()), shortcuts=shortcuts)
 
 
-def load(config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str) -> LoadedConfig:
+def load(
+    config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str, model: str = ""
+) -> LoadedConfig:
     """The config for this machine. Raises ConfigError with all problems."""
     from tui_trainer.launching.start import load_config
 
-    return load_config(request_of(config, profile, assignments, data, task))
+    return load_config(request_of(config, profile, assignments, data, task, model))

@@ -13,6 +13,7 @@ from tui_trainer.cli.application import (
     ConfigFile,
     DataPath,
     GpuIndex,
+    ModelName,
     ProfileName,
     TaskName,
     app,
@@ -36,6 +37,7 @@ def check(
     assignments: Assignments = None,
     data: DataPath = "",
     task: TaskName = "",
+    model: ModelName = "",
     as_json: AsJson = False,
     fix: Annotated[
         Path | None,
@@ -45,5 +47,5 @@ def check(
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
     from tui_trainer.check import print_checks
 
-    loaded = load(config, profile, assignments, data, task)
+    loaded = load(config, profile, assignments, data, task, model)
     raise typer.Exit(print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress))

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Assignments, ConfigFile, DataPath, ProfileName, TaskName, app, load
+from tui_trainer.cli.application import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataPath,
+    ModelName,
+    ProfileName,
+    TaskName,
+    app,
+    load,
+)
 from tui_trainer.standard_files import show_progress
 
 
@@ -19,13 +29,14 @@ def plan(
     assignments: Assignments = None,
     data: DataPath = "",
     task: TaskName = "",
+    model: ModelName = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan
 
-    made = estimated_plan(load(config, profile, assignments, data, task), show_progress)
+    made = estimated_plan(load(config, profile, assignments, data, task, model), show_progress)
     print(made.model_dump_json(indent=1) if as_json else "\n".join(lines.plan_lines(made)))
 
 

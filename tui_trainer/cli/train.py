@@ -12,6 +12,7 @@ from tui_trainer.cli.application import (
     ConfigFile,
     DataPath,
     GpuIndex,
+    ModelName,
     ProfileName,
     TaskName,
     app,
@@ -32,18 +33,21 @@ def train(
     assignments: Assignments = None,
     data: DataPath = "",
     task: TaskName = "",
+    model: ModelName = "",
     gpu: GpuIndex = None,
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Train here without screens, and print lines.")] = False,
     as_json: AsJson = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")] = False,
 ) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
-    asked = (config, profile, assignments, data, task)
+    asked = (config, profile, assignments, data, task, model)
     if gpu is not None:
         from tui_trainer.hardware.diagnosis import diagnose
         from tui_trainer.hardware.probe import probe
+        from tui_trainer.hardware.visible_gpus import wish_for_gpu
 
         diagnose(probe(), gpu)
+        wish_for_gpu(gpu)
     if no_ui:
         raise typer.Exit(_train(load(*asked), as_json))
     if as_json:

@@ -13,13 +13,13 @@ from typing import Any
 from tui_trainer.config.changes import PRESET, Change, Edits, History, RecipePreview, Step, same
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import (
-    DEFAULT_RECIPE,
     HardwareChoice,
     Layer,
     LoadedConfig,
     Origin,
     Request,
     all_settings,
+    default_recipe,
     flatten,
     user_layers,
     validate,
@@ -42,7 +42,7 @@ class Document:
         self.revision = 0
         self._choose_hardware, self._judge = choose_hardware, judge
         # As in load(): a file that names no recipe wants none.
-        self._default_recipe = "" if request.config_file else DEFAULT_RECIPE
+        self._default_recipe = default_recipe(request, user_layers(request, []))
         self._found: dict[tuple[str, Any], Presets] = {}
         self._saved: dict[str, Any] = {}
         self.own_problems: tuple[Problem, ...] = ()

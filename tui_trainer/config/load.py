@@ -23,7 +23,8 @@ from tui_trainer.config.toml_files import nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.safe_text import one_line
 
-DEFAULT_RECIPE = "quickstart"
+DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
+_MODEL = "model.model_name_or_path"
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 
 
@@ -153,12 +154,19 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
 
 def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem]) -> Profile | None:
     # Without a config file there must be something to start from; a file that names no recipe wants none.
-    name = _last("profile", user_layers, "" if request.config_file else DEFAULT_RECIPE)
+    name = _last("profile", user_layers, default_recipe(request, user_layers))
     try:
         return find_profile(name, "recipes") if name else None
     except ConfigError as error:
         problems.extend(_placed(error, "profile", user_layers))
         return None
+
+
+def default_recipe(request: Request, user_layers: list[Layer]) -> str:
+    """What a run starts from where no recipe is named: with a model, tuning it; else the quickstart."""
+    if request.config_file:
+        return ""
+    return DEFAULT_RECIPE_FOR_A_MODEL if _last(_MODEL, user_layers, "") else DEFAULT_RECIPE
 
 
 def _hardware(

@@ -12,9 +12,19 @@ def with_absolute_paths(config: Config) -> Config:
     path = config.data.path
     if path and not path.startswith("sample:"):
         path = absolute(path)
-    data = config.data.model_copy(update={"path": path})
+    eval_path = absolute(config.data.eval_path) if config.data.eval_path else ""
+    data = config.data.model_copy(update={"path": path, "eval_path": eval_path})
+    model = config.model.model_copy(update={"model_name_or_path": _model(config.model.model_name_or_path)})
     output = config.output.model_copy(update={"runs_dir": absolute(config.output.runs_dir)})
-    return config.model_copy(update={"data": data, "output": output})
+    return config.model_copy(update={"data": data, "model": model, "output": output})
+
+
+def _model(name: str) -> str:
+    """A folder by its whole path; the name of a model on the hub stays."""
+    try:
+        return absolute(name) if name and Path(name).expanduser().is_dir() else name
+    except (OSError, RuntimeError):
+        return name
 
 
 def absolute(path: str) -> str:

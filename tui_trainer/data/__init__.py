@@ -1,6 +1,7 @@
 """What a run learns from: sources of text, their split, their tokens, and the rows that a batch is made of.
 
-    open_source  ->  Source  ->  prepare_characters  ->  PreparedData  ->  Rows  ->  collate  ->  Batch
+    open_source  ->  Source  ->  prepare_characters | prepare_documents  ->  PreparedData  ->  Rows
+    Rows  ->  collate | pack_batch, collate_packed  ->  Batch
 
 Everything here is numpy, Arrow and files. The room knows neither torch nor Config: functions take plain arguments.
 """

@@ -12,22 +12,27 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-FORMAT_VERSION = 1  # of the folder; raise it when a file in it changes its form
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 1  # of the tokens; raise it when the same text and settings give other rows
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
+LENGTHS_KEPT = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +47,26 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentCut(Cut):
+    """The same for one row a document.
+
+    `tokenizer` tells one tokenizer from another, by a hash of its content. `eos_id` ends each document that does not
+    end with it already; None: none. `vocabulary` is the number of tokens that the tokenizer knows or, where it is
+    trained on the data, should know.
+    """
+
+    eos_id: int | None
+    vocabulary: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """What was counted while preparing. Tokens are those of the streams, so labels are one fewer a side."""
+    """What was counted while preparing.
+
+    In a stream of tokens, labels are one fewer than tokens a side; where each document is a row of its own, one fewer
+    a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
+    `short_documents` had fewer than two tokens and are left out of all other numbers.
+    """
 
     train_rows: int
     train_tokens: int
@@ -55,11 +78,30 @@ class Counts:
     eval_characters: int
     vocabulary: int
     unknown_eval_tokens: int
+    train_labels: int
+    eval_labels: int
+    longest_row: int
+    cut_documents: int = 0
+    pieces: int = 0
+    short_documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What filling a folder gave. `lengths`: labels of some training rows, sorted, where rows differ in length."""
+
+    counts: Counts
+    notes: tuple[str, ...]
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
-    """Data ready to train on, on disk. Without held-out text there is no `eval_path`."""
+    """Data ready to train on, on disk. Without held-out text there is no `eval_path`.
+
+    `lengths` are the labels of up to LENGTHS_KEPT training rows, evenly spaced in the sorted lengths of all; () where
+    all rows have `max_length`. A tokenizer that was trained on the data lies at `tokenizer_path`.
+    """
 
     folder: Path
     from_cache: bool
@@ -68,6 +110,7 @@ class PreparedData:
     notes: tuple[str, ...]
     source: str
     fingerprint: str
+    lengths: tuple[int, ...] = ()
 
     @property
     def train_path(self) -> Path:
@@ -82,42 +125,62 @@ class PreparedData:
         return self.folder / TOKENIZER_FILE
 
 
-Build = Callable[[Path], tuple[Counts, tuple[str, ...]]]
+Build = Callable[[Path], Built]
 
 
-def find_entry(source: Source, cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
-    """The whole entry for this data and these settings, or None. Reads the source once, to hash it."""
-    fingerprint = source.fingerprint(progress)
-    return read_entry(Path(cache_dir) / entry_key(source, fingerprint, cut))
+def find_entry(sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
+    """The whole entry for this data and these settings, or None. Reads the sources once, to hash them."""
+    return read_entry(Path(cache_dir) / entry_key(sources, _fingerprint(sources, progress), cut))
 
 
-def make_entry(source: Source, cut: Cut, cache_dir: Path, progress: Progress | None, build: Build) -> PreparedData:
+def make_entry(
+    sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None, build: Build
+) -> PreparedData:
     """Let `build` fill a new folder, then put it in its place."""
-    before = source.signature()
-    fingerprint = source.fingerprint(progress)
-    final = Path(cache_dir) / entry_key(source, fingerprint, cut)
+    before = [source.signature() for source in sources]
+    fingerprint = _fingerprint(sources, progress)
+    final = Path(cache_dir) / entry_key(sources, fingerprint, cut)
     with _told_in_one_line(cache_dir):
         Path(cache_dir).mkdir(parents=True, exist_ok=True)
         _remove_abandoned(Path(cache_dir))
         partial = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}{final.name[:12]}-", dir=cache_dir))
     try:
         with _told_in_one_line(cache_dir):
-            counts, notes = build(partial)
-            if source.signature() != before:
-                raise DataError(f"{source.description} changed while it was read", hint="start again")
-            about = {"max_length": cut.max_length, "source": source.description, "fingerprint": fingerprint}
-            _write_manifest(partial, {**about, "notes": notes, "counts": asdict(counts)})
+            built = build(partial)
+            for source, was in zip(sources, before, strict=True):
+                if source.signature() != was:
+                    raise DataError(f"{source.description} changed while it was read", hint="start again")
+            description = ", measured on ".join(source.description for source in sources)
+            about = {"max_length": cut.max_length, "source": description, "fingerprint": fingerprint}
+            _write_manifest(partial, {**about, **asdict(built)})
             return _publish(partial, final)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def entry_key(source: Source, fingerprint: str, cut: Cut) -> str:
+def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
     """32 hexadecimal digits over everything that the rows depend on."""
     import xxhash
 
-    parts = [fingerprint, source.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
+    parts = [fingerprint, sources[0].text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
     return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
+
+
+def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
+    """Up to LENGTHS_KEPT of the lengths, sorted: the middle of each of as many equal shares."""
+    import numpy as np
+
+    ordered = np.sort(np.asarray(lengths, dtype=np.int64))
+    kept = min(LENGTHS_KEPT, len(ordered))
+    return tuple(int(ordered[(2 * place + 1) * len(ordered) // (2 * kept)]) for place in range(kept))
+
+
+def _fingerprint(sources: Sequence[Source], progress: Progress | None) -> str:
+    """Of one source its own; of two, one over both."""
+    import xxhash
+
+    prints = [source.fingerprint(progress) for source in sources]
+    return prints[0] if len(prints) == 1 else str(xxhash.xxh3_128(json.dumps(prints).encode()).hexdigest())
 
 
 def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
@@ -137,6 +200,7 @@ def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
             notes=tuple(manifest["notes"]),
             source=str(manifest["source"]),
             fingerprint=str(manifest["fingerprint"]),
+            lengths=tuple(int(length) for length in manifest["lengths"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

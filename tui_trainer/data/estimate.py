@@ -1,24 +1,23 @@
-"""How much data there is, from the sizes of files and a look at their beginnings. Reads at most half a megabyte."""
+"""How many rows and tokens data gives, before it is prepared."""
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tui_trainer.data.cache import DocumentCut, quantiles
 from tui_trainer.data.characters import SPECIAL_TOKENS
-from tui_trainer.data.files import SourceFile, open_bytes
+from tui_trainer.data.looking import Size, size_of
 from tui_trainer.data.sources import Source
-from tui_trainer.errors import DataError
-
-LOOK_FILES = 8
-LOOK_BYTES = 64 * 1024
-GZIP_RATIO = 3.0  # unpacked to packed, for text; between 2.5 and 4 in practice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataEstimate:
-    """Tokens and rows of each side, as far as can be said before the data is prepared. `exact` is always False."""
+    """Tokens and rows of each side, as far as can be said before the data is prepared. `exact` is always False.
+
+    Where each document is a row of its own, `lengths` are the labels of some rows, sorted, `labels` the labels of all.
+    """
 
     tokens: int
     eval_tokens: int
@@ -27,33 +26,18 @@ class DataEstimate:
     vocabulary: int
     reason: str
     exact: bool = False
-
-
-@dataclass(slots=True)
-class _Look:
-    """What stood at the beginnings: bytes looked at, characters and documents found in them."""
-
-    bytes: int = 0
-    characters: int = 0
     documents: int = 0
-    alphabet: frozenset[str] = frozenset()
-
-    def add(self, text: str) -> None:
-        if not text:
-            return  # an empty document is left out when the data is prepared
-        self.characters += len(text)
-        self.documents += 1
-        self.alphabet |= set(text)
+    eval_documents: int = 0
+    labels: int = 0
+    eval_labels: int = 0
+    longest_row: int = 0
+    lengths: tuple[int, ...] = ()
 
 
 def estimate_characters(source: Source, *, max_length: int, eval_fraction: float, max_chars: int = 0) -> DataEstimate:
     """What `prepare_characters` would give, roughly. Never raises for what stands in the files."""
-    characters, documents, alphabet, reason = _sample_size(source) if source.sample else _files_size(source)
-    if max_chars and characters > max_chars:
-        documents = math.ceil(documents * max_chars / characters)
-        characters = max_chars
-        reason += f", cut at data.max_chars = {max_chars:,}"
-    total = characters + documents
+    size = size_of(source).limited(max_chars)
+    total = size.characters + size.documents
     eval_tokens = round(total * eval_fraction)
     tokens = total - eval_tokens
     return DataEstimate(
@@ -61,64 +45,58 @@ def estimate_characters(source: Source, *, max_length: int, eval_fraction: float
         eval_tokens=eval_tokens,
         rows=_rows(tokens, max_length),
         eval_rows=_rows(eval_tokens, max_length),
-        vocabulary=alphabet + len(SPECIAL_TOKENS),
-        reason=reason,
+        vocabulary=size.alphabet + len(SPECIAL_TOKENS),
+        reason=size.reason,
     )
+
+
+def estimate_documents(
+    source: Source, eval_source: Source | None, cut: DocumentCut, tokens_per_character: float, vocabulary: int
+) -> DataEstimate:
+    """What `prepare_documents` would give, roughly. Never raises for what stands in the files."""
+    size = size_of(source).limited(cut.max_chars)
+    held_out = size_of(eval_source) if eval_source else size
+    train_share, eval_share = (1.0, 1.0) if eval_source else (1 - cut.eval_fraction, cut.eval_fraction)
+    train = _side(size, train_share, cut, tokens_per_character)
+    measured = _side(held_out, eval_share, cut, tokens_per_character)
+    return DataEstimate(
+        tokens=train.tokens,
+        eval_tokens=measured.tokens,
+        rows=train.rows,
+        eval_rows=measured.rows,
+        vocabulary=vocabulary,
+        reason=f"{size.reason}, at {tokens_per_character:.3g} tokens a character",
+        documents=train.documents,
+        eval_documents=measured.documents,
+        labels=train.tokens - train.documents,
+        eval_labels=measured.tokens - measured.documents,
+        longest_row=max(train.lengths, default=0),
+        lengths=quantiles(train.lengths),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    documents: int
+    tokens: int
+    rows: int
+    lengths: tuple[int, ...]
+
+
+def _side(size: Size, share: float, cut: DocumentCut, tokens_per_character: float) -> _Side:
+    """Documents, tokens and rows of a share of the source; `lengths` in labels of the rows that were looked at."""
+    ends = 0 if cut.eos_id is None else 1
+    looked = [max(1, round(length * tokens_per_character) + ends - 1) for length in size.lengths]
+    documents = round(size.documents * share)
+    tokens = round((size.characters * tokens_per_character + size.documents * ends) * share)
+    pieces = _pieces(looked, cut.max_length)
+    return _Side(documents, tokens, round(documents * len(pieces) / max(1, len(looked))), pieces)
+
+
+def _pieces(lengths: Sequence[int], max_length: int) -> tuple[int, ...]:
+    """The labels of each row, when longer documents are cut."""
+    return tuple(min(max_length, length - start) for length in lengths for start in range(0, length, max_length))
 
 
 def _rows(tokens: int, max_length: int) -> int:
     return max(0, math.ceil((tokens - 1) / max_length))
-
-
-def _sample_size(source: Source) -> tuple[int, int, int, str]:
-    texts = [document.text for document in source.documents()]
-    return sum(map(len, texts)), len(texts), len(set("".join(texts))), "the characters of the sample, counted"
-
-
-def _files_size(source: Source) -> tuple[int, int, int, str]:
-    """Characters, documents, alphabet, reason: the share of text in the beginnings, applied to all bytes."""
-    step = max(1, len(source.entries) // LOOK_FILES)
-    text, rows = _Look(), _Look()
-    for entry in source.entries[::step][:LOOK_FILES]:
-        _look_at(entry, source.text_column, rows if entry.holds_rows else text)
-    text_bytes = sum(_unpacked_bytes(entry) for entry in source.entries if not entry.holds_rows)
-    row_bytes = sum(_unpacked_bytes(entry) for entry in source.entries if entry.holds_rows)
-    characters = _scaled(text.characters, text, text_bytes) + _scaled(rows.characters, rows, row_bytes)
-    documents = sum(not entry.holds_rows for entry in source.entries) + _scaled(rows.documents, rows, row_bytes)
-    reason = "the size of the files, and the beginnings of some"
-    if any(entry.compressed for entry in source.entries):
-        reason += f"; a .gz is taken to unpack to {GZIP_RATIO:g} times its size"
-    return characters, documents, len(text.alphabet | rows.alphabet), reason
-
-
-def _scaled(count: int, look: _Look, total_bytes: float) -> int:
-    """`count` of the looked-at part, for all bytes. With nothing looked at, one character a byte, one document."""
-    return round(count * total_bytes / look.bytes) if look.bytes else round(total_bytes and 1)
-
-
-def _unpacked_bytes(entry: SourceFile) -> float:
-    return entry.size_bytes * (GZIP_RATIO if entry.compressed else 1.0)
-
-
-def _look_at(entry: SourceFile, text_column: str, look: _Look) -> None:
-    try:
-        with open_bytes(entry) as (_, content):
-            head = content.read(LOOK_BYTES)
-    except DataError:
-        return  # preparing the data says what is wrong
-    if not entry.holds_rows:
-        look.bytes += len(head)
-        look.add(head.decode("utf-8", errors="ignore"))
-        return
-    lines = head.splitlines(keepends=True)
-    for line in lines if len(head) < LOOK_BYTES else lines[:-1] or lines:
-        look.bytes += len(line)
-        look.add(_text_of(line, text_column))
-
-
-def _text_of(line: bytes, text_column: str) -> str:
-    try:
-        value = json.loads(line)[text_column]
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        return ""
-    return value if isinstance(value, str) else ""

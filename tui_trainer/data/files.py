@@ -17,17 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from tui_trainer.data.dataset_folder import data_files, refuse_several_splits
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-Kind = Literal["text", "rows", "unsupported", "unknown"]
+Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "unsupported", "unknown"]
 
-TEXT_ENDINGS = frozenset({".txt", ".md", ".rst", ".py"})
-ROW_ENDINGS = frozenset({".jsonl", ".ndjson"})
-TABLE_ENDINGS = frozenset({".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".xlsx"})
-PACKED_ENDINGS = frozenset({".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"})
-UNSUPPORTED_ENDINGS = TABLE_ENDINGS | PACKED_ENDINGS
-SUPPORTED = "supported are plain text (.txt .md .rst .py and other text files), .jsonl and .ndjson, and .gz of each"
+FORMS: dict[str, Form] = {
+    **dict.fromkeys((".txt", ".md", ".rst", ".py"), "text"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    **dict.fromkeys((".arrow", ".feather"), "arrow"),
+    **dict.fromkeys((".xlsx", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"),
+}
+PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
+SUPPORTED = (
+    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv, .gz of each, "
+    ".parquet .arrow .feather"
+)
 GLOB_SIGNS = frozenset("*?[")
 SNIFFED_BYTES = 4096
 
@@ -45,21 +55,22 @@ class SourceFile:
         return self.path.suffix.lower() == ".gz"
 
     @property
+    def form(self) -> Form:
+        return form_of(self.path)
+
+    @property
     def holds_rows(self) -> bool:
-        return kind_of(self.path) == "rows"
+        return self.form not in ("text", "unknown")
 
 
-def kind_of(path: Path) -> Kind:
+def form_of(path: Path) -> Form:
     """What the name promises; `.gz` is looked through."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
-    if endings and endings[-1] == ".gz":
+    compressed = bool(endings) and endings[-1] == ".gz"
+    if compressed:
         endings.pop()
-    ending = endings[-1] if endings else ""
-    if ending in TEXT_ENDINGS:
-        return "text"
-    if ending in ROW_ENDINGS:
-        return "rows"
-    return "unsupported" if ending in UNSUPPORTED_ENDINGS else "unknown"
+    form = FORMS.get(endings[-1], "unknown") if endings else "unknown"
+    return "unsupported" if compressed and form in PACKED_INSIDE else form
 
 
 def find_files(path: str) -> tuple[SourceFile, ...]:
@@ -78,6 +89,7 @@ def find_files(path: str) -> tuple[SourceFile, ...]:
             return _usable(map(Path, names), path, None)
         raise _cannot_open(path, error) from None
     if stat.S_ISDIR(mode):
+        refuse_several_splits(place)
         return _usable(_files_below(place), path, place)
     return (_named_file(place, mode),)
 
@@ -121,8 +133,9 @@ def _named_file(path: Path, mode: int) -> SourceFile:
     label = one_line(path.name)
     if not stat.S_ISREG(mode):
         raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
-    if kind_of(path) == "unsupported":
-        raise DataError(f"{path.suffix} files are not supported in this version", where=label, hint=SUPPORTED)
+    if form_of(path) == "unsupported":
+        ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
+        raise DataError(f"{one_line(ending, 20)} files are not supported in this version", where=label, hint=SUPPORTED)
     file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
     with open_bytes(file):  # says now that it may not be read
         return file
@@ -132,7 +145,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
     """Files in `folder`, sorted, at any depth. Hidden ones are left out, links to folders are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
+        for name in data_files(Path(place), sorted(names)):
             if not name.startswith("."):
                 yield Path(place) / name
 
@@ -167,9 +180,8 @@ def _candidate(path: Path, folder: Path | None) -> SourceFile | None:
 
 def _can_be_used(file: SourceFile) -> bool:
     """Whether a file that was not named itself counts; an unknown ending is settled by its first bytes."""
-    kind = kind_of(file.path)
-    if kind != "unknown":
-        return kind != "unsupported"
+    if file.form != "unknown":
+        return file.form != "unsupported"
     try:
         with open_bytes(file) as (_, content):
             return b"\0" not in content.read(SNIFFED_BYTES)

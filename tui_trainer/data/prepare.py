@@ -9,6 +9,7 @@ The source is read three times, so that only one document at a time (and one bat
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,12 +20,14 @@ from tui_trainer.data.cache import (
     EVAL_FILE,
     TOKENIZER_FILE,
     TRAIN_FILE,
+    Built,
     Counts,
     Cut,
     PreparedData,
     find_entry,
     make_entry,
 )
+from tui_trainer.data.columns import ColumnChoices
 from tui_trainer.data.estimate import DataEstimate, estimate_characters
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources import Source
@@ -53,7 +56,7 @@ def lookup(
 ) -> PreparedData | None:
     """The data as an earlier `prepare_characters` left it, or None. Hashes the source, makes nothing."""
     cut = Cut(max_length=max_length, eval_fraction=eval_fraction, seed=seed, max_chars=max_chars)
-    return find_entry(source, cut, cache_dir, progress)
+    return find_entry([source], cut, cache_dir, progress)
 
 
 def prepare_characters(
@@ -71,16 +74,16 @@ def prepare_characters(
     Raises DataError for what is wrong in the data, for too little of it, and for a cache that cannot be written.
     """
     cut = Cut(max_length=max_length, eval_fraction=eval_fraction, seed=seed, max_chars=max_chars)
-    if entry := find_entry(source, cut, cache_dir, progress):
+    if entry := find_entry([source], cut, cache_dir, progress):
         return entry
-    return make_entry(source, cut, cache_dir, progress, lambda folder: _build(source, cut, folder, progress))
+    return make_entry([source], cut, cache_dir, progress, lambda folder: _build(source, cut, folder, progress))
 
 
 @dataclass(slots=True)
-class _Survey:
+class Survey:
     """What pass 1 found: `lengths` in characters of the documents with text, how many are blank, characters of all."""
 
-    lengths: list[int] = field(default_factory=list)
+    lengths: array[int] = field(default_factory=lambda: array("q"))
     blank: int = 0
     characters: int = 0
 
@@ -116,13 +119,14 @@ class _Side:
         self.texts, self.waiting_characters = [], 0
 
 
-def _build(source: Source, cut: Cut, folder: Path, progress: Progress | None) -> tuple[Counts, tuple[str, ...]]:
+def _build(source: Source, cut: Cut, folder: Path, progress: Progress | None) -> Built:
     from tui_trainer.data.characters import build_tokenizer, characters_of
     from tui_trainer.data.split import split_documents
 
-    survey = _survey(source, cut, progress)
+    choices = ColumnChoices(source.text_column)
+    survey = survey_of(source, cut.max_chars, progress, choices)
     split = split_documents(survey.lengths, cut.eval_fraction, cut.seed)
-    alphabet = characters_of(train for train, _ in _parts(source, cut, split, progress))
+    alphabet = characters_of(train for train, _ in parts_of(source, cut.max_chars, split, progress))
     tokenizer = build_tokenizer(alphabet)
     train, held_out = _encode(source, cut, split, tokenizer, folder, sum(survey.lengths), progress)
     _refuse_too_little(source, train.writer.token_count, cut.max_length)
@@ -140,25 +144,31 @@ def _build(source: Source, cut: Cut, folder: Path, progress: Progress | None) ->
         eval_characters=held_out.characters,
         vocabulary=tokenizer.get_vocab_size(),
         unknown_eval_tokens=held_out.unknown,
+        train_labels=train.writer.token_count - 1,
+        eval_labels=max(0, held_out.writer.token_count - 1),
+        longest_row=min(cut.max_length, train.writer.token_count - 1),
     )
-    return counts, _notes(survey, cut, split, counts)
+    return Built(counts, (*choices.notes(), *_notes(survey, cut, split, counts)))
 
 
-def _survey(source: Source, cut: Cut, progress: Progress | None) -> _Survey:
-    survey = _Survey()
-    for document in source.documents(progress, max_chars=cut.max_chars):
+def survey_of(source: Source, max_chars: int, progress: Progress | None, choices: ColumnChoices) -> Survey:
+    """Pass 1: reads and checks every document."""
+    survey = Survey()
+    for document in source.documents(progress, max_chars=max_chars, choices=choices):
         survey.characters += len(document.text)
-        if _is_blank(document.text):
+        if is_blank(document.text):
             survey.blank += 1
         else:
             survey.lengths.append(len(document.text))
     return survey
 
 
-def _parts(source: Source, cut: Cut, split: Split, progress: Progress | None = None) -> Iterator[tuple[str, str]]:
+def parts_of(
+    source: Source, max_chars: int, split: Split, progress: Progress | None = None
+) -> Iterator[tuple[str, str]]:
     """(training text, held-out text) of each document that is not blank; one of the two is often empty."""
-    texts = (document.text for document in source.documents(progress, max_chars=cut.max_chars))
-    for index, text in enumerate(text for text in texts if not _is_blank(text)):
+    texts = (document.text for document in source.documents(progress, max_chars=max_chars))
+    for index, text in enumerate(text for text in texts if not is_blank(text)):
         if index >= len(split.held_out):
             raise DataError(f"{source.description} changed while it was read", hint="start again")
         yield split.parts(index, text)
@@ -175,7 +185,7 @@ def _encode(
             _Side(tokenizer, stack.enter_context(RowWriter(folder / name, cut.max_length)))
             for name in (TRAIN_FILE, EVAL_FILE)
         ]
-        for parts in _parts(source, cut, split):
+        for parts in parts_of(source, cut.max_chars, split):
             for side, text in zip(sides, parts, strict=True):
                 side.add(text)
             meter.report(sum(side.characters - side.waiting_characters for side in sides))
@@ -201,16 +211,8 @@ def _more_text_hint(train_tokens: int) -> str:
     return f"give more text, or lower data.max_length to {shorter:,} or so" if shorter >= 16 else "give more text"
 
 
-def _notes(survey: _Survey, cut: Cut, split: Split, counts: Counts) -> tuple[str, ...]:
-    notes: list[str] = []
-    if cut.max_chars and survey.characters >= cut.max_chars:
-        notes.append(
-            f"data.max_chars: the first {survey.characters:,} characters are used, "
-            f"{len(survey.lengths):,} documents, the last of them cut there"
-        )
-    if survey.blank:
-        notes.append(f"{survey.blank:,} documents hold only white space and are left out")
-    notes.extend(split.notes)
+def _notes(survey: Survey, cut: Cut, split: Split, counts: Counts) -> tuple[str, ...]:
+    notes = [*reading_notes(survey, cut.max_chars), *split.notes]
     if counts.unknown_eval_tokens:
         notes.append(
             f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"
@@ -218,5 +220,19 @@ def _notes(survey: _Survey, cut: Cut, split: Split, counts: Counts) -> tuple[str
     return tuple(notes)
 
 
-def _is_blank(text: str) -> bool:
+def reading_notes(survey: Survey, max_chars: int) -> list[str]:
+    """What was not used of the documents that were read."""
+    notes: list[str] = []
+    if max_chars and survey.characters >= max_chars:
+        notes.append(
+            f"data.max_chars: the first {survey.characters:,} characters are used, "
+            f"{len(survey.lengths):,} documents, the last of them cut there"
+        )
+    if survey.blank:
+        notes.append(f"{survey.blank:,} documents hold only white space and are left out")
+    return notes
+
+
+def is_blank(text: str) -> bool:
+    """Such documents are left out."""
     return not text or text.isspace()

@@ -1,8 +1,9 @@
 """Rows of tokens in an Arrow IPC file: written in batches, read through a memory map without a copy.
 
-The file has one column, `input_ids: list<int32>`. A stream of n tokens is cut at width L into rows of L + 1 tokens that
-overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1] and labels = row[1:], every token but the
-first is a label exactly once. The last row may be shorter, and has at least 2 tokens.
+The file has one column, `input_ids: list<int32>`. A stream of n tokens, or a document that is too long for one row, is
+cut at width L into rows of L + 1 tokens that overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1]
+and labels = row[1:], every token but the first is a label exactly once. The last row may be shorter, and has at least
+2 tokens.
 """
 
 from __future__ import annotations
@@ -24,19 +25,14 @@ BATCH_ROWS = 1000
 Tokens = NDArray[np.int32]
 
 
-class RowWriter:
-    """Cuts a stream of tokens into rows while it is written. A context manager: the file is complete at its end."""
+class RowFile:
+    """Writes rows of any lengths, batch by batch. A context manager: the file is complete at its end."""
 
-    def __init__(self, path: Path, max_length: int) -> None:
+    def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
         self.row_count = 0
-        self.token_count = 0
-        self._width = max_length
-        self._pending: list[Tokens] = []
-        self._pending_tokens = 0
-        schema = pa.schema([(COLUMN, pa.list_(pa.int32()))])
-        self._file: Any = pa.ipc.new_file(str(path), schema)
+        self._file: Any = pa.ipc.new_file(str(path), pa.schema([(COLUMN, pa.list_(pa.int32()))]))
 
     def __enter__(self) -> Self:
         return self
@@ -44,9 +40,35 @@ class RowWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._file.close()
+
+    def write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        """One batch: row i is tokens[starts[i] : starts[i] + lengths[i]]. Rows may overlap."""
+        import pyarrow as pa
+
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens[places], pa.int32()))
+        self._file.write_batch(pa.record_batch([column], names=[COLUMN]))
+        self.row_count += len(starts)
+
+
+class RowWriter(RowFile):
+    """Cuts a stream of tokens into rows while it is written."""
+
+    def __init__(self, path: Path, max_length: int) -> None:
+        super().__init__(path)
+        self.token_count = 0
+        self._width = max_length
+        self._pending: list[Tokens] = []
+        self._pending_tokens = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self._write_last()
-        self._file.close()
+        super().__exit__(kind, error, trace)
 
     def add(self, tokens: Tokens) -> None:
         """Append tokens to the stream."""
@@ -59,7 +81,7 @@ class RowWriter:
         stream = np.concatenate(self._pending)
         whole = (len(stream) - 1) // batch_tokens
         for start in range(0, whole * batch_tokens, batch_tokens):
-            self._write(stream[start : start + batch_tokens + 1])
+            self._cut(stream[start : start + batch_tokens + 1])
         self._keep(stream[whole * batch_tokens :])
 
     def _keep(self, rest: Tokens) -> None:
@@ -67,19 +89,42 @@ class RowWriter:
 
     def _write_last(self) -> None:
         if self._pending_tokens > 1:
-            self._write(np.concatenate(self._pending))
+            self._cut(np.concatenate(self._pending))
 
-    def _write(self, stream: Tokens) -> None:
+    def _cut(self, stream: Tokens) -> None:
         """Rows of `stream`, whose last token is the first of the next call's."""
-        import pyarrow as pa
-
         starts = np.arange(0, len(stream) - 1, self._width)
-        lengths = np.minimum(self._width + 1, len(stream) - starts)
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(stream[places], pa.int32()))
-        self._file.write_batch(pa.record_batch([column], names=[COLUMN]))
-        self.row_count += len(starts)
+        self.write(stream, starts, np.minimum(self._width + 1, len(stream) - starts))
+
+
+class DocumentWriter(RowFile):
+    """One row for each document. A longer one gives several, which overlap by one token, so that no label is lost."""
+
+    def __init__(self, path: Path, max_length: int) -> None:
+        super().__init__(path)
+        self.document_count = 0
+        self.token_count = 0
+        self.cut_documents = 0
+        self.pieces = 0
+        self.longest_row = 0
+        self._width = max_length
+
+    def add(self, tokens: Tokens, lengths: NDArray[np.int64]) -> None:
+        """Documents one after another: int32 [sum of lengths]. Each has 2 tokens or more."""
+        if not len(lengths):
+            return
+        pieces = -(-(lengths - 1) // self._width)
+        ends = np.cumsum(lengths)
+        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of a piece in its document
+        starts = np.repeat(ends - lengths, pieces) + number * self._width
+        sizes = np.minimum(self._width + 1, np.repeat(ends, pieces) - starts)
+        for first in range(0, len(starts), BATCH_ROWS):
+            self.write(tokens, starts[first : first + BATCH_ROWS], sizes[first : first + BATCH_ROWS])
+        self.document_count += len(lengths)
+        self.token_count += len(tokens)
+        self.cut_documents += int((pieces > 1).sum())
+        self.pieces += int(pieces[pieces > 1].sum())
+        self.longest_row = max(self.longest_row, int(sizes.max()) - 1)
 
 
 class Rows:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tui_trainer.data.columns import AUTO, ColumnChoices
 from tui_trainer.data.files import SourceFile, find_files, open_bytes
+from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.reading import Document, ProblemList, read_file
+from tui_trainer.data.reading import Document, read_file
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -39,14 +41,18 @@ class Source:
     def files(self) -> tuple[Path, ...]:
         return tuple(entry.path for entry in self.entries)
 
-    def documents(self, progress: Progress | None = None, *, max_chars: int = 0) -> Iterator[Document]:
+    def documents(
+        self, progress: Progress | None = None, *, max_chars: int = 0, choices: ColumnChoices | None = None
+    ) -> Iterator[Document]:
         """Each document in file order, up to `max_chars` characters (0: all; the last one is cut).
 
-        Raises DataError at the end, with every mistake that was met, or when nothing held any text.
+        `choices` takes up what was found out on the way, to be told as notes. Raises DataError at the end, with every
+        mistake that was met, or when nothing held any text.
         """
         problems = ProblemList()
         holds_text = False
-        for document in first_characters(self._all_documents(problems, progress), max_chars):
+        choices = choices or ColumnChoices(self.text_column)
+        for document in first_characters(self._all_documents(choices, problems, progress), max_chars):
             holds_text = holds_text or not (document.text == "" or document.text.isspace())
             yield document
         problems.raise_any()
@@ -54,6 +60,12 @@ class Source:
             raise DataError(
                 f"{self.description} holds no text", hint="0 documents were found; choose another data.path"
             )
+
+    def beginning(self) -> tuple[str, ...]:
+        """About 64,000 characters from the beginnings of some files. Never raises for what stands in them."""
+        from tui_trainer.data.looking import beginning_of
+
+        return beginning_of(self)
 
     def fingerprint(self, progress: Progress | None = None) -> str:
         """XXH3-128 over names and content; for a sample over its content and the Python version."""
@@ -75,20 +87,22 @@ class Source:
         """(size, mtime in ns) of each file as it is now: equal before and after means that nothing was written."""
         return tuple(_size_and_time(entry) for entry in self.entries)
 
-    def _all_documents(self, problems: ProblemList, progress: Progress | None) -> Iterator[Document]:
+    def _all_documents(
+        self, choices: ColumnChoices, problems: ProblemList, progress: Progress | None
+    ) -> Iterator[Document]:
         if self.sample:
             yield from (Document(text, where) for where, text in self.sample.read())
             return
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
         done = 0
         for entry in self.entries:
-            yield from read_file(entry, self.text_column, problems, meter, done)
+            yield from read_file(entry, choices, problems, meter, done)
             done += entry.size_bytes
             meter.report(done)
         meter.finish(done)
 
 
-def open_source(path: str, text_column: str = "text") -> Source:
+def open_source(path: str, text_column: str = AUTO) -> Source:
     """The source that `data.path` names. Raises DataError when there is none, or none that can be used."""
     if path.startswith(PREFIX):
         return _sample_source(path, text_column)

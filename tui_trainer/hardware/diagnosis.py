@@ -9,8 +9,9 @@ from tui_trainer.errors import InputError
 from tui_trainer.hardware.abilities import Abilities, abilities
 from tui_trainer.hardware.catalogue import Card, find_card
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.problems import HardwareProblem, machine_problems
-from tui_trainer.hardware.visible_gpus import VARIABLE
+from tui_trainer.hardware.problems import HardwareProblem, machine_problems, torch_problem
+from tui_trainer.hardware.visible_gpus import VARIABLE, wished_gpu
+from tui_trainer.safe_text import one_line
 
 Device = Literal["cpu", "cuda"]
 
@@ -36,9 +37,11 @@ class Diagnosis:
 
 
 def training_device(hardware: Hardware, gpu: Gpu | None) -> tuple[Device, str]:
-    """What training runs on, and why. The one place that says that GPUs are not used yet."""
+    """What training runs on, and why: the GPU wherever the installed torch can compute on it."""
+    if gpu is not None and (why_not := torch_problem(hardware, gpu)):
+        return "cpu", one_line(why_not.sentence)
     if gpu is not None:
-        return "cpu", "this version of tui-trainer trains on the CPU only; GPUs come with a later version"
+        return "cuda", f"GPU {gpu.index}, {one_line(gpu.name)}" if gpu.name else f"GPU {gpu.index}"
     if hardware.gpus:
         return "cpu", "no GPU of this machine can be used now"
     if hardware.driver and hardware.driver.problem:
@@ -67,7 +70,11 @@ def diagnose(hardware: Hardware, chosen_gpu: int | None = None) -> Diagnosis:
 
 
 def choose_gpu(gpus: tuple[Gpu, ...], chosen: int | None) -> tuple[Gpu | None, str]:
-    """The chosen card, else the one with the most free memory, then the least used. Raises InputError."""
+    """The chosen card, else the one with the most free memory, then the least used. Raises InputError.
+
+    `chosen` None: the one of `wish_for_gpu`, if there was one.
+    """
+    chosen = wished_gpu() if chosen is None else chosen
     if chosen is not None:
         return _asked_for(gpus, chosen), "by its number"
     usable = [gpu for gpu in gpus if gpu.visible and not gpu.problem]

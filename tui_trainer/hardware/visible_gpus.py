@@ -13,6 +13,21 @@ from collections.abc import Iterable, Mapping
 from tui_trainer.hardware.facts import Gpu
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+_WISH = "TUI_TRAINER_GPU"
+
+
+def wish_for_gpu(index: int | None) -> None:
+    """The card, in the driver's numbering, that everything in this process uses from now on; None: the freest."""
+    if index is None:
+        os.environ.pop(_WISH, None)
+    else:
+        os.environ[_WISH] = str(index)
+
+
+def wished_gpu() -> int | None:
+    """What `wish_for_gpu` was told, here or in the process that started this one."""
+    word = os.environ.get(_WISH, "")
+    return int(word) if word.isascii() and word.isdigit() else None
 
 
 def visible_indices(gpus: Iterable[Gpu], environment: Mapping[str, str] = os.environ) -> set[int]:

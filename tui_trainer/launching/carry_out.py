@@ -15,7 +15,6 @@ from tui_trainer.errors import (
     Problem,
     RunError,
 )
-from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import prepare
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.planning.calibration import keep_calibration
@@ -104,11 +103,13 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
     if result.step_seconds is not None:
         keep_calibration(
             registry.state_folder(),
-            probe().cpu_name,
+            plan.cpu_name,
             plan.threads.value,
             plan.shape_key,
             step_seconds=result.step_seconds,
             flops=plan.step_flops,
+            precision=plan.precision.value,
+            card_name=plan.device_name if plan.device == "cuda" else "",
         )
     return result.reason
 

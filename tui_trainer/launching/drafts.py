@@ -15,7 +15,7 @@ from typing import Any
 
 from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import Document
-from tui_trainer.config.load import DEFAULT_RECIPE, Request
+from tui_trainer.config.load import Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
 from tui_trainer.errors import Problem
 from tui_trainer.runs.events import utc_now
@@ -38,7 +38,7 @@ class Draft:
 def draft_for(request: Request) -> Draft | None:
     """What was left unsaved for this config file or recipe; None also for a draft that cannot be read."""
     try:
-        raw = json.loads(read_plain_file(_path(request.config_file, request.profile), _LIMIT_BYTES))
+        raw = json.loads(read_plain_file(_path(request.config_file, request), _LIMIT_BYTES))
         edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
         at, digest = str(raw["at"]), raw["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -71,7 +71,7 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
 
 def discard_draft(document: Document) -> Problem | None:
     """After a save, or when the edits are not wanted any more."""
-    paths = {_document_path(document), _path(document.request.config_file, document.request.profile)}
+    paths = {_document_path(document), _path(document.request.config_file, document.request)}
     try:
         for path in paths:
             path.unlink(missing_ok=True)
@@ -87,9 +87,10 @@ def _not_kept(error: OSError) -> Problem:
 
 
 def _document_path(document: Document) -> Path:
-    return _path(document.file, document.request.profile)
+    return _path(document.file, document.request)
 
 
-def _path(config_file: Path | None, recipe: str) -> Path:
-    subject = f"file {absolute(str(config_file))}" if config_file else f"recipe {recipe or DEFAULT_RECIPE}"
+def _path(config_file: Path | None, request: Request) -> Path:
+    recipe = request.profile or default_recipe(request, user_layers(request, []))
+    subject = f"file {absolute(str(config_file))}" if config_file else f"recipe {recipe}"
     return state_folder() / "drafts" / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}.json"

@@ -46,7 +46,7 @@ def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:
     task = find_task(config.task.type)
     facts = task.data_facts(config, prepared_data_folder(), progress)
     # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
-    return facts if facts.rows else task.facts(task.prepare(config, prepared_data_folder(), lambda *_: None))
+    return facts if facts.rows else task.facts(config, task.prepare(config, prepared_data_folder(), lambda *_: None))
 
 
 def exact_plan(
@@ -54,7 +54,7 @@ def exact_plan(
 ) -> tuple[Plan, PreparedData]:
     """Prepare the data, and write the plan that the run will follow. Raises InputError."""
     data = _prepare(loaded.config, journal, progress)
-    facts = find_task(loaded.config.task.type).facts(data)
+    facts = find_task(loaded.config.task.type).facts(loaded.config, data)
     plan = planning.make(loaded, with_memory_now(probe()), facts, data_key=data.folder.name, versions=versions())
     folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
     return plan, data

@@ -1,7 +1,7 @@
 """What earlier runs on this machine measured, so that the next estimate is better than the first.
 
-Kept in the state folder, by processor and number of threads: for each shape that was trained, the seconds of a step and
-its floating-point operations.
+Kept in the state folder by precision and by card, or by processor and number of threads: for each shape that was
+trained, the seconds of a step and its floating-point operations.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.planning.regime import Precision
 from tui_trainer.runs.folder import write_atomically
 
 _FILE = "calibration.json"
@@ -29,9 +30,21 @@ class Calibration:
     flops_per_second: float | None = None
 
 
-def read_calibration(state_folder: Path, cpu_name: str, threads: int, shape_key: str, flops: float) -> Calibration:
-    """What is known about steps of `flops` operations here; a missing or damaged file means nothing is."""
-    shapes = _table(_read(state_folder), _machine_key(cpu_name, threads))
+def read_calibration(
+    state_folder: Path,
+    cpu_name: str,
+    threads: int,
+    shape_key: str,
+    flops: float,
+    *,
+    precision: Precision = "fp32",
+    card_name: str = "",
+) -> Calibration:
+    """What is known about steps of `flops` operations here; a missing or damaged file means nothing is.
+
+    With `card_name` the steps are those of a card; processor and threads do not matter then.
+    """
+    shapes = _table(_read(state_folder), _machine_key(cpu_name, threads, precision, card_name))
     this = _table(shapes, shape_key)
     similar = [
         (_distance(found["flops"], flops), found) for found in map(partial(_table, shapes), shapes) if _whole(found)
@@ -44,11 +57,19 @@ def read_calibration(state_folder: Path, cpu_name: str, threads: int, shape_key:
 
 
 def keep_calibration(
-    state_folder: Path, cpu_name: str, threads: int, shape_key: str, *, step_seconds: float, flops: float
+    state_folder: Path,
+    cpu_name: str,
+    threads: int,
+    shape_key: str,
+    *,
+    step_seconds: float,
+    flops: float,
+    precision: Precision = "fp32",
+    card_name: str = "",
 ) -> None:
     """Remember the seconds of a step of `flops` operations. A folder that cannot be written is no error."""
     everything = _read(state_folder)
-    key = _machine_key(cpu_name, threads)
+    key = _machine_key(cpu_name, threads, precision, card_name)
     shapes = _table(everything, key)
     shapes.pop(shape_key, None)
     shapes[shape_key] = {"step_seconds": step_seconds, "flops": flops}
@@ -68,8 +89,9 @@ def _whole(entry: dict[str, Any]) -> bool:
     return all(isinstance(entry.get(name), int | float) and entry[name] > 0 for name in ("step_seconds", "flops"))
 
 
-def _machine_key(cpu_name: str, threads: int) -> str:
-    return f"{cpu_name}, {threads} threads"
+def _machine_key(cpu_name: str, threads: int, precision: Precision, card_name: str) -> str:
+    machine = card_name or f"{cpu_name}, {threads} threads"
+    return machine if precision == "fp32" else f"{machine}, {precision}"
 
 
 def _read(state_folder: Path) -> dict[str, Any]:

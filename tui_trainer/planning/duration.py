@@ -1,7 +1,8 @@
 """How long a run takes, before it starts.
 
 Best first: this very shape was trained on this machine; a similar one was, and its rate is used; else the processor's
-matrix products are timed for a moment with numpy, of which training reaches a known share.
+matrix products are timed for a moment with numpy, or the card's rate is looked up, of which training reaches a known
+share. Nothing is guessed for a card that is not in the catalogue.
 """
 
 from __future__ import annotations
@@ -10,21 +11,31 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
+from tui_trainer.hardware.catalogue import Card
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.calibration import Calibration
+from tui_trainer.planning.regime import Regime
 
 # A model of this width trains at half of numpy's rate of large matrix products, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
 # at 192 with dropout, 0.57 at 512 where 128 tokens make a step and the optimiser takes a part of it.
 HALF_RATE_WIDTH = 150
+# How much faster whole steps are in bf16 on a CPU that has it (avx512_bf16, one core of an AMD EPYC, torch 2.15): 0.8
+# times at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768; these two give 0.87, 1.23, 1.55, 1.79, 1.88.
+BF16_GAIN, BF16_HALF_GAIN_WIDTH = 2.1, 90
+# The share of a card's rate that training reaches. These two give 0.37 at width 1536, 0.40 at 2048, 0.45 at 4096.
+# Source: llm-foundry's benchmarking table on H100 (760M 0.349, 1.3B 0.418, 7B 0.464); TinyLlama on A100 reports 0.56
+# at 2048, torchtitan 0.33 to 0.39 for 8B.
+CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # Forward alone is one of three equal parts of a step: the backward pass has two products for each.
 EVALUATION_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
-    """Seconds of one optimiser step, and where the figure comes from."""
+    """Seconds of one optimiser step, and where the figure comes from. None: only a measured step can tell."""
 
-    seconds: float
+    seconds: float | None
     reason: str
 
 
@@ -33,16 +44,83 @@ def training_share(hidden_size: int) -> float:
     return hidden_size / (hidden_size + HALF_RATE_WIDTH)
 
 
-def step_time(flops: float, hidden_size: int, calibration: Calibration) -> StepTime:
+def training_flops(
+    shape: ModelShape, regime: Regime, *, tokens: int, row_tokens: int, document_tokens: float | None = None
+) -> float:
+    """Floating-point operations of one step over so many tokens, padding not counted where it is not computed.
+
+    Each weight in a product costs 2 forward, 2 for the gradient of its input and, where it trains, 2 for its own;
+    attention 12 x heads x head size x row, not halved for the causal mask (PaLM, arXiv:2204.02311, appendix B).
+    Checkpointing computes the layers forward twice. `document_tokens` is the mean length that a token's document has
+    (the sum of squares over the sum): packed attention by lengths, on a GPU, computes only that much.
+    """
+    adapters = _adapter_weights(shape, regime)
+    weights = shape.matrix_parameters
+    matrices = 6.0 * weights if regime.method == "full" else 4.0 * weights + 6.0 * adapters
+    seen = document_tokens if document_tokens and regime.packed and regime.device == "cuda" else row_tokens
+    pair = shape.layers * shape.attention_heads * shape.head_size * seen
+    attention = 12.0 * pair
+    if regime.gradient_checkpointing:
+        heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head)
+        matrices += 2.0 * (weights - heads + adapters)
+        attention += 4.0 * pair
+    return tokens * (matrices + attention)
+
+
+def _adapter_weights(shape: ModelShape, regime: Regime) -> int:
+    adapted = [x for x in shape.linears if x.name in regime.lora_targets and not x.is_head]
+    return sum(x.count * regime.lora_rank * (x.inputs + x.outputs) for x in adapted)
+
+
+def step_time(
+    flops: float,
+    hidden_size: int,
+    calibration: Calibration,
+    regime: Regime | None = None,
+    card: Card | None = None,
+) -> StepTime:
     """Seconds of a step of so many floating-point operations, in a model of this width, on this machine."""
+    regime = regime or Regime()
     if calibration.step_seconds is not None:
         return StepTime(seconds=calibration.step_seconds, reason="measured here in an earlier run of this shape")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
         return StepTime(seconds=flops / rate, reason=f"from a similar run on this machine ({rate / 1e9:.0f} GFLOP/s)")
+    return (
+        _on_card(flops, hidden_size, regime, card) if regime.device == "cuda" else _on_cpu(flops, hidden_size, regime)
+    )
+
+
+def _on_cpu(flops: float, hidden_size: int, regime: Regime) -> StepTime:
     rate, share = matrix_flops_per_second(), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
+    if regime.precision != "fp32":
+        gain = bf16_gain(hidden_size)
+        share, reason = share * gain, f"{reason}, and in bf16 {gain:.1f} times that"
     return StepTime(seconds=flops / (rate * share), reason=reason)
+
+
+def bf16_gain(hidden_size: int) -> float:
+    """How many times as fast as in fp32 a step is on a CPU with native bf16: `BF16_GAIN` says how measured."""
+    return BF16_GAIN * hidden_size / (hidden_size + BF16_HALF_GAIN_WIDTH)
+
+
+def _on_card(flops: float, hidden_size: int, regime: Regime, card: Card | None) -> StepTime:
+    rate = card_flops_per_second(card, regime) if card else None
+    if card is None or rate is None:
+        known = f"the catalogue has no {regime.precision} rate for it" if card else "the card is not in the catalogue"
+        return StepTime(seconds=None, reason=f"{known}: measure one step first")
+    share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
+    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
+    return StepTime(seconds=flops / (rate * share), reason=reason)
+
+
+def card_flops_per_second(card: Card, regime: Regime) -> float | None:
+    """The maker's rate for the products of this regime; fp32 ones run as TF32 where that is allowed."""
+    rates = card.teraflops
+    fp32 = rates.tf32 if regime.tf32 and rates.tf32 else rates.fp32
+    found = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[regime.precision]
+    return None if found is None else found * 1e12
 
 
 @cache

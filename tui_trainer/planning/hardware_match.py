@@ -1,25 +1,36 @@
 """Which hardware profile suits this machine, and why.
 
-A profile's [match] may hold `device` ("cpu" or "cuda"; required), `capability_at_least` ("8.0"), `name` (a pattern such
-as "*A100*", or a list of them, upper and lower case alike) and `memory_gib` ([at least, at most]). All must fit the
-card that would be used.
+A profile's [match] may hold
+
+- `device`: "cpu" or "cuda", what training runs on; required
+- `name`: a pattern such as "*A100*", or a list of them, upper and lower case alike. With "cuda" the name of the card
+  that would be used, with "cpu" that of a card that is there and cannot be used
+- `capability_at_least`, `capability_below`: "8.0", of the card ("cuda" only)
+- `memory_gib`: [at least, at most], of the card ("cuda" only)
+- `cores_at_most`: cores of the processor that training may use, such as 2
+
+All of them must fit. Of several profiles that match, one with a name wins over those without, then one with more keys,
+then the one read last, which is the user's own.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeGuard
 
 from tui_trainer.config.profiles import Profile, all_profiles, find_profile
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.abilities import Version, dotted
 from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import GIB
 
-_GPU_KEYS = ("capability_at_least", "name", "memory_gib")
+_CPU_KEYS = ("device", "name", "cores_at_most")
+_CUDA_KEYS = ("device", "name", "capability_at_least", "capability_below", "memory_gib", "cores_at_most")
 
 
 def choose_hardware_profile(wish: str, hardware: Hardware, chosen_gpu: int | None = None) -> tuple[Profile | None, str]:
@@ -39,7 +50,13 @@ def choose_hardware_profile(wish: str, hardware: Hardware, chosen_gpu: int | Non
     ]
     if not matching:
         return None, "no hardware profile matches this machine"
-    return max(matching, key=lambda pair: len(pair[0].match))
+    # max() takes the first of equals.
+    return max(reversed(matching), key=lambda pair: specificity(pair[0]))
+
+
+def specificity(profile: Profile) -> tuple[bool, int]:
+    """How closely a [match] describes a machine: sorts the closest last."""
+    return "name" in profile.match, len(profile.match)
 
 
 def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None, device: Device | None = None) -> str:
@@ -51,37 +68,42 @@ def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None,
         raise ConfigError(problems)
     gpu = gpu or choose_gpu(hardware.gpus, None)[0]
     device = device or training_device(hardware, gpu)[0]
-    if profile.match["device"] != device:
+    if profile.match["device"] != device or hardware.usable_cores > profile.match.get("cores_at_most", math.inf):
         return ""
     if device == "cpu":
-        cores = f"{hardware.usable_cores} core" + ("" if hardware.usable_cores == 1 else "s")
-        return f"trains on the CPU ({one_line(hardware.cpu_name)}, {cores})"
-    return _why_the_card_matches(profile.match, gpu) if gpu else ""
+        return _why_the_cpu_matches(profile.match, hardware, gpu)
+    if not gpu or not (card := _why_the_card_matches(profile.match, gpu)):
+        return ""
+    return card + (f", beside {_cores(hardware)}" if "cores_at_most" in profile.match else "")
 
 
 def match_problems(profile: Profile) -> list[Problem]:
     """What is wrong with a [match]: it is not guessed at, and not ignored."""
     match, where = profile.match, one_line(str(profile.path))
-    allowed = ("device", *_GPU_KEYS) if match.get("device") == "cuda" else ("device",)
+    allowed = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
+    hint = f"known beside device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
     problems = [
-        Problem(message="is not known in [match]", where=where, key=f"match.{one_line(key)}", hint=_allowed(match))
+        Problem(message="is not known in [match]", where=where, key=f"match.{one_line(key)}", hint=hint)
         for key in match
         if key not in allowed
     ]
     for key, (is_right, hint) in _SHAPES.items():
         if (key in match or key == "device") and not is_right(match.get(key)):
             problems.append(Problem(message="is missing or wrong", where=where, key=f"match.{key}", hint=hint))
+    least, below = match.get("capability_at_least"), match.get("capability_below")
+    if _is_version(least) and _is_version(below) and _version(least) >= _version(below):
+        hint = "nothing is between the two: make it greater than capability_at_least"
+        problems.append(Problem(message=f"is {below}", where=where, key="match.capability_below", hint=hint))
     return problems
 
 
-def _allowed(match: dict[str, Any]) -> str:
-    if match.get("device") == "cpu":
-        return 'device = "cpu" takes nothing beside it'
-    return "known: device, " + ", ".join(_GPU_KEYS)
+def _is_version(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and re.fullmatch(r"\d{1,4}\.\d{1,4}", value) is not None
 
 
-def _is_version(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\d+\.\d+", value) is not None
+def _version(text: str) -> tuple[int, int]:
+    major, minor = map(int, text.split("."))
+    return major, minor
 
 
 def _is_patterns(value: object) -> bool:
@@ -97,9 +119,24 @@ def _is_range(value: object) -> bool:
 _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "device": (lambda value: value in ("cpu", "cuda"), 'write device = "cpu" or device = "cuda"'),
     "capability_at_least": (_is_version, 'write it as text: capability_at_least = "8.0"'),
+    "capability_below": (_is_version, 'write it as text: capability_below = "8.6"'),
     "name": (_is_patterns, 'write name = "*A100*", or a list of such patterns'),
     "memory_gib": (_is_range, "write memory_gib = [20, 25]"),
+    "cores_at_most": (lambda value: type(value) is int and value > 0, "write cores_at_most = 2"),
 }
+
+
+def _why_the_cpu_matches(match: dict[str, Any], hardware: Hardware, gpu: Gpu | None) -> str:
+    """The processor, and the card that cannot be used where one was asked for; empty when there is none such."""
+    reason = f"trains on the CPU ({one_line(hardware.cpu_name)}, {_cores(hardware)})"
+    if "name" not in match:
+        return reason
+    beside = [card.name for card in ([gpu] if gpu else hardware.gpus) if _named(match["name"], card.name)]
+    return f"{reason}, as {one_line(beside[0])} cannot be used" if beside and beside[0] else ""
+
+
+def _cores(hardware: Hardware) -> str:
+    return f"{hardware.usable_cores} core" + ("" if hardware.usable_cores == 1 else "s")
 
 
 def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
@@ -107,17 +144,22 @@ def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
     parts = [f"GPU {gpu.index}" if gpu.name is None else one_line(gpu.name)]
     if "name" in match and not _named(match["name"], gpu.name):
         return ""
-    if "capability_at_least" in match:
-        least = tuple(map(int, match["capability_at_least"].split(".")))
-        if gpu.capability is None or gpu.capability < least:
+    if "capability_at_least" in match or "capability_below" in match:
+        if not _is_between(gpu.capability, match.get("capability_at_least"), match.get("capability_below")):
             return ""
-        parts.append(f"compute capability {gpu.capability[0]}.{gpu.capability[1]}")
+        parts.append(f"compute capability {dotted(gpu.capability)}")
     if "memory_gib" in match:
         low, high = match["memory_gib"]
         if gpu.memory_bytes is None or not low <= gpu.memory_bytes / GIB <= high:
             return ""
         parts.append(f"{gpu.memory_bytes / GIB:.1f} GiB")
     return "trains on " + ", ".join(parts)
+
+
+def _is_between(version: Version | None, least: str | None, below: str | None) -> TypeGuard[Version]:
+    if version is None or (least and version < _version(least)):
+        return False
+    return not below or version < _version(below)
 
 
 def _named(patterns: str | list[str], name: str | None) -> bool:

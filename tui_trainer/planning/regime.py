@@ -37,3 +37,5 @@ class Regime:
     loss_chunk_tokens: int = 0
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
     compiled: bool = False
+    tf32: bool = True
+    """Products of fp32 numbers with 10 bits behind the point, on cards that have them."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.errors import Problem
-from tui_trainer.hardware.facts import Hardware
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.planning.batching import batch_problems
+from tui_trainer.planning.fit import Room
+from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
@@ -37,24 +38,30 @@ def setting_problems(loaded: LoadedConfig) -> list[Problem]:
     """Settings that contradict each other, known before data and machine are looked at."""
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded)]
-    if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0:
+    if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0 and not config.data.eval_path:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
+    problems += _task_problems(loaded)
     training = config.training
-    if training.lr_scheduler_type == "polynomial" and training.learning_rate <= POLYNOMIAL_END_RATE:
-        message = f"is {training.learning_rate:g}, but the polynomial schedule goes down to {POLYNOMIAL_END_RATE:g}"
+    rate = training.learning_rate
+    if training.lr_scheduler_type == "polynomial" and rate != "auto" and rate <= POLYNOMIAL_END_RATE:
+        message = f"is {rate:g}, but the polynomial schedule goes down to {POLYNOMIAL_END_RATE:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
 
 
-def machine_problems(loaded: LoadedConfig, hardware: Hardware, memory_bytes: int) -> list[Problem]:
-    """A plan that needs more memory than the machine has."""
-    if hardware.memory_bytes is None or memory_bytes <= hardware.memory_bytes:
-        return []
-    message = (
-        f"needs about {format_bytes(memory_bytes)} of memory, this machine has {format_bytes(hardware.memory_bytes)}"
-    )
-    hint = "lower training.per_device_train_batch_size, data.max_length or the sizes in [model.scratch]"
+def _task_problems(loaded: LoadedConfig) -> list[Problem]:
+    """A task that there is not, and what it cannot do."""
+    try:
+        return [loaded.placed(problem) for problem in find_task(loaded.config.task.type).problems(loaded.config)]
+    except ConfigError as error:
+        return [loaded.placed(problem) for problem in error.problems]
+
+
+def memory_problems(loaded: LoadedConfig, room: Room, needed_bytes: int, remedies: list[str]) -> list[Problem]:
+    """A plan that needs more memory than there is, and what would make it fit, the cheapest first."""
+    message = f"needs about {format_bytes(needed_bytes)} of memory, {room.where} has {format_bytes(room.total_bytes)}"
+    hint = "in the order of what it costs: " + ", then ".join(remedies)
     return [loaded.problem("training.per_device_train_batch_size", message, hint)]
 
 

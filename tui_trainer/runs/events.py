@@ -95,7 +95,7 @@ class PlanMade(Event):
     parameters: int
     memory_bytes: int
     disk_bytes: int
-    duration_seconds: float
+    duration_seconds: float | None
     eval_rows: int | None = None
     eval_every_steps: int | None = None
     save_every_steps: int | None = None

@@ -5,9 +5,9 @@ The vocabulary is the training text's own characters; the tokenizer is a real on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,16 @@ from tui_trainer.data.collate import Batch, collate
 from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, prepare_characters
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
+from tui_trainer.errors import Problem
+from tui_trainer.models.shape import ModelShape, scratch_shape
 from tui_trainer.tasks.contract import Baselines, DataFacts
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from tui_trainer.losses.micro_batch import MicroBatch
 
 # N-gram models count on so much text at the most: their tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
@@ -32,6 +37,23 @@ class CharLm:
 
     name = "char_lm"
     title = "Character-level language model, from scratch"
+
+    def problems(self, config: Config) -> list[Problem]:
+        found = []
+        if config.model.model_name_or_path:
+            hint = 'set task.type = "causal_lm" to start from a model'
+            message = "a character model starts from random weights"
+            found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
+        if config.tuning.method != "full":
+            message = "random weights cannot be frozen: all of them must move"
+            found.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
+        return found
+
+    def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
+        return scratch_shape(config.model.scratch, vocabulary)
+
+    def model_key(self, config: Config) -> str:
+        return ""
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         data, source = config.data, _source(config)
@@ -45,7 +67,7 @@ class CharLm:
             progress=progress,
         )
         if prepared:
-            return self.facts(prepared)
+            return self.facts(config, prepared)
         guess = estimate_characters(
             source, max_length=data.max_length, eval_fraction=data.eval_fraction, max_chars=data.max_chars
         )
@@ -57,6 +79,8 @@ class CharLm:
             vocabulary=guess.vocabulary,
             exact=False,
             reason=guess.reason,
+            row_tokens=config.data.max_length,
+            longest_row=config.data.max_length,
         )
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
@@ -71,7 +95,7 @@ class CharLm:
             progress=progress,
         )
 
-    def facts(self, data: PreparedData) -> DataFacts:
+    def facts(self, config: Config, data: PreparedData) -> DataFacts:
         counts = data.counts
         return DataFacts(
             rows=counts.train_rows,
@@ -81,6 +105,8 @@ class CharLm:
             vocabulary=counts.vocabulary,
             exact=True,
             reason="counted in the prepared data",
+            row_tokens=min(data.max_length, counts.train_tokens - 1),
+            longest_row=data.max_length,
         )
 
     def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -97,7 +123,7 @@ class CharLm:
         named = {f"order {order}": loss for order, loss in losses.items()}
         return Baselines(losses=named, eval_tokens=int(is_label.sum()))
 
-    def load_tokenizer(self, data: PreparedData) -> PreTrainedTokenizerBase:
+    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast
 
         return PreTrainedTokenizerFast(
@@ -110,7 +136,9 @@ class CharLm:
             split_special_tokens=True,  # text that spells <eos> is five characters, as in the training data
         )
 
-    def build_model(self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    def build_model(
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+    ) -> PreTrainedModel:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         scratch = config.model.scratch
@@ -128,17 +156,18 @@ class CharLm:
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
         )
-        return LlamaForCausalLM(shape)
+        model: PreTrainedModel = LlamaForCausalLM(shape)
+        model.to(dtype)  # type: ignore[arg-type]
+        return model
 
     def collate(self, rows: Sequence[NDArray[np.int32]], tokenizer: PreTrainedTokenizerBase) -> Batch:
         return collate(rows, int(tokenizer.pad_token_id))
 
-    def loss_sum(self, model: PreTrainedModel, input_ids_BT: Tensor, labels_BT: Tensor) -> Tensor:
-        import torch.nn.functional as F
+    def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
+        from tui_trainer.losses.next_token import NextTokenLoss
 
-        # Rows are padded at the right and attention is causal, so no mask is needed, and attention stays fast without.
-        logits_BTV = model(input_ids=input_ids_BT, use_cache=False).logits
-        return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum")
+        # Rows are padded at the right and attention is causal: no mask is needed, and attention stays fast without.
+        return NextTokenLoss(model, chunk_tokens=chunk_tokens)
 
 
 def _source(config: Config) -> Source:

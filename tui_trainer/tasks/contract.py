@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
+from tui_trainer.errors import Problem
+from tui_trainer.models.shape import ModelShape
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.collate import Batch
     from tui_trainer.data.prepare import PreparedData
+    from tui_trainer.losses.micro_batch import MicroBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
-    """How much there is to learn from. Exact once the data is prepared, else estimated from file sizes."""
+    """How much there is to learn from. Exact once the data is prepared, else estimated from file sizes.
+
+    `rows` are documents where a row is one, else pieces of one long text; `labels` are all next tokens to learn.
+    """
 
     rows: int
     eval_rows: int
@@ -32,6 +39,11 @@ class DataFacts:
     vocabulary: int
     exact: bool
     reason: str
+    row_tokens: float = 0.0
+    """Mean of the tokens that a row puts into the model."""
+    longest_row: int = 0
+    packed_rows: float | None = None
+    """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they are full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +55,19 @@ class Baselines:
 
 
 class Task(Protocol):
-    """One way to learn. `loss` returns a sum, not a mean: `training/step.py` divides once, over the whole batch."""
+    """One way to learn. Its loss is a sum, not a mean: `training/step.py` divides once, over the whole batch."""
 
     name: str
     title: str
+
+    def problems(self, config: Config) -> list[Problem]:
+        """What this task cannot do with these settings, known before data and machine are looked at."""
+
+    def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
+        """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
+
+    def model_key(self, config: Config) -> str:
+        """Names the weights that a run starts from, so that it does not go on with others; empty: random ones."""
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         """How much data there is, without preparing it. Raises DataError."""
@@ -54,20 +75,22 @@ class Task(Protocol):
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
 
-    def facts(self, data: PreparedData) -> DataFacts:
+    def facts(self, config: Config, data: PreparedData) -> DataFacts:
         """How much data there is, exactly."""
 
     def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
 
-    def load_tokenizer(self, data: PreparedData) -> PreTrainedTokenizerBase:
+    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
         """The tokenizer that the final model is saved with."""
 
-    def build_model(self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-        """The model before the first step, its random weights drawn from torch's global generator."""
+    def build_model(
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+    ) -> PreTrainedModel:
+        """The model before the first step; random weights come from torch's global generator. Raises ConfigError."""
 
     def collate(self, rows: Sequence[NDArray[np.int32]], tokenizer: PreTrainedTokenizerBase) -> Batch:
-        """One micro-batch, padded to its longest row."""
+        """One forward pass of rows that are not packed, padded to its longest row."""
 
-    def loss_sum(self, model: PreTrainedModel, input_ids_BT: Tensor, labels_BT: Tensor) -> Tensor:
-        """Cross entropy in nats, summed over the labels that are not -100."""
+    def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
+        """Nats of a forward pass, summed over its labels; `chunk_tokens` > 0: the logits of so many at a time."""

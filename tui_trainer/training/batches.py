@@ -1,53 +1,106 @@
 """Which rows a step learns from, and the rows as tensors.
 
 The order of epoch e is a permutation drawn from (seed, e) alone, so the position in the data is the step number and a
-resumed run needs nothing else. The last step of an epoch may have fewer rows.
+resumed run needs nothing else. The last step of an epoch may have fewer rows. A step always learns from the same rows;
+packing and sorting only decide how they lie in memory, so neither changes the gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tui_trainer.data.collate import Batch
+from tui_trainer.data.pack import collate_packed, pack_batch
 from tui_trainer.data.rows import Rows
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.planning.cadence import steps_per_epoch
-from tui_trainer.training.step import MicroBatch
 
-Collate = Callable[[Sequence[NDArray[np.int32]]], Batch]
+Tokens = NDArray[np.int32]
+Collate = Callable[[Sequence[Tokens]], Batch]
+# Batches drawn together where they are grouped by length, as in transformers' sampler.
+MEGABATCH = 50
+# Forward passes whose rows are sorted or packed together in an evaluation.
+WINDOW = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How rows lie in a forward pass: `rows` of them at a time; packed ones share rows of `packed_width` (0: no)."""
+
+    collate: Collate
+    pad_id: int
+    rows: int
+    packed_width: int = 0
+
+    def window(self, documents: Sequence[Tokens]) -> Iterator[MicroBatch]:
+        """All forward passes over these documents. Passes of one batch are about equally large."""
+        if self.packed_width:
+            packed = pack_batch(documents, self.packed_width)
+            for part in _equal_parts(packed, self.rows):
+                yield micro_batch(collate_packed(part, self.pad_id))
+            return
+        if len(documents) > self.rows:
+            # Rows of similar length in one pass need the least padding.
+            documents = sorted(documents, key=len, reverse=True)
+        for start in range(0, len(documents), self.rows):
+            yield micro_batch(self.collate(documents[start : start + self.rows]))
 
 
 class Batches:
-    """Effective batches cut into micro-batches. `batches.at(step)`: step counts from 1."""
+    """Effective batches as windows of forward passes. `batches.at(step)`: step counts from 1."""
 
-    def __init__(self, rows: Rows, collate: Collate, *, effective_batch: int, micro_batch: int, seed: int) -> None:
+    def __init__(
+        self, rows: Rows, layout: Layout, *, effective_batch: int, seed: int, group_by_length: bool = False
+    ) -> None:
         self.rows = rows
-        self._collate = collate
+        self.layout = layout
         self._effective_batch = min(effective_batch, len(rows))
-        self._micro_batch = micro_batch
         self._seed = seed
-        self._epoch = -1
-        self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._group_by_length = group_by_length
+        self._order = lru_cache(maxsize=2)(self._draw)
         self.steps_per_epoch = steps_per_epoch(len(rows), self._effective_batch)
 
     def at(self, step: int) -> list[MicroBatch]:
-        """The micro-batches of one optimiser step."""
+        """The forward passes of one optimiser step."""
         epoch, place = divmod(step - 1, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, epoch]).permutation(len(self.rows))
-            self._epoch = epoch
         start = place * self._effective_batch
-        chosen = self._order[start : start + self._effective_batch]
-        return list(micro_batches(self.rows, chosen, self._collate, self._micro_batch))
+        chosen = self._order(epoch)[start : start + self._effective_batch]
+        return list(self.layout.window([self.rows.row(int(index)) for index in chosen]))
+
+    def _draw(self, epoch: int) -> NDArray[np.int64]:
+        random = np.random.default_rng([self._seed, epoch])
+        order = random.permutation(len(self.rows))
+        return self._grouped(order, random) if self._group_by_length else order
+
+    def _grouped(self, order: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+        """Within each run of some batches, rows sorted by length; then the batches are drawn anew."""
+        width = self._effective_batch * MEGABATCH
+        groups = [order[start : start + width] for start in range(0, len(order), width)]
+        by_length = np.concatenate([group[np.argsort(-self.rows.lengths[group], kind="stable")] for group in groups])
+        full = len(order) // self._effective_batch
+        batches = by_length[: full * self._effective_batch].reshape(full, self._effective_batch)
+        # A last batch with fewer rows stays the last.
+        return np.concatenate([batches[random.permutation(full)].ravel(), by_length[full * self._effective_batch :]])
 
 
-def micro_batches(
-    rows: Rows, chosen: Sequence[int] | NDArray[np.int64], collate: Collate, micro_batch: int
-) -> Iterator[MicroBatch]:
-    """The chosen rows, `micro_batch` at a time, padded to the longest of each."""
-    for start in range(0, len(chosen), micro_batch):
-        batch = collate([rows.row(int(index)) for index in chosen[start : start + micro_batch]])
-        yield MicroBatch(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.labels), batch.label_tokens)
+def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
+    """The forward passes over the chosen rows, some passes' worth of them sorted or packed together."""
+    at_a_time = layout.rows * WINDOW
+    if layout.packed_width and len(chosen):
+        mean_inputs = float(np.mean(rows.lengths[np.asarray(chosen)])) - 1
+        at_a_time = max(at_a_time, int(at_a_time * layout.packed_width / mean_inputs))
+    for start in range(0, len(chosen), at_a_time):
+        yield from layout.window([rows.row(int(index)) for index in chosen[start : start + at_a_time]])
+
+
+def _equal_parts(packed: Sequence[Sequence[Tokens]], largest: int) -> Iterator[Sequence[Sequence[Tokens]]]:
+    """9 rows of which 4 fit are 3, 3 and 3, not 4, 4 and 1."""
+    count = -(-len(packed) // largest)
+    width = -(-len(packed) // count)
+    for start in range(0, len(packed), width):
+        yield packed[start : start + width]

@@ -1,6 +1,7 @@
-"""What a checkpoint holds, and how it goes back: weights, optimiser, random state, position. No pickle.
+"""What a checkpoint holds, and how it goes back: trained weights, optimiser, random state, position. No pickle.
 
-The folder also has the model's configuration and tokenizer, so transformers loads it as it is.
+The folder also has the configuration (of the model, or of the adapter) and the tokenizer, so transformers or peft load
+it as it is.
 """
 
 from __future__ import annotations
@@ -10,40 +11,29 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
-from tui_trainer.training.optimiser import load_optimiser_tensors, optimiser_tensors
+from tui_trainer.training.learner import Learner
 from tui_trainer.training.position import Position
 
-WEIGHTS, OPTIMISER, RANDOM, POSITION = (
-    "model.safetensors",
-    "optimiser.safetensors",
-    "random.safetensors",
-    "position.json",
-)
+OPTIMISER, RANDOM, POSITION = "optimiser.safetensors", "random.safetensors", "position.json"
 
 
-def save_checkpoint(
-    checkpoints: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    optimiser: Optimizer,
-    position: Position,
-) -> CheckpointFolder:
+def save_checkpoint(checkpoints: Path, learner: Learner, position: Position) -> CheckpointFolder:
     """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind."""
     folder = checkpoint_folder.begin(checkpoints, position.step)
+    method = learner.method
     try:
-        save_file(model_tensors(model), folder / WEIGHTS, metadata={"format": "pt"})
-        save_file(optimiser_tensors(optimiser, model), folder / OPTIMISER)
-        save_file(random_tensors(), folder / RANDOM)
+        save_file(weight_tensors(learner), folder / method.weights_file, metadata={"format": "pt"})
+        save_file(learner.updater.tensors(), folder / OPTIMISER)
+        save_file(random_tensors() | learner.numbers.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
-        model.config.save_pretrained(folder)
-        _save_tokenizer(tokenizer, folder)
+        method.describe(learner.model, folder)
+        _save_tokenizer(learner.tokenizer, folder)
         return checkpoint_folder.commit(folder, position.step)
     except BaseException:
         checkpoint_folder.abandon(folder)
@@ -59,20 +49,22 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         raise OSError(f"the tokenizer cannot be written: {error}") from error
 
 
-def load_checkpoint(checkpoint: CheckpointFolder, model: PreTrainedModel, optimiser: Optimizer) -> Position:
+def load_checkpoint(checkpoint: CheckpointFolder, learner: Learner) -> Position:
     """Put a checkpoint back, to the bit. Raises CheckpointError when it is not of this model."""
-    load_weights(checkpoint.path, model)
-    load_optimiser_tensors(optimiser, model, load_file(checkpoint.path / OPTIMISER))
-    torch.set_rng_state(load_file(checkpoint.path / RANDOM)["cpu"])
+    load_weights(checkpoint.path, learner)
+    learner.updater.load_tensors(load_file(checkpoint.path / OPTIMISER))
+    random = load_file(checkpoint.path / RANDOM)
+    _restore_random(random)
+    learner.numbers.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
         raise CheckpointError(f"{checkpoint.path.name} holds the position of step {position.step}")
     return position
 
 
-def load_weights(folder: Path, model: nn.Module) -> None:
+def load_weights(folder: Path, learner: Learner) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
-    saved, wanted = load_file(folder / WEIGHTS), _named_tensors(model)
+    saved, wanted = load_file(folder / learner.method.weights_file), learner.method.weights(learner.model)
     if saved.keys() != wanted.keys():
         odd = sorted(saved.keys() ^ wanted.keys())
         raise CheckpointError(
@@ -84,18 +76,26 @@ def load_weights(folder: Path, model: nn.Module) -> None:
         tensor.copy_(saved[name])
 
 
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and saved buffers by name, as safetensors wants them; a weight that two places share appears once."""
-    return {name: tensor.contiguous() for name, tensor in _named_tensors(model).items()}
-
-
-def _named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    shared_once = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
-    return shared_once | buffers
+def weight_tensors(learner: Learner) -> dict[str, Tensor]:
+    """The trained weights as safetensors wants them: each in memory of its own."""
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in learner.method.weights(learner.model).items():
+        shares = tensor.data_ptr() in places
+        places.add(tensor.data_ptr())
+        found[name] = tensor.clone() if shares else tensor.contiguous()
+    return found
 
 
 def random_tensors() -> dict[str, Tensor]:
-    """The state of torch's generator, which dropout draws from. Everything else draws from generators of its own."""
-    return {"cpu": torch.get_rng_state()}
+    """The state of torch's generators, which dropout draws from. Everything else draws from generators of its own."""
+    found = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def _restore_random(tensors: dict[str, Tensor]) -> None:
+    torch.set_rng_state(tensors["cpu"])
+    if "cuda" in tensors and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(tensors["cuda"])

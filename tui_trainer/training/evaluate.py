@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
-from torch import nn
 
-from tui_trainer.training.step import LossSum, MicroBatch
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.training.learner import Learner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,8 +27,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module,
-    loss_sum: LossSum,
+    learner: Learner,
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool] = lambda rows: True,
 ) -> Evaluation | None:
@@ -37,16 +36,16 @@ def evaluate(
     `go_on` is told how many rows were read so far; when it says no, the evaluation is given up and there is no result.
     """
     started, rows, tokens = perf_counter(), 0, 0
-    total = torch.zeros((), dtype=torch.float64)
-    model.eval()
+    total = torch.zeros((), dtype=torch.float64, device=learner.device)
+    learner.model.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), learner.numbers.autocast():
             for batch in batches:
-                total += loss_sum(batch.input_ids, batch.labels).double()
+                total += learner.loss(batch.to(learner.device)).double()
                 tokens += batch.label_tokens
-                rows += len(batch.input_ids)
+                rows += batch.samples
                 if not go_on(rows):
                     return None
     finally:
-        model.train()
+        learner.model.train()
     return Evaluation(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started)

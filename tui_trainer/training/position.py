@@ -31,14 +31,14 @@ class Position:
     recent: list[tuple[float, int]] = field(default_factory=list)
     """Loss sum and tokens of the last steps."""
 
-    def count(self, report: StepReport, loss_sum: float) -> None:
+    def count(self, report: StepReport, loss_sum: float, seconds: float) -> None:
         """Add one finished step to the sums of its epoch."""
         self.recent = [*self.recent[1 - _RECENT_STEPS :], (loss_sum, report.tokens)]
-        self.training_seconds += report.step_seconds
+        self.training_seconds += seconds
         self.epoch_loss_sum += loss_sum
         self.epoch_tokens += report.tokens
         self.epoch_samples += report.samples
-        self.epoch_seconds += report.step_seconds
+        self.epoch_seconds += seconds
 
     def start_epoch(self) -> None:
         self.epoch_loss_sum, self.epoch_tokens, self.epoch_samples, self.epoch_seconds = 0.0, 0, 0, 0.0

@@ -14,21 +14,34 @@ from tui_trainer.errors import RunError
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.position import Position
-from tui_trainer.training.step import StepReport
+from tui_trainer.training.step import StepReport, StepSeconds
 
 _RECENT_STEPS = 50
 _ENOUGH_STEPS = 10
 _FLUSH_SECONDS = 2.0
+# A scaled loss halves its scale at each overflow: 16 halvings take the first scale to 1, and then it is no scale.
+_MOST_OVERFLOWS = 24
 
 
 class Recorder:
     """Keeps the reports of steps on the device until `flush` writes them."""
 
-    def __init__(self, journal: JournalWriter, position: Position, *, steps_per_epoch: int, group: int) -> None:
+    def __init__(
+        self,
+        journal: JournalWriter,
+        position: Position,
+        *,
+        steps_per_epoch: int,
+        group: int,
+        clipped_by_scale: bool = False,
+    ) -> None:
+        """`clipped_by_scale`: with a scaled loss a gradient that overflows is normal, and its step is passed over."""
         self._journal = journal
         self._position = position
         self._steps_per_epoch = steps_per_epoch
         self._group = group
+        self._clipped_by_scale = clipped_by_scale
+        self._overflows = 0
         self._waiting: list[tuple[int, StepReport]] = []
         # So that the first step of a start is written at once.
         self._flushed_at = -math.inf
@@ -55,10 +68,11 @@ class Recorder:
         events: list[Event] = []
         bad_step = None
         for (step, report), loss_sum, grad_norm in zip(self._waiting, loss_sums, grad_norms, strict=True):
-            events.append(self._event(step, report, loss_sum, grad_norm, peak))
-            self._position.count(report, loss_sum)
-            self._recent_seconds.append(report.step_seconds)
-            if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
+            seconds = report.seconds()
+            events.append(self._event(step, report, seconds, loss_sum, grad_norm, peak))
+            self._position.count(report, loss_sum, seconds.total)
+            self._recent_seconds.append(seconds.total)
+            if self._is_bad(loss_sum, grad_norm):
                 bad_step = step
                 break
         self._waiting.clear()
@@ -70,8 +84,15 @@ class Recorder:
                 "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
             )
 
-    def _event(self, step: int, report: StepReport, loss_sum: float, grad_norm: float, peak: int) -> StepDone:
-        seconds = report.step_seconds
+    def _is_bad(self, loss_sum: float, grad_norm: float) -> bool:
+        self._overflows = 0 if math.isfinite(grad_norm) else self._overflows + 1
+        if self._clipped_by_scale and math.isfinite(loss_sum):
+            return self._overflows >= _MOST_OVERFLOWS
+        return not (math.isfinite(loss_sum) and math.isfinite(grad_norm))
+
+    def _event(
+        self, step: int, report: StepReport, seconds: StepSeconds, loss_sum: float, grad_norm: float, peak: int
+    ) -> StepDone:
         return StepDone(
             step=step,
             epoch=round(step / self._steps_per_epoch, 4),
@@ -80,17 +101,19 @@ class Recorder:
             samples=report.samples,
             lr=report.lr,
             grad_norm=grad_norm,
-            step_seconds=round(seconds, 6),
-            data_seconds=round(report.data_seconds, 6),
-            forward_seconds=round(report.forward_seconds, 6),
-            backward_seconds=round(report.backward_seconds, 6),
-            optimiser_seconds=round(report.optimiser_seconds, 6),
-            tokens_per_second=round(report.tokens / seconds, 1),
-            samples_per_second=round(report.samples / seconds, 2),
+            step_seconds=round(seconds.total, 6),
+            data_seconds=round(seconds.data, 6),
+            forward_seconds=round(seconds.forward, 6),
+            backward_seconds=round(seconds.backward, 6),
+            optimiser_seconds=round(seconds.optimiser, 6),
+            tokens_per_second=round(report.tokens / seconds.total, 1),
+            samples_per_second=round(report.samples / seconds.total, 2),
             peak_memory_bytes=peak,
         )
 
 
 def peak_memory_bytes() -> int:
-    """The most resident memory that this process has had."""
+    """On a GPU the most that was allocated on it, else the most resident memory that this process has had."""
+    if torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -18,7 +17,6 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.desk import Desk
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.session import Session
-from tui_trainer.training.step import take_step
 
 
 def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
@@ -26,23 +24,21 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     plan = job.plan
     _prepare_process(plan)
     session = Session(job, journal)
-    desk = Desk(controls, session, journal)
+    try:
+        return _train(session, journal, Desk(controls, session, journal))
+    finally:
+        session.close()
 
+
+def _train(session: Session, journal: JournalWriter, desk: Desk) -> Result:
+    plan = session.plan
     journal.append(PhaseChanged(phase="training", step=session.position.step))
     # A stop may have cut an evaluation short, and the checkpoint of that step was saved without it.
     session.evaluate_if_due()
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
         if session.position.stopped_early or desk.wants_stop():
             break
-        report = take_step(
-            partial(session.batches.at, step),
-            session.loss_sum,
-            session.parameters,
-            session.optimiser,
-            lr=session.learning_rate(step),
-            max_grad_norm=plan.config.training.max_grad_norm,
-        )
-        session.finished_step(step, report)
+        session.take_step(step)
         if due(step, session.batches.steps_per_epoch):
             session.finish_epoch()
         session.evaluate_if_due()
@@ -59,7 +55,7 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     else:
         journal.append(PhaseChanged(phase="saving", step=session.position.step))
         session.write_final_model()
-    journal.append(_finished(reason, session, job.folder))
+    journal.append(_finished(reason, session, session.job.folder))
     return Result(reason=reason, step_seconds=session.median_step_seconds)
 
 
@@ -88,3 +84,17 @@ def _prepare_process(plan: Plan) -> None:
     torch.set_num_threads(plan.threads.value)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
+    if plan.device == "cuda":
+        _prepare_gpu(plan)
+
+
+def _prepare_gpu(plan: Plan) -> None:
+    if plan.gpu_uuid and not torch.cuda.is_initialized():
+        # By its name that never changes: the driver and torch may count the cards in another order.
+        os.environ["CUDA_VISIBLE_DEVICES"] = plan.gpu_uuid
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    training = plan.config.training
+    torch.set_float32_matmul_precision("high" if training.tf32 and not training.deterministic else "highest")
+    if training.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(training.deterministic, warn_only=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter
 
-import torch
 from safetensors import SafetensorError
 
 from tui_trainer.data.rows import Rows, evenly_spaced
@@ -15,17 +14,17 @@ from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.tasks import find_task
 from tui_trainer.training import checkpoint, checkpoint_folder
-from tui_trainer.training.batches import Batches, micro_batches
+from tui_trainer.training.batches import windows
 from tui_trainer.training.evaluate import evaluate
-from tui_trainer.training.final_model import CardFacts, write_final_model
+from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.job import Job
-from tui_trainer.training.optimiser import build_optimiser, build_schedule
+from tui_trainer.training.learner import Learner
+from tui_trainer.training.model_card import CardFacts
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.sample import write_text
-from tui_trainer.training.step import StepReport
+from tui_trainer.training.step import take_step
 
 _FAILED_SAVES_IN_A_ROW = 3
 _PROGRESS_SECONDS = 1.0
@@ -37,35 +36,19 @@ class Session:
     """Model, optimiser, data and position of one run, ready for its next step."""
 
     def __init__(self, job: Job, journal: JournalWriter) -> None:
-        """Build everything from the plan; put the checkpoint back where there is one. Raises CheckpointError."""
-        plan = job.plan
-        training = plan.config.training
-        task = find_task(plan.config.task.type)
-        self.job, self.plan, self._journal = job, plan, journal
-        self.tokenizer = task.load_tokenizer(job.data)
-        torch.manual_seed(training.seed)
-        self.model = task.build_model(plan.config, job.data, self.tokenizer)
-        self.model.train()
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimiser = build_optimiser(self.model, training)
-        self.learning_rate = build_schedule(
-            self.optimiser, training, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
-        )
-        self.loss_sum = partial(task.loss_sum, self.model)
-        self._collate = partial(task.collate, tokenizer=self.tokenizer)
-        self.batches = Batches(
-            Rows(job.data.train_path),
-            self._collate,
-            effective_batch=plan.effective_batch_size.value,
-            micro_batch=plan.per_device_train_batch_size.value,
-            seed=training.seed,
-        )
+        """Build everything from the plan; put the checkpoint back where there is one.
+
+        Raises ConfigError when the model is not what the plan says, CheckpointError.
+        """
+        self.job, self.plan, self._journal = job, job.plan, journal
+        self.learner = Learner(job, self._problem)
+        self.batches = self.learner.batches
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
-        self._eval_chosen = evenly_spaced(len(self._eval_rows), plan.eval_rows.value) if self._eval_rows else []
+        self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         self.position = Position()
         if job.checkpoint:
-            self.position = checkpoint.load_checkpoint(job.checkpoint, self.model, self.optimiser)
+            self.position = checkpoint.load_checkpoint(job.checkpoint, self.learner)
         self.is_interrupted: Callable[[], bool] = lambda: False
         self._saved_step = self.position.step
         self._failed_steps: set[int] = set()
@@ -73,7 +56,8 @@ class Session:
             journal,
             self.position,
             steps_per_epoch=self.batches.steps_per_epoch,
-            group=plan.config.logging.logging_steps,
+            group=self.plan.config.logging.logging_steps,
+            clipped_by_scale=self.learner.numbers.scaler is not None,
         )
 
     @property
@@ -81,9 +65,22 @@ class Session:
         """Of the last steps of this process; None while there are too few to say."""
         return self._recorder.median_step_seconds
 
-    def finished_step(self, step: int, report: StepReport) -> None:
+    def take_step(self, step: int) -> None:
+        """One optimiser step; what it did waits to be written."""
+        learner, training = self.learner, self.plan.config.training
+        report = take_step(
+            partial(learner.window, step),
+            learner.loss,
+            learner.updater,
+            learner.numbers,
+            learner.clock,
+            lr=learner.learning_rate(step),
+            max_grad_norm=training.max_grad_norm,
+        )
         self.position.step = step
         self._recorder.add(step, report)
+        if due(step, training.empty_cache_steps):
+            learner.empty_cache()
 
     def flush(self) -> None:
         """Write the steps that wait to the journal."""
@@ -123,9 +120,8 @@ class Session:
             message = "there is no held-out text to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
-        batch = self.plan.per_device_eval_batch_size.value
-        batches = micro_batches(self._eval_rows, self._eval_chosen, self._collate, batch)
-        result = evaluate(self.model, self.loss_sum, batches, self._evaluation_progress())
+        batches = windows(self._eval_rows, self._eval_chosen, self.learner.eval_layout)
+        result = evaluate(self.learner, batches, self._evaluation_progress())
         if result is None:
             return
         evaluation, position = self.plan.config.evaluation, self.position
@@ -162,8 +158,8 @@ class Session:
         new_tokens = max(1, min(_SAMPLE_TOKENS, self.plan.config.data.max_length - len(prompt_ids)))
         seed = self.plan.config.training.seed + step
         started = perf_counter()
-        text = write_text(self.model, self.tokenizer, prompt_ids, new_tokens=new_tokens, seed=seed)
-        prompt = str(self.tokenizer.decode(prompt_ids, skip_special_tokens=True))
+        text = write_text(self.learner, prompt_ids, new_tokens=new_tokens, seed=seed)
+        prompt = str(self.learner.tokenizer.decode(prompt_ids, skip_special_tokens=True))
         seconds = round(perf_counter() - started, 3)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
@@ -180,9 +176,7 @@ class Session:
         self._journal.sync()
         started = perf_counter()
         try:
-            saved = checkpoint.save_checkpoint(
-                self.job.folder.checkpoints, self.model, self.tokenizer, self.optimiser, self.position
-            )
+            saved = checkpoint.save_checkpoint(self.job.folder.checkpoints, self.learner, self.position)
         except (OSError, SafetensorError) as error:
             self._save_failed(error)
             return False
@@ -215,8 +209,14 @@ class Session:
             raise RunError(f"{message}. This was the third failure in a row")
         self._problem("save failed", message, "the checkpoint before it stands")
 
+    def close(self) -> None:
+        """Give back what runs beside the training."""
+        self.learner.close()
+
     def _problem(self, kind: str, message: str, hint: str) -> None:
-        self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
+        # Also told while the learner is made, before there is a position.
+        step = self.position.step if hasattr(self, "position") else 0
+        self._journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
         """The last weights, or with early stopping the best, go to `model/` with a card."""
@@ -229,7 +229,7 @@ class Session:
             baselines=self.job.baselines,
             versions=self.job.versions,
         )
-        write_final_model(folder.model, self.model, self.tokenizer, self.plan, position, facts)
+        write_final_model(folder.model, self.learner, self.plan, position, facts)
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
@@ -241,7 +241,7 @@ class Session:
             )
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
         else:
-            checkpoint.load_weights(best, self.model)
+            checkpoint.load_weights(best, self.learner)
 
     def _evaluation_progress(self) -> Callable[[int], bool]:
         last = monotonic()

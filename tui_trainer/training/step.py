@@ -1,8 +1,8 @@
 """One optimiser step: the loop that everything else stands around.
 
-Shapes: ids_BT and labels_BT are int64; B rows of a micro-batch, T tokens. The loss is a sum and a count, and the sum is
-divided once by the count of the whole effective batch, so the gradient is the same however the batch is cut.
-Nothing here waits for the device: sums and norms stay tensors until `training/recorder.py` reads a group of them.
+The loss is a sum and a count, and the sum is divided once by the count of the whole effective batch, so the gradient is
+the same however the batch is cut or packed. Nothing here waits for the device: sums, norms and times stay on it until
+`training/recorder.py` reads a group of them.
 """
 
 from __future__ import annotations
@@ -10,27 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-LossSum = Callable[[Tensor, Tensor], Tensor]
-"""`loss_sum(ids_BT, labels_BT)`: cross entropy in nats, summed over the labels that count."""
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.training.clock import Clock, seconds_between
+from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.precision import Numbers
+
+LossSum = Callable[[MicroBatch], Tensor]
+"""Nats summed over the labels that count."""
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """What one forward pass takes. `label_tokens` is counted where the rows are padded, not on the device."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSeconds:
+    """One step in its parts."""
 
-    input_ids: Tensor
-    labels: Tensor
-    label_tokens: int
+    data: float
+    forward: float
+    backward: float
+    optimiser: float
+
+    @property
+    def total(self) -> float:
+        return self.data + self.forward + self.backward + self.optimiser
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """What one step did; tensors are scalars on the device. Seconds are wall time."""
+    """`loss_sum` (nats over `tokens` labels) and `grad_norm` (before clipping) are 0-dim tensors, times are marks."""
 
     loss_sum: Tensor
     grad_norm: Tensor
@@ -38,70 +47,62 @@ class StepReport:
     samples: int
     lr: float
     data_seconds: float
-    forward_seconds: float
-    backward_seconds: float
-    optimiser_seconds: float
+    forwards: tuple[tuple[Any, Any], ...]
+    """Marks before and after each forward pass."""
+    accumulated: Any
+    updated: Any
 
-    @property
-    def step_seconds(self) -> float:
-        return self.data_seconds + self.forward_seconds + self.backward_seconds + self.optimiser_seconds
+    def seconds(self) -> StepSeconds:
+        """Reads the marks: the step must be over."""
+        forward = sum(seconds_between(before, after) for before, after in self.forwards)
+        whole = seconds_between(self.forwards[0][0], self.accumulated)
+        return StepSeconds(
+            data=self.data_seconds,
+            forward=forward,
+            backward=whole - forward,
+            optimiser=seconds_between(self.accumulated, self.updated),
+        )
 
 
 def take_step(
     fetch: Callable[[], Sequence[MicroBatch]],
     loss_sum: LossSum,
-    parameters: Sequence[Tensor],
-    optimiser: Optimizer,
+    updater: Updater,
+    numbers: Numbers,
+    clock: Clock,
     *,
     lr: float,
     max_grad_norm: float,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
-    A loss or gradient that is not finite changes no weight: the fused optimiser skips the update on the device.
+    A loss or gradient that is not finite changes no weight.
     """
     started = perf_counter()
     window = fetch()
-    tokens = sum(micro_batch.label_tokens for micro_batch in window)
-    fetched = perf_counter()
-    forward_seconds, total = 0.0, None
-    for micro_batch in window:
-        before = perf_counter()
-        loss = loss_sum(micro_batch.input_ids, micro_batch.labels)
-        forward_seconds += perf_counter() - before
-        (loss / tokens).backward()
+    data_seconds = perf_counter() - started
+    tokens = sum(batch.label_tokens for batch in window)
+    forwards: list[tuple[Any, Any]] = []
+    total: Tensor | None = None
+    for batch in window:
+        before = clock.mark()
+        with numbers.autocast():
+            loss = loss_sum(batch)
+        forwards.append((before, clock.mark()))
+        numbers.backward(loss / tokens)
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"
-    accumulated = perf_counter()
-    grad_norm = _clip(parameters, max_grad_norm)
-    _update(optimiser, torch.isfinite(grad_norm) & torch.isfinite(total), lr)
+    accumulated = clock.mark()
+    grad_norm = updater.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=numbers.scaler)
     return StepReport(
         loss_sum=total,
         grad_norm=grad_norm,
         tokens=tokens,
-        samples=sum(len(micro_batch.input_ids) for micro_batch in window),
+        samples=sum(batch.samples for batch in window),
         lr=lr,
-        data_seconds=fetched - started,
-        forward_seconds=forward_seconds,
-        backward_seconds=accumulated - fetched - forward_seconds,
-        optimiser_seconds=perf_counter() - accumulated,
+        data_seconds=data_seconds,
+        forwards=tuple(forwards),
+        accumulated=accumulated,
+        updated=clock.mark(),
     )
-
-
-def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
-    """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
-    if max_grad_norm:
-        return torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
-
-
-def _update(optimiser: Optimizer, is_finite: Tensor, lr: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = lr
-    # Fused optimisers read these two names (torch.amp uses the same door): no waiting, and no poisoned weights.
-    optimiser.grad_scale = None  # type: ignore[attr-defined]
-    optimiser.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)

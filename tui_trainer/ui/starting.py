@@ -100,7 +100,7 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
     return [*lines, [], [("~ estimated; the data is prepared first, then the numbers are exact", "dim")]]
 
 
-def _mark(planned: Planned[int] | Planned[float]) -> str:
+def _mark(planned: Planned[int] | Planned[float | None]) -> str:
     return "" if planned.exact else "~"
 
 

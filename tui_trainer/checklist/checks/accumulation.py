@@ -9,6 +9,9 @@ from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warn
 def look(context: Context) -> Verdict:
     plan = context.planned
     effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
+    if plan.packing.value:
+        reason = plan.gradient_accumulation_steps.reason
+        return passed(f"{effective} documents in {reason}; the loss is a sum, so the gradient is that of one pass")
     parts = -(-effective // micro)
     if parts == 1:
         return passed(f"{effective} rows in one pass: nothing to accumulate")

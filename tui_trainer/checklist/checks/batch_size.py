@@ -1,27 +1,24 @@
-"""Is a forward pass large enough to keep the cores busy?"""
+"""Is a forward pass large enough to keep the processor busy?"""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.batch_cut import with_micro_batch
+from tui_trainer.checklist.batch_cut import BUSY_TOKENS, with_micro_batch
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
-from tui_trainer.checklist.memory_fit import memory_with
-
-# On a CPU a matrix product of a few hundred rows already runs at full rate, and more leaves the caches.
-_FEWEST_TOKENS = 512
-_MEMORY_SHARE = 0.8
+from tui_trainer.checklist.memory_fit import memory_budget, memory_with
 
 
 def look(context: Context) -> Verdict:
-    plan, length = context.planned, context.config.data.max_length
-    micro, effective = plan.per_device_train_batch_size.value, plan.effective_batch_size.value
-    sentence = f"a forward pass takes {micro} of {effective} rows, {micro * length:,} tokens"
-    if micro * length >= _FEWEST_TOKENS or micro >= min(effective, plan.train_rows.value):
+    plan, tokens = context.planned, context.row_tokens
+    micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
+    busy, budget = BUSY_TOKENS[context.basis.target.device], memory_budget(context)
+    kind = "packed rows" if plan.packing.value else "rows"
+    sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
+    if micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value):
         return passed(sentence)
-    rows = min(effective, -(-_FEWEST_TOKENS // length))
-    free = context.hardware.memory_available_bytes
-    if free is not None and memory_with(context, rows) > _MEMORY_SHARE * free:
+    rows = min(rows_of_step, -(-busy // tokens))
+    if budget is not None and memory_with(context, micro_batch=rows) > budget:
         return passed(f"{sentence}; more rows do not fit in the memory that is free")
-    return warned(f"{sentence}: fewer than {_FEWEST_TOKENS} leave cores idle", fix=with_micro_batch(context, rows))
+    return warned(f"{sentence}: fewer than {busy} leave cores idle", fix=with_micro_batch(context, rows))
 
 
 CHECK = Check(

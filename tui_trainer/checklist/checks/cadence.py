@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.checklist.overheads import Overhead, evaluation_seconds, on_the_way, overheads, training_seconds
 from tui_trainer.config.load import value_of
 from tui_trainer.planning.cadence import every
@@ -17,7 +17,10 @@ _LOGGING, _EVAL, _EVAL_ROWS = "logging.logging_steps", "evaluation.eval_steps", 
 
 
 def look(context: Context) -> Verdict:
-    training, parts = training_seconds(context), overheads(context)
+    training = training_seconds(context)
+    if training is None:
+        return not_applicable("how long a step takes is not known, so no share of it can be said")
+    parts = overheads(context)
     share = _share(parts, training)
     named = [f"{part.name} {part.seconds / training:.1%}" for part in parts if part.seconds / training >= _SHOWN_SHARE]
     sentence = f"{share:.1%} of the training time goes to interruptions: {', '.join(named) or 'hardly any'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.units import format_seconds
 
 _KEY = "checkpoint.save_steps"
@@ -11,10 +11,12 @@ _MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
 
 def look(context: Context) -> Verdict:
     plan = context.planned
-    every, step = plan.save_every_steps.value, plan.step_seconds.value
+    every, step = plan.save_every_steps.value, context.step_seconds
     steps = every or plan.total_steps.value
-    lost = f"at most {format_seconds(steps * step)} of work is lost"
     where = f"saved every {every:,} steps, inside the epochs" if every else "saved only at the end"
+    if step is None:
+        return not_applicable(f"{where}; how long {steps:,} steps take is not known")
+    lost = f"at most {format_seconds(steps * step)} of work is lost"
     if steps * step <= _MOST_SECONDS or steps == 1:
         return passed(f"{where}: {lost}")
     return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_KEY: max(1, int(_GOOD_SECONDS / step))})

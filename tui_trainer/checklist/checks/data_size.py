@@ -21,7 +21,8 @@ def look(context: Context) -> Verdict:
     sentence = f"data.max_chars {limit:,} leaves out {left_out:.0%} of {format_count(every)} tokens"
     if left_out <= _MOST_LEFT_OUT:
         return passed(sentence)
-    longer = plan.step_seconds.value * plan.steps_per_epoch.value / (1 - left_out)
+    step = context.step_seconds
+    longer = None if step is None else step * plan.steps_per_epoch.value / (1 - left_out)
     return warned(
         sentence,
         fix={"data.max_chars": 0},

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.hardware.facts import Gpu
+from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.hardware.diagnosis import choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.problems import torch_problem
+from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.units import format_bytes
-
-_CPU_ONLY = "this version trains on the CPU only"
 
 
 def look(context: Context) -> Verdict:
     hardware = context.hardware
-    device = context.plan.device if context.plan else "cpu"
+    gpu, _ = choose_gpu(hardware.gpus, None)
+    device = context.plan.device if context.plan else training_device(hardware, gpu)[0]
     cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
-    if device != "cpu" and hardware.gpus:
-        return passed(f"trains on {device}: {_described(hardware.gpus[0])}", *map(_described, hardware.gpus[1:]))
+    if device == "cuda" and gpu:
+        return _used(hardware, gpu)
     if hardware.gpus:
-        count = len(hardware.gpus)
-        idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
-        sentence = f"{idle} ({_described(hardware.gpus[0])}): {_CPU_ONLY} ({cpu})"
-        return warned(sentence, *map(_described, hardware.gpus), advice="nothing can be set: GPUs come next")
+        return _idle(hardware, gpu, cpu)
     if hardware.driver and hardware.driver.problem:
-        return warned(
-            f"an NVIDIA driver is there but does not answer ({hardware.driver.problem}); trains on the CPU ({cpu})",
-            advice="see what the driver says: nvidia-smi",
-        )
+        sentence = f"an NVIDIA driver is there but does not answer ({hardware.driver.problem}); trains on the CPU"
+        return warned(f"{sentence} ({cpu})", advice="see what the driver says: nvidia-smi")
+    if hardware.driver is None and hardware.nvidia_pci_devices:
+        sentence = f"{hardware.nvidia_pci_devices} NVIDIA cards on the PCI bus and no driver: trains on the CPU ({cpu})"
+        return failed(sentence, advice="see what to install: tui-trainer diagnose")
     return not_applicable(f"no GPU on this machine: trains on the CPU ({cpu})")
+
+
+def _used(hardware: Hardware, gpu: Gpu) -> Verdict:
+    others = [other for other in hardware.gpus if other is not gpu]
+    more = f"; a run uses one card, {len(others)} more here" if others else ""
+    return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
+
+
+def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
+    count = len(hardware.gpus)
+    idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
+    shown = _described(gpu or hardware.gpus[0])
+    cards = tuple(map(_described, hardware.gpus))
+    if gpu and (problem := torch_problem(hardware, gpu)):
+        advice = problem.remedy or "train on a newer card: none of today's CUDA serves this one"
+        return failed(f"{idle} ({shown}): {problem.sentence}; trains on the CPU ({cpu})", *cards, advice=advice)
+    if all(not card.visible for card in hardware.gpus):
+        sentence = f"{idle} ({shown}): {VARIABLE} hides what is there; trains on the CPU ({cpu})"
+        return warned(sentence, *cards, advice=f"unset {VARIABLE}")
+    wrong = next((card.problem for card in hardware.gpus if card.problem), "none can be used now")
+    sentence = f"{idle} ({shown}): {wrong}; trains on the CPU ({cpu})"
+    return failed(sentence, *cards, advice="see what is wrong with it: tui-trainer diagnose")
 
 
 def _described(gpu: Gpu) -> str:

@@ -28,7 +28,8 @@ def look(context: Context) -> Verdict:
 def _least_bytes(plan: Plan) -> int:
     """With one checkpoint kept, as many saves as there would be."""
     needed, _ = run_bytes(
-        plan.parameters.value,
+        plan.checkpoint_bytes.value,
+        plan.final_model_bytes,
         save_total_limit=1,
         saves=plan.total_steps.value,
         keeps_best=plan.config.evaluation.early_stopping_patience > 0,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.checklist.passes import with_at_most_steps
+from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.units import format_seconds
 
 _DAY_SECONDS = 86_400.0
@@ -13,15 +14,16 @@ _FIX_SHARE = 0.8
 
 def look(context: Context) -> Verdict:
     plan = context.planned
-    seconds, step = plan.duration_seconds.value, plan.step_seconds.value
+    seconds, step = context.duration_seconds, context.step_seconds
+    if seconds is None or step is None:
+        return not_applicable(f"{plan.total_steps.value:,} steps; how long is not known: {plan.step_seconds.reason}")
     sentence = f"about {format_seconds(seconds)}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
     if seconds <= _DAY_SECONDS:
         return passed(sentence, plan.step_seconds.reason)
     within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
     if within < 1:
-        return warned(
-            sentence, plan.step_seconds.reason, advice="lower model.scratch.hidden_size: one step takes a day"
-        )
+        smaller = "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
+        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller}: one step takes a day")
     return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=with_at_most_steps(context, within))
 
 

@@ -14,7 +14,8 @@ def look(context: Context) -> Verdict:
     steps = plan.steps_per_epoch.value
     if rows < 2:
         return not_applicable(f"{rows} row to train on: there is nothing to choose from")
-    sentence = f"{effective} rows a step, {rows:,} in the data, {steps:,} steps an epoch"
+    packed = f" (at most {context.step_rows} packed ones)" if plan.packing.value else ""
+    sentence = f"{effective} rows a step{packed}, {rows:,} in the data, {steps:,} steps an epoch"
     if effective <= rows:
         return passed(sentence)
     smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)

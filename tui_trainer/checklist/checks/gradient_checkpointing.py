@@ -1,16 +1,60 @@
-"""Activations computed twice to save memory: not in this version, and how much it could save."""
+"""Activations computed twice to save memory: only where memory, and not time, is short."""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
+from tui_trainer.checklist.batch_cut import BUSY_TOKENS
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.memory_fit import (
+    CHECKPOINTING,
+    is_short,
+    memory_budget,
+    memory_with,
+    regime_with,
+    way_to_fit,
+)
+from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.fit import largest_micro_batch
+from tui_trainer.planning.regime import Regime
 from tui_trainer.units import format_bytes
+
+_COST = "a quarter of the time"
 
 
 def look(context: Context) -> Verdict:
-    plan, free = context.planned, context.hardware.memory_available_bytes
-    kept = sum(part.bytes for part in plan.memory_parts if part.name in ("activations", "passing results"))
-    share = f", {format_bytes(plan.memory_bytes.value)} in all, of {format_bytes(free)} that are free" if free else ""
-    return not_applicable(f"this version keeps all activations: {format_bytes(kept)}{share}")
+    is_on = context.config.training.gradient_checkpointing
+    other = regime_with(context, {CHECKPOINTING: not is_on})
+    now, changed = context.planned.memory_bytes.value, memory_with(context, regime=other)
+    sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in all, {format_bytes(changed)} "
+    sentence += "without it" if is_on else "with it"
+    if is_on:
+        return _on(context, other, sentence)
+    if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
+        sentence += f"; memory is short, and it costs {_COST}"
+        return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
+    return passed(f"{sentence}; it would cost {_COST}", switch="checkpointing: off, not needed")
+
+
+def _on(context: Context, without: Regime, sentence: str) -> Verdict:
+    """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
+    rows = _rows_without(context, without)
+    if rows == 0:
+        return passed(f"{sentence}; it costs {_COST}, and memory needs it", switch="checkpointing on")
+    fits = f"{rows} {'row' if rows == 1 else 'rows'} in a pass fit without it"
+    return warned(f"{sentence}; {fits}, and it costs {_COST}", fix={CHECKPOINTING: False}, switch="checkpointing on")
+
+
+def _rows_without(context: Context, without: Regime) -> int:
+    """Rows of a pass that fit without it and keep the processor busy; 0 when there are too few."""
+    budget, training = memory_budget(context), context.config.training
+    if budget is None:
+        return 0
+    micro = context.planned.per_device_train_batch_size.value
+    if context.loaded.origin(MICRO).by_user and training.per_device_train_batch_size != "auto":
+        return micro if memory_with(context, regime=without) <= budget else 0
+    basis = context.basis
+    rows = largest_micro_batch(basis.shape, without, context.config, basis.room, context.step_rows)
+    busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
+    return rows if busy and memory_with(context, micro_batch=rows, regime=without) <= budget else 0
 
 
 CHECK = Check(

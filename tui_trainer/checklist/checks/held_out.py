@@ -9,7 +9,10 @@ _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
 
 
 def look(context: Context) -> Verdict:
-    plan, share = context.plan, context.config.data.eval_fraction
+    plan, data = context.plan, context.config.data
+    share = data.eval_fraction
+    if data.eval_path:
+        return _another_source(context)
     if share == 0:
         # Early stopping without held-out text keeps a plan from being made: this is the way out.
         sentence = "0 rows are held out: nothing shows when the model begins to memorise"
@@ -22,6 +25,16 @@ def look(context: Context) -> Verdict:
         return warned(f"{sentence}: text that could be learnt from", fix={_KEY: _GOOD_SHARE})
     if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
         return warned(f"{sentence}: a loss of so few rows is noise", fix={_KEY: _GOOD_SHARE})
+    return passed(sentence)
+
+
+def _another_source(context: Context) -> Verdict:
+    if context.plan is None:
+        return not_applicable("data.eval_path names what is held out; no plan says how many rows that is")
+    rows = context.plan.eval_rows.value
+    sentence = f"{rows:,} rows of data.eval_path are held out"
+    if rows < _FEWEST_ROWS:
+        return warned(f"{sentence}: a loss of so few is noise", advice="give data.eval_path more text")
     return passed(sentence)
 
 

@@ -1,8 +1,8 @@
-"""Do the installed torch, the driver and the card speak the same CUDA?"""
+"""Do the installed torch, the driver and the card speak the same CUDA, and is what the settings ask for installed?"""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.diagnosis import choose_gpu
 from tui_trainer.hardware.problems import torch_problem
@@ -10,6 +10,8 @@ from tui_trainer.hardware.problems import torch_problem
 
 def look(context: Context) -> Verdict:
     hardware = context.hardware
+    if missing := _missing(context):
+        return missing
     torch = hardware.libraries.get("torch")
     named = f"torch {torch}" if torch else "torch"
     if hardware.driver is None:
@@ -25,6 +27,19 @@ def look(context: Context) -> Verdict:
         return not_applicable(f"the driver does not say which CUDA it serves; {named} is not compared with it")
     newer = "; within one major version a newer build works" if built > served else ""
     return passed(f"{named} is built for CUDA {dotted(built)}, the driver serves {dotted(served)}{newer}")
+
+
+def _missing(context: Context) -> Verdict | None:
+    """A library that the settings need and that is not installed; nothing where versions were not read."""
+    installed, config = context.hardware.libraries, context.config
+    if config.tuning.method == "lora" and installed.get("peft", "") is None:
+        sentence = 'tuning.method = "lora" needs peft, of which 0 versions are installed'
+        return failed(sentence, advice="install it: uv pip install peft")
+    if "8bit" in config.training.optim or config.training.optim.startswith("paged"):
+        if installed.get("bitsandbytes", "") is None:
+            sentence = f"training.optim = {config.training.optim} needs bitsandbytes, which is not installed"
+            return failed(sentence, fix={"training.optim": "adamw_torch_fused"}, advice="uv pip install bitsandbytes")
+    return None
 
 
 CHECK = Check(

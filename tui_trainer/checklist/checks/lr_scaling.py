@@ -19,9 +19,12 @@ def look(context: Context) -> Verdict:
     if recipe is None or not rate or not rows:
         return not_applicable("no recipe says for which batch its learning rate was chosen")
     effective = context.planned.effective_batch_size.value
+    if rate == "auto":
+        now = context.learning_rate.value
+        return not_applicable(f"recipe {recipe.name} leaves the rate to the method: {now:g} for {effective} rows")
     sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
     if loaded.origin(_KEY).by_user:
-        return passed(f"{sentence}; {context.config.training.learning_rate:g} is your own")
+        return passed(f"{sentence}; {context.learning_rate.value:g} is your own")
     ratio = effective / rows
     if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
         return passed(sentence)

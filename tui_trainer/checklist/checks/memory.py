@@ -1,44 +1,32 @@
-"""Does the plan fit in the memory that is free, with room to spare?"""
+"""Does the plan fit in the memory that is free, of the card or of the machine, with room to spare?"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
-from tui_trainer.checklist.memory_fit import memory_with
+from tui_trainer.checklist.memory_fit import is_short, way_to_fit
+from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.units import format_bytes
-
-_EVAL_KEY = "evaluation.per_device_eval_batch_size"
-# The plan is right within 17 %, and other programs want memory as well.
-_ROOMY_SHARE = 0.8
 
 
 def look(context: Context) -> Verdict:
-    free, needed = context.hardware.memory_available_bytes, context.planned.memory_bytes.value
-    if free is None:
+    room, needed = context.basis.room, context.planned.memory_bytes.value
+    if room.free_bytes is None:
         return not_applicable(f"the run needs {format_bytes(needed)}; how much is free is not reported")
-    sentence = f"the run needs {format_bytes(needed)} of {format_bytes(free)} that are free"
+    sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} that are free on {room.where}"
+    if room.free_bytes:
+        sentence += f", {needed / room.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
-    if needed <= _ROOMY_SHARE * free:
-        return passed(f"{sentence}, {needed / free:.0%}", *details)
-    fix = _smaller_cut(context, _ROOMY_SHARE * free)
-    advice = "" if fix else "lower model.scratch.hidden_size or data.max_length: not even one row at a time fits"
-    return (failed if needed > free else warned)(f"{sentence}, {needed / free:.0%}", *details, fix=fix, advice=advice)
+    if not is_short(context):
+        return passed(sentence, *details)
+    fix = way_to_fit(context)
+    verdict = failed if needed > room.free_bytes else warned
+    return verdict(sentence, *details, fix=fix, advice="" if fix else _advice(context))
 
 
-def _smaller_cut(context: Context, budget: float) -> dict[str, Any] | None:
-    """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
-    plan = context.planned
-    micro = plan.per_device_train_batch_size.value
-    sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
-    for rows in sizes:
-        if rows < micro and memory_with(context, rows) <= budget:
-            return with_micro_batch(context, rows)
-    for rows in sizes:
-        if memory_with(context, rows, eval_batch=rows) <= budget:
-            return (with_micro_batch(context, rows) if rows < micro else {}) | {_EVAL_KEY: "auto"}
-    return None
+def _advice(context: Context) -> str:
+    smaller = "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
+    optimiser = ', or training.optim = "adafactor"' if context.config.training.optim == "adamw_torch_fused" else ""
+    return f"{smaller} or lower data.max_length{optimiser}: not even one row at a time fits"
 
 
 CHECK = Check(

@@ -1,4 +1,4 @@
-"""Is the model larger than what it will read can teach it?"""
+"""Does the model suit what it will read and the memory that is there?"""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.memory_fit import METHOD, is_short, way_to_fit
 from tui_trainer.config.sections import ScratchSection
-from tui_trainer.planning.model_shape import ModelShape
-from tui_trainer.units import format_count
+from tui_trainer.models.shape import scratch_shape
+from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.units import format_bytes, format_count
 
 # Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
 # that, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
 _TABLE = "model.scratch."
+_LASTING = ("weights", "gradients", "optimiser")
 
 
 def look(context: Context) -> Verdict:
+    return _from_scratch(context) if is_from_scratch(context.config) else _pretrained(context)
+
+
+def _tokens_read(context: Context) -> float:
+    """Over the whole run, what is read again counted again."""
     plan = context.planned
-    parameters = plan.parameters.value
-    read = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-    read *= context.config.data.max_length
+    rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
+    return rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+
+
+def _from_scratch(context: Context) -> Verdict:
+    parameters, read = context.planned.parameters.value, _tokens_read(context)
     sentence = (
         f"{format_count(parameters)} parameters read {format_count(read)} tokens, {read / parameters:.2g} for each"
     )
@@ -31,11 +42,33 @@ def look(context: Context) -> Verdict:
     return warned(f"{sentence}; fewer than {_LEAST_TOKENS_A_PARAMETER:g} teach it little", fix=fix, advice=advice)
 
 
+def _pretrained(context: Context) -> Verdict:
+    """Few tokens are no fault here: what the model knows it brings along. Memory is what decides."""
+    plan, room = context.planned, context.basis.room
+    trained, whole = plan.trained_parameters.value, plan.parameters.value
+    lasting = sum(part.bytes for part in plan.memory_parts if part.name in _LASTING)
+    sentence = (
+        f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(_tokens_read(context))} "
+        f"tokens; weights, gradients and optimiser take {format_bytes(lasting)}"
+    )
+    if room.free_bytes is None or lasting <= room.share * room.free_bytes:
+        return passed(sentence)
+    sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
+    helps = is_short(context) and METHOD in (way_to_fit(context) or {})
+    fix = {METHOD: "lora"} if helps else None
+    return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a card with more memory")
+
+
 def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
-    """The largest model below the limit that differs in one setting: the width, else the number of layers."""
+    """The largest model below the limit that differs in one setting: the width, else the number of layers.
+
+    None where a config.json gives the shape, which no setting changes.
+    """
+    if context.config.model.model_name_or_path:
+        return None
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
     for change in _changes(scratch):
-        if ModelShape.of(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
+        if scratch_shape(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
             return {f"{_TABLE}{name}": value for name, value in change.items()}
     return None
 
@@ -51,7 +84,7 @@ CHECK = Check(
     name="model_size",
     order=200,
     title="Model size suits the data",
-    guides=("A quick win 1", "D underutilisation 5"),
+    guides=("A quick win 1", "A GPU selection", "D underutilisation 5"),
     claim="2-3x faster, 40 % less memory with a smaller model (guide A)",
     why="Time and memory grow with the parameters; what they can learn is limited by the text.",
     look=look,

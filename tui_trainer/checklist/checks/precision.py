@@ -1,22 +1,33 @@
-"""Which precision is used, and which this machine could do."""
+"""Which numbers products are computed in, and what this machine would do best."""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
+from tui_trainer.checklist.basis import with_settings
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.planning import choices
+from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.regime import Precision
 
-_NATIVE = ("amx_bf16", "avx512_bf16")
+_KEY = choices.MIXED
 
 
 def look(context: Context) -> Verdict:
-    hardware = context.hardware
-    native = [flag for flag in _NATIVE if flag in hardware.cpu_flags]
-    if native:
-        could = f"this CPU could do bf16 natively ({', '.join(native)}), which this version does not use yet"
-    elif hardware.cpu_flags:
-        could = "this CPU has neither amx_bf16 nor avx512_bf16, and emulated bf16 is slower"
-    else:
-        could = "what this CPU could do is not reported"
-    return not_applicable(f"trains in fp32 on the CPU; {could}; fp16 is for GPUs", switch="precision: fp32")
+    used, weights = context.planned.precision, context.planned.weights_dtype
+    best = _auto(context)
+    switch = f"precision: {used.value}"
+    kept = f"weights are kept in {weights.value}: {weights.reason}"
+    if used.value != best.value:
+        sentence = f"{used.value}, {used.reason}; auto would be {best.value}: {best.reason}"
+        return warned(sentence, kept, fix={_KEY: "auto"}, switch=switch)
+    sentence = f"{used.value}: {best.reason}"
+    if used.value == "fp32":
+        return not_applicable(sentence, kept, switch=switch)
+    return passed(sentence, kept, switch=switch)
+
+
+def _auto(context: Context) -> Planned[Precision]:
+    loaded = with_settings(context.loaded, {_KEY: "auto"})
+    return choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
 
 
 CHECK = Check(
@@ -27,5 +38,4 @@ CHECK = Check(
     claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
     why="Products in 16 bits are faster and halve activations, where the processor has them natively.",
     look=look,
-    needs_plan=False,
 )

@@ -8,7 +8,7 @@ _KEY = "training.lr_scheduler_type"
 
 
 def look(context: Context) -> Verdict:
-    name, rate = context.config.training.lr_scheduler_type, context.config.training.learning_rate
+    name, rate = context.config.training.lr_scheduler_type, context.learning_rate.value
     if name.startswith("constant"):
         return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_KEY: "cosine"})
     steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""

@@ -1,8 +1,10 @@
-"""Rows long enough to hold a context, short enough that there are many of them."""
+"""Rows long enough to hold a context, short enough that there are many of them and the model knows their positions."""
 
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.models.problems import length_warning
+from tui_trainer.tasks.contract import DataFacts
 
 _KEY = "data.max_length"
 _SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
@@ -11,7 +13,12 @@ _FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
 
 
 def look(context: Context) -> Verdict:
-    plan, length = context.planned, context.config.data.max_length
+    plan, length, facts = context.planned, context.config.data.max_length, context.facts
+    shape = context.basis.shape
+    if beyond := length_warning(shape, length):
+        return warned(beyond, fix={_KEY: shape.max_position_embeddings})
+    if facts is not None and facts.packed_rows is not None:
+        return _of_documents(facts, length)
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
     sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
     fit = max(_SHORTEST_TOKENS, _power_of_two(tokens // _FIX_ROWS))
@@ -21,6 +28,16 @@ def look(context: Context) -> Verdict:
         sentence += f": too short a context, {_SHORTEST_TOKENS} is the least"
         return warned(sentence, fix={_KEY: min(fit, _FIX_TOKENS)})
     return passed(sentence)
+
+
+def _of_documents(facts: DataFacts, length: int) -> Verdict:
+    """Each document is a row of its own; one that is longer is cut into several."""
+    sentence = f"rows of up to {length:,} tokens, {facts.rows:,} of them, {facts.row_tokens:.0f} tokens on average"
+    if length < _SHORTEST_TOKENS and facts.longest_row >= length:
+        return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={_KEY: _FIX_TOKENS})
+    if facts.longest_row >= length:
+        return passed(f"{sentence}; documents that are longer are cut into several rows")
+    return passed(f"{sentence}, the longest {facts.longest_row:,}: no document is cut")
 
 
 def _power_of_two(most: int) -> int:

@@ -1,16 +1,36 @@
-"""TF32 products and cuDNN's choice of algorithms: things of NVIDIA cards."""
+"""TF32 products, for what is computed in fp32 on cards that have them."""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.hardware.abilities import Abilities, abilities, dotted
+from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.facts import Gpu
+
+_KEY = "training.tf32"
 
 
 def look(context: Context) -> Verdict:
-    layers = context.config.model.scratch.num_hidden_layers
-    return not_applicable(
-        f"TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these {layers} layers have none",
-        switch="TF32: no GPU",
-    )
+    gpu, precision = context.basis.target.gpu, context.planned.precision.value
+    if gpu is None:
+        sentence = "TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these layers have none"
+        return not_applicable(sentence, switch="TF32: no GPU")
+    can = _abilities(gpu)
+    if can is None or gpu.capability is None:
+        return not_applicable("whether the card has TF32 is not reported", switch="TF32: not reported")
+    if not can.tf32:
+        sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it comes with 8.0"
+        return not_applicable(sentence, switch="TF32: not on this card")
+    rest = "all products are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
+    if context.config.training.tf32:
+        return passed(f"on, {rest}: 10 bits behind the point instead of 23", switch="TF32 on")
+    if precision == "fp32":
+        return warned("off, and all products are in fp32, with 23 bits behind the point", fix={_KEY: True})
+    return passed(f"off; products are in {precision}, so that little would change", switch="TF32: off")
+
+
+def _abilities(gpu: Gpu) -> Abilities | None:
+    return abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes))
 
 
 CHECK = Check(
@@ -21,5 +41,4 @@ CHECK = Check(
     claim="up to 8x faster products, 1-2 % for cuDNN (guide E)",
     why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",
     look=look,
-    needs_plan=False,
 )

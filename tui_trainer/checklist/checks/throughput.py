@@ -7,12 +7,14 @@ from tui_trainer.units import format_count
 
 
 def look(context: Context) -> Verdict:
-    plan = context.planned
-    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-    rate = rows / plan.step_seconds.value
-    tokens = format_count(rate * context.config.data.max_length)
-    sentence = f"{format_count(rate)} rows/s ({tokens} tokens/s) planned"
+    plan, seconds = context.planned, context.step_seconds
     source = plan.step_seconds.reason
+    if seconds is None:
+        return not_applicable(f"how fast this machine trains this model is not known: {source}")
+    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    rate = rows / seconds
+    tokens = format_count(rate * plan.train_tokens.value / max(plan.train_rows.value, 1))
+    sentence = f"{format_count(rate)} rows/s ({tokens} tokens/s) planned"
     if source.startswith("measured here"):
         return passed(f"{sentence}, {source}")
     return not_applicable(f"{sentence}, not measured with this shape yet", source)

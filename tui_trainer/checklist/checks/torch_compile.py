@@ -1,16 +1,47 @@
-"""Compiled kernels: not in this version."""
+"""Compiled layers: on a GPU, and where the run is long enough to pay for the compiler."""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
+from tui_trainer.units import format_seconds
+
+_KEY = "training.torch_compile"
+# The compiler takes a minute or more; the guides' lowest gain must bring back three times that before it is worth it.
+_COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
+_WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 
 
 def look(context: Context) -> Verdict:
-    steps = context.planned.total_steps.value
-    return not_applicable(
-        f"this version runs all {steps:,} steps in eager mode; there is no setting to compile",
-        switch="torch.compile: not in this version",
-    )
+    steps, step = context.planned.total_steps.value, context.step_seconds
+    seconds = None if step is None else steps * step
+    why_not = _why_not(context, seconds)
+    length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps of {format_seconds(seconds)} in all"
+    if context.config.training.torch_compile:
+        if why_not:
+            return warned(f"on for {length}: {why_not}", fix={_KEY: False}, switch="torch.compile on")
+        return passed(f"on for {length}: each layer is compiled once", switch="torch.compile on")
+    if why_not or seconds is None:
+        return not_applicable(f"off for {length}: {why_not or 'a step is not measured yet'}", switch=_off(why_not))
+    sentence = f"off for {length}, which would pay for the minute that the compiler takes"
+    return warned(sentence, fix={_KEY: True}, switch="torch.compile: off")
+
+
+def _why_not(context: Context, seconds: float | None) -> str:
+    gpu = context.basis.target.gpu
+    if gpu is None:
+        return "it gains next to nothing on a CPU"
+    if gpu.capability and gpu.capability < TENSOR_CORES_FROM:
+        return f"the compiler serves compute capability 7.0 and newer, this card has {dotted(gpu.capability)}"
+    if context.hardware.libraries and context.hardware.libraries.get("triton") is None:
+        return "triton, which it needs on a GPU, is not installed"
+    if seconds is not None and seconds < _WORTH_SECONDS:
+        return f"shorter than {format_seconds(_WORTH_SECONDS)}, it does not repay the minute that the compiler takes"
+    return ""
+
+
+def _off(why_not: str) -> str:
+    return "torch.compile: off" if "repay" in why_not or not why_not else "torch.compile: not here"
 
 
 CHECK = Check(

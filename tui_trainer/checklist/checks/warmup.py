@@ -14,7 +14,7 @@ def look(context: Context) -> Verdict:
         return not_applicable("the constant schedule has no warm-up")
     steps, total = plan.warmup_steps.value, plan.total_steps.value
     if steps == 0:
-        rate = context.config.training.learning_rate
+        rate = context.learning_rate.value
         return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={_KEY: _GOOD_SHARE})
     sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
     if steps > max(1, _MOST_SHARE * total):

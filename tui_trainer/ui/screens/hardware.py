@@ -5,6 +5,7 @@ from __future__ import annotations
 from tui_trainer.hardware.diagnosis import Diagnosis, diagnose
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import look
+from tui_trainer.hardware.visible_gpus import wish_for_gpu
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page
@@ -88,6 +89,7 @@ class HardwarePage(Page):
         indices = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
         here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
         self.bench.chosen_gpu = indices[(here + 1) % len(indices)]
+        wish_for_gpu(self.bench.chosen_gpu)
         self._renew()
         gpu = self._diagnosis.gpu
         self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
@@ -101,6 +103,7 @@ class HardwarePage(Page):
         self.bench.hardware = hardware
         if all(gpu.index != self.bench.chosen_gpu for gpu in hardware.gpus):
             self.bench.chosen_gpu = None
+            wish_for_gpu(None)
         self._renew()
         self.bench.tell("read anew: memory, disks, cards and their processes", "good")
         self.bench.app.draw()

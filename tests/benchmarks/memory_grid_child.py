@@ -1,0 +1,113 @@
+"""One configuration of `memory_grid.py`, trained by the program's own parts. torch lives here."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from memory_grid import DOCUMENTS_A_ROW, EVALUATE_AFTER, STEPS, THREADS, Case
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tui_trainer.config.sections import TrainingSection, TuningSection
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.training.clock import Clock
+from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.precision import Numbers
+from tui_trainer.training.step import take_step
+from tui_trainer.tuning import find_method
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def run(case: Case, name: str) -> dict[str, Any]:
+    """Peak bytes above what the libraries take, and the seconds of each step."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(THREADS)
+    device = torch.device(name)
+    train(case.tiny(), device)
+    gc.collect()
+    before = start_counting(device)
+    seconds = train(case, device)
+    return {"peak_bytes": peak_bytes(device) - before, "seconds": seconds}
+
+
+def train(case: Case, device: torch.device) -> list[float]:
+    """Some steps with an evaluation between them; the seconds of each step."""
+    torch.manual_seed(0)
+    model = build(case, device)
+    numbers, clock = Numbers(case.precision, device), Clock(device)
+    updater = Updater(model, TrainingSection(), lr=1e-4)
+    loss = NextTokenLoss(model, chunk_tokens=case.chunk)
+    window = [batch_of(case, case.rows).to(device) for _ in range(case.accumulation)]
+    held_out = batch_of(case, case.eval_rows or case.rows).to(device)
+    seconds = []
+    for step in range(STEPS):
+        wait(device)
+        started = perf_counter()
+        take_step(lambda: window, loss, updater, numbers, clock, lr=1e-4, max_grad_norm=1.0)
+        wait(device)
+        seconds.append(perf_counter() - started)
+        if step + 1 == EVALUATE_AFTER:
+            evaluate(model, loss, numbers, held_out)
+    return seconds
+
+
+def build(case: Case, device: torch.device) -> Any:
+    fields = case.config()
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(DTYPES[case.weights])
+    model.to(device)
+    tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets)
+    adapted = find_method(tuning.method).apply(model, tuning, seed=0, autocast=case.precision != "fp32")
+    if case.checkpointing:
+        adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return adapted.train()
+
+
+def batch_of(case: Case, rows: int) -> MicroBatch:
+    """Random tokens, all with a label."""
+    shape = (rows, case.row_tokens)
+    ids_BT = torch.randint(0, case.vocabulary, shape, generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids_BT}
+    if case.packed:
+        inputs["position_ids"] = (torch.arange(case.row_tokens) % (case.row_tokens // DOCUMENTS_A_ROW)).repeat(rows, 1)
+    return MicroBatch(inputs=inputs, labels=ids_BT.flatten(), places=torch.arange(ids_BT.numel()), samples=rows)
+
+
+def evaluate(model: Any, loss: NextTokenLoss, numbers: Numbers, batch: MicroBatch) -> None:
+    model.eval()
+    with torch.inference_mode(), numbers.autocast():
+        float(loss(batch))
+    model.train()
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def start_counting(device: torch.device) -> int:
+    """Forget the peak so far; the bytes that are there now."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        return int(torch.cuda.memory_allocated(device))
+    ctypes.CDLL(None).malloc_trim(0)  # so that the model cannot hide in what the tiny one left free
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+    return resident_bytes("VmRSS")
+
+
+def peak_bytes(device: torch.device) -> int:
+    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else resident_bytes("VmHWM")
+
+
+def resident_bytes(field: str) -> int:
+    lines: Sequence[str] = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

@@ -1,0 +1,117 @@
+"""Which column holds the text, and how that is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.data.columns import ColumnChoices
+from tui_trainer.data.sources import open_source
+from tui_trainer.errors import DataError
+
+LONG = "a long text with many words in it " * 5
+
+
+def chosen(*rows: dict[str, object], wanted: str = "auto") -> str:
+    strings = {name: [v for row in rows if isinstance(v := row.get(name), str)] for row in rows for name in row}
+    return ColumnChoices(wanted).choose("train.csv", strings)
+
+
+def write(path: Path, *rows: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"content": LONG, "text": "short"}, "text"),
+        ({"title": LONG, "Content": "short"}, "Content"),
+        ({"body": LONG, "content": "short"}, "content"),
+        ({"id": 7, "prompt": "the only one"}, "prompt"),
+        ({"id": "7", "score": "-1.5e3", "prompt": "no number"}, "prompt"),
+        ({"question": "short", "summary": LONG}, "summary"),
+        ({"text": 5, "prompt": "a"}, "text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_column_of_the_text_is_found(row, column):
+    assert chosen(row) == column
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": 1, "question": "what?", "answer": "that."}, "several columns could hold the text; name one of them"),
+        ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
+        ({"id": 1, "messages": [{"role": "user"}]}, "no column holds text; columns found: id, messages"),
+    ],
+)
+def test_what_is_not_clear_is_asked(row, message):
+    with pytest.raises(DataError) as caught:
+        chosen(row)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("train.csv: ")
+
+
+def test_only_columns_of_text_are_proposed():
+    with pytest.raises(DataError, match=r"data.text_column: question, answer$"):
+        chosen({"id": 1, "question": "what?", "answer": "that."})
+
+
+def test_a_named_column_is_taken_and_a_misspelt_one_is_named_with_its_nearest_neighbour():
+    assert chosen({"text": "a", "body": "b"}, wanted="body") == "body"
+    with pytest.raises(DataError) as caught:
+        chosen({"id": 1, "content": "b"}, wanted="contnet")
+    assert str(caught.value) == (
+        "train.csv: there is no column 'contnet'; did you mean 'content'? columns found: id, content; "
+        "name the right one in data.text_column"
+    )
+
+
+def test_a_missing_column_is_said_once_for_each_file(tmp_path):
+    for name in ("a.jsonl", "b.jsonl"):
+        write(tmp_path / name, *[{"body": "x"}] * 300)
+    with pytest.raises(DataError) as caught:
+        list(open_source(str(tmp_path), "text").documents())
+    assert [problem.where for problem in caught.value.problems] == ["a.jsonl", "b.jsonl"]
+
+
+def test_a_row_without_the_column_that_others_have_is_named(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"text": "x"}, {"body": "y"}, {"text": "z"})
+    with pytest.raises(DataError, match=r"a.jsonl, line 2: the row has no column 'text'; columns found: body"):
+        list(open_source(str(path)).documents())
+
+
+def notes_of(path: Path, wanted: str = "auto") -> tuple[str, ...]:
+    choices = ColumnChoices(wanted)
+    list(open_source(str(path), wanted).documents(choices=choices))
+    return choices.notes()
+
+
+def test_what_was_chosen_is_told_with_what_else_was_there(tmp_path):
+    path = write(tmp_path / "train.jsonl", {"id": 1, "title": "T", "content": "C", "\x1b[2J": 1})
+    (note,) = notes_of(path)
+    assert note == "the text is in the column 'content' of train.jsonl (also there: \u241b[2J, id, title)"
+    assert notes_of(path, "content") == ()
+
+
+def test_nothing_is_told_of_rows_that_hold_a_text_alone(tmp_path):
+    assert notes_of(write(tmp_path / "a.jsonl", {"text": "x"})) == ()
+
+
+def test_files_with_the_same_columns_are_read_alike_and_told_once(tmp_path):
+    write(tmp_path / "a.jsonl", {"question": "q", "answer": LONG})
+    write(tmp_path / "b.jsonl", {"answer": "short", "question": LONG})
+    assert [document.text for document in open_source(str(tmp_path)).documents()] == [LONG, "short"]
+    assert notes_of(tmp_path) == (
+        "the text is in the column 'answer' of a.jsonl and 1 more of its kind (also there: question)",
+    )
+
+
+def test_a_column_of_an_earlier_file_is_taken_where_others_have_more_columns(tmp_path):
+    write(tmp_path / "a.jsonl", {"answer": "the only one"})
+    write(tmp_path / "b.jsonl", {"answer": "short", "question": LONG})
+    assert [document.text for document in open_source(str(tmp_path)).documents()] == ["the only one", "short"]

@@ -1,0 +1,304 @@
+"""From texts to one row a document, with a tokenizer of the caller or one that is trained on the data."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from tui_trainer.data import documents
+from tui_trainer.data.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
+from tui_trainer.data.cache import PreparedData
+from tui_trainer.data.documents import DocumentCut, find_documents, prepare_documents
+from tui_trainer.data.rows import Rows
+from tui_trainer.data.sources import open_source
+from tui_trainer.errors import DataError
+
+END = 1
+CUT = DocumentCut(max_length=8, eval_fraction=0.2, seed=42, max_chars=0, tokenizer="words", eos_id=END, vocabulary=1000)
+TRAINED = replace(CUT, tokenizer=TRAINED_HERE, eos_id=None, vocabulary=300)
+
+
+def encode(texts: Sequence[str]) -> list[list[int]]:
+    """One token a word: its number, and ten."""
+    return [[10 + int(word) for word in re.findall(r"\d+", text)] for text in texts]
+
+
+def text_of(*words: int) -> str:
+    return " ".join(map(str, words))
+
+
+def write(path: Path, texts: Sequence[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def numbered(count: int, words: int = 5) -> list[str]:
+    return [text_of(*range(words * start, words * start + words)) for start in range(count)]
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    return write(tmp_path / "data.jsonl", numbered(30))
+
+
+def prepared(path: Path, eval_path: Path | None = None, *, encode=encode, progress=None, **changes) -> PreparedData:
+    sources = open_source(str(path)), open_source(str(eval_path)) if eval_path else None
+    cut = replace(CUT, **changes)
+    return prepare_documents(*sources, encode, cut=cut, cache_dir=path.parent / "cache", progress=progress)
+
+
+def rows_of(path: Path | None) -> list[list[int]]:
+    assert path is not None
+    rows = Rows(path)
+    return [rows.row(index).tolist() for index in range(len(rows))]
+
+
+def test_each_document_is_a_row_with_an_end_token(data):
+    entry = prepared(data)
+    train, held_out = rows_of(entry.train_path), rows_of(entry.eval_path)
+    expected = [[*ids, END] for ids in encode(numbered(30))]
+    assert [row for row in expected if row in train] == train
+    assert sorted(train + held_out) == sorted(expected)
+    counts = entry.counts
+    assert (counts.eval_documents, counts.eval_rows) == (len(held_out), len(held_out))
+    assert counts.train_tokens == sum(map(len, train))
+    assert counts.train_labels == sum(len(row) - 1 for row in train)
+    assert counts.eval_labels == sum(len(row) - 1 for row in held_out)
+    assert (counts.longest_row, counts.cut_documents, counts.vocabulary) == (5, 0, 1000)
+    assert entry.lengths == tuple(sorted(len(row) - 1 for row in train))
+
+
+def test_an_end_token_of_the_tokenizer_is_not_doubled(data):
+    entry = prepared(data, encode=lambda texts: [[*ids, END] for ids in encode(texts)])
+    assert all(row.count(END) == 1 for row in rows_of(entry.train_path))
+
+
+def test_without_an_end_token_none_is_added(data):
+    assert all(END not in row for row in rows_of(prepared(data, eos_id=None).train_path))
+
+
+def test_a_long_document_is_cut_without_losing_a_label(tmp_path):
+    lengths = [1, 6, 7, 8, 9, 15, 16, 17, 50]
+    path = write(tmp_path / "a.jsonl", [text_of(*range(length)) for length in lengths])
+    entry = prepared(path, eval_fraction=0)
+    rows = rows_of(entry.train_path)
+    assert max(map(len, rows)) == 9 and min(map(len, rows)) >= 2
+    labels = [row[1:] for row in rows]
+    expected = [[*range(11, 10 + length), END] for length in lengths]
+    joined: list[list[int]] = []
+    for row, label in zip(rows, labels, strict=True):
+        if row[0] == 10:
+            joined.append(label)
+        else:
+            assert joined[-1][-1] == row[0]  # pieces overlap by one token
+            joined[-1] += label
+    assert joined == expected
+    assert (entry.counts.cut_documents, entry.counts.pieces) == (5, sum(-(-n // 8) for n in lengths if n > 8))
+    assert "5 of 9 documents are longer than 8 tokens and were cut into 16 pieces; nothing is dropped" in entry.notes
+
+
+def test_documents_without_a_label_are_left_out_and_counted(tmp_path):
+    path = write(tmp_path / "a.jsonl", ["1 2", "no numbers", "3 4", "7", "  "])
+    entry = prepared(path, eval_fraction=0, eos_id=None)
+    assert rows_of(entry.train_path) == [[11, 12], [13, 14]]
+    assert entry.counts.short_documents == 2
+    assert "2 documents have fewer than two tokens and are left out" in entry.notes
+    assert "1 documents hold only white space and are left out" in entry.notes
+
+
+def test_data_of_no_labels_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"a.jsonl .*no document for training has two tokens or more; give more"):
+        prepared(write(tmp_path / "a.jsonl", ["words alone"] * 3))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_another_source_is_held_out_whole(data):
+    others = [text_of(900 + number, 901) for number in range(4)]
+    entry = prepared(data, write(data.parent / "eval.jsonl", others))
+    assert rows_of(entry.eval_path) == [[*ids, END] for ids in encode(others)]
+    assert rows_of(entry.train_path) == [[*ids, END] for ids in encode(numbered(30))]
+    assert "data.jsonl" in entry.source and "measured on eval.jsonl" in entry.source
+
+
+def test_an_evaluation_source_without_labels_is_named(data):
+    with pytest.raises(DataError, match=r"eval.jsonl .*no document for evaluation"):
+        prepared(data, write(data.parent / "eval.jsonl", ["words"]))
+
+
+def test_the_limit_of_characters_is_that_of_the_training_source(data):
+    others = numbered(30)
+    entry = prepared(data, write(data.parent / "eval.jsonl", others), max_chars=50)
+    assert entry.counts.eval_documents == 30
+    assert entry.counts.train_characters == 50
+
+
+def test_the_column_that_was_taken_is_a_note(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("id;content\n" + "".join(f'{n};"{text_of(n, n + 1)}."\n' for n in range(9)))
+    entry = prepared(path)
+    assert "the text is in the column 'content' of train.csv (also there: id)" in entry.notes
+    assert "train.csv: the columns are separated by ';'" in entry.notes
+    assert prepared(path).notes == entry.notes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_length": 9},
+        {"eval_fraction": 0.3},
+        {"seed": 1},
+        {"max_chars": 99},
+        {"tokenizer": "other"},
+        {"eos_id": None},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_setting_is_another_entry(data, change):
+    assert prepared(data, **change).folder != prepared(data).folder
+
+
+def test_another_evaluation_source_is_another_entry(data):
+    folders = {prepared(data).folder}
+    for number in range(2):
+        folders.add(prepared(data, write(data.parent / f"{number}.jsonl", [text_of(number, 1)])).folder)
+    assert len(folders) == 3
+
+
+def test_a_second_call_finds_the_first_and_encodes_nothing(data):
+    source, place = open_source(str(data)), data.parent / "cache"
+    assert find_documents(source, None, cut=CUT, cache_dir=place) is None
+    assert not place.exists()
+    first = prepared(data)
+    found = find_documents(source, None, cut=CUT, cache_dir=place)
+    again = prepared(data, encode=lambda texts: pytest.fail("encoded again"))
+    assert found is not None and found.from_cache and again.from_cache
+    assert (found.counts, found.lengths, found.notes) == (first.counts, first.lengths, first.notes)
+
+
+@pytest.mark.parametrize("name", ["train.arrow", "eval.arrow", "manifest.json"])
+def test_a_damaged_entry_is_made_again(data, name):
+    path = prepared(data).folder / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert not prepared(data).from_cache
+    assert path.read_bytes() == whole
+
+
+def test_a_source_that_changes_meanwhile_is_refused(data):
+    held_out = write(data.parent / "eval.jsonl", numbered(3))
+
+    def meddling(texts: Sequence[str]) -> list[list[int]]:
+        os.utime(held_out, ns=(1, 1))
+        return encode(texts)
+
+    with pytest.raises(DataError, match=r"eval.jsonl .*changed while it was read"):
+        prepared(data, held_out, encode=meddling)
+    assert list((data.parent / "cache").iterdir()) == []
+
+
+class Cancelled(Exception):
+    """What the caller's progress raises."""
+
+
+@pytest.mark.parametrize("stage", ["reading the data", "tokenising"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_exception_of_progress_ends_it_and_leaves_nothing(data, monkeypatch, stage, trained):
+    monkeypatch.setattr("tui_trainer.data.progress.REPORT_SECONDS", 0)
+    seen = {"reading the data": 0}
+
+    def progress(what, done, total, unit):
+        seen[what] = seen.get(what, 0) + 1
+        # of a trained tokenizer, the second time that the data is read
+        if what == stage and (not trained or stage == "tokenising" or seen[what] > 40):
+            raise Cancelled
+
+    changes = {"tokenizer": TRAINED_HERE, "vocabulary": 300, "encode": None} if trained else {}
+    with pytest.raises(Cancelled):
+        prepared(data, progress=progress, **changes)
+    assert list((data.parent / "cache").iterdir()) == []
+
+
+def _prepare_in_a_child(path: str) -> tuple[str, int]:
+    entry = prepared(Path(path))
+    return str(entry.folder), len(Rows(entry.train_path))
+
+
+def test_two_processes_that_prepare_at_once_both_succeed(data):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        results = pool.map(_prepare_in_a_child, [str(data)] * 4, chunksize=1)
+    assert len(results) == 4
+    assert len(set(results)) == 1
+
+
+def test_tokenising_tells_how_far_it_is(data):
+    told: list[tuple[str, float, float | None, str]] = []
+    entry = prepared(data, progress=lambda *report: told.append(report))
+    total = entry.counts.train_characters + entry.counts.eval_characters
+    assert told[-1] == ("tokenising", total, total, "characters")
+
+
+def test_batches_hold_about_a_megabyte_and_memory_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "BATCH_CHARACTERS", 100_000)
+    text = text_of(*range(200))
+    path = write(tmp_path / "a.jsonl", [text] * 40_000)
+    sizes: list[int] = []
+
+    def measured(texts: Sequence[str]) -> list[list[int]]:
+        sizes.append(sum(map(len, texts)))
+        return [[5] * 3 for _ in texts]
+
+    prepared(write(tmp_path / "b.jsonl", [text]), encode=measured, eval_fraction=0)  # loads what is loaded once
+    sizes.clear()
+    tracemalloc.start()
+    prepared(path, encode=measured)
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(sizes) > 100 and max(sizes) <= 100_000
+    assert largest < 12_000_000 < path.stat().st_size / 2
+
+
+def test_a_tokenizer_is_trained_on_the_training_side_alone(tmp_path):
+    secret = "zzqzzq " * 40
+    path = write(tmp_path / "a.jsonl", ["the sheep of the hill " * 5] * 20)
+    entry = prepared(path, write(tmp_path / "b.jsonl", [secret] * 5), encode=None, **_changes(TRAINED))
+    tokenizer = Tokenizer.from_file(str(entry.tokenizer_path))
+    assert tokenizer.get_vocab_size() == entry.counts.vocabulary <= 300
+    assert not any("zz" in token or "qz" in token for token in tokenizer.get_vocab())
+    assert any("sheep" in token for token in tokenizer.get_vocab())
+    row = rows_of(entry.train_path)[0]
+    assert row[0] == BOS_ID and row[-1] != BOS_ID
+    held_out = rows_of(entry.eval_path)
+    assert held_out[0][0] == BOS_ID
+    assert sum(row.count(EOS_ID) for row in held_out) == 5
+
+
+def test_another_vocabulary_is_another_tokenizer(tmp_path):
+    path = write(tmp_path / "a.jsonl", ["the sheep of the hill"] * 20)
+    first = prepared(path, encode=None, **_changes(TRAINED))
+    assert prepared(path, encode=None, **_changes(TRAINED)).from_cache
+    assert prepared(path, encode=None, **{**_changes(TRAINED), "vocabulary": 270}).folder != first.folder
+
+
+def _changes(cut: DocumentCut) -> dict[str, object]:
+    return {"tokenizer": cut.tokenizer, "eos_id": cut.eos_id, "vocabulary": cut.vocabulary}
+
+
+def test_a_tokenizer_is_either_given_or_trained(data):
+    for wrong in ({"encode": None}, {"tokenizer": TRAINED_HERE}):
+        with pytest.raises(ValueError, match="either given or trained"):
+            prepared(data, **wrong)
+
+
+def test_text_that_spells_a_special_token_stays_text(tmp_path):
+    path = write(tmp_path / "a.jsonl", ["say <eos> and <pad>"] * 20)
+    entry = prepared(path, encode=None, **{**_changes(TRAINED), "max_length": 100})
+    assert all(row.count(EOS_ID) == 1 and 0 not in row for row in rows_of(entry.train_path))

@@ -1,0 +1,93 @@
+"""Texts into tokens: very long ones in pieces, and a tokenizer that is trained here."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from tokenizers import Tokenizer, processors
+
+from tui_trainer.data import encoding
+from tui_trainer.data.byte_bpe import BOS_ID, EOS_ID, SMALLEST_VOCABULARY, train_tokenizer
+from tui_trainer.data.encoding import DocumentEncoder, pieces_of
+
+
+def byte_level(text: str = "the sheep of the hill\n") -> Tokenizer:
+    return train_tokenizer([text] * 3, 300)
+
+
+def test_a_very_long_text_is_encoded_in_pieces_with_the_tokens_of_the_whole(monkeypatch):
+    chance = random.Random(3)
+    text = "".join(chance.choices(["the ", "sheep", ".", "\n", "\n\n", "  ", " of\n", "hill", "é"], k=6000))
+    tokenizer = byte_level(text)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", BOS_ID), ("<eos>", EOS_ID)]
+    )
+
+    def encode_all(texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+
+    (whole,) = encode_all([text])
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(encoding, "REACH", 500)
+    assert len(list(pieces_of(text))) > 5
+    tokens, lengths = DocumentEncoder(encode_all, EOS_ID).batch([text])
+    assert tokens.tolist() == whole
+    assert lengths.tolist() == [len(whole)]
+
+
+@pytest.mark.parametrize("text", ["x" * 9000, "ab cd " * 1500, "line\n\n" * 1500])
+def test_pieces_are_the_whole_text(monkeypatch, text):
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(encoding, "REACH", 100)
+    parts = [text[start:end] for start, end in pieces_of(text)]
+    assert "".join(parts) == text
+    assert len(parts) >= 2 and max(map(len, parts)) <= 4000
+
+
+def test_an_end_token_is_added_after_the_last_piece(monkeypatch):
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 50)
+    text = " ".join(map(str, range(10, 110)))
+    encoder = DocumentEncoder(lambda texts: [list(map(int, re.findall(r"\d+", text))) for text in texts], eos_id=1)
+    assert encoder.batch([text])[0].tolist() == [*range(10, 110), 1]
+
+
+def test_a_trained_tokenizer_gives_every_text_back_and_knows_three_special_tokens():
+    tokenizer = byte_level()
+    assert tokenizer.get_vocab_size() <= 300
+    assert [tokenizer.token_to_id(token) for token in ("<pad>", "<bos>", "<eos>")] == [0, 1, 2]
+    text = "the sheep <eos> ünseen 漢字 \0 \n\t🐑"
+    ids = tokenizer.encode(text).ids
+    assert ids[0] == BOS_ID and EOS_ID not in ids
+    assert tokenizer.decode(ids) == text
+    assert len(tokenizer.encode("the sheep").ids) < 9
+
+
+def test_a_vocabulary_without_room_for_the_bytes_is_refused():
+    with pytest.raises(ValueError, match="no room"):
+        train_tokenizer(["a"], SMALLEST_VOCABULARY - 1)
+    assert train_tokenizer(["a b"], SMALLEST_VOCABULARY).get_vocab_size() == SMALLEST_VOCABULARY
+
+
+TRAIN_SCRIPT = """
+import random
+from tui_trainer.data.byte_bpe import train_tokenizer
+chance = random.Random(0)
+texts = ["".join(chance.choices("abcdefgh  \\n", k=200)) for _ in range(300)]
+print(train_tokenizer(texts, 600).to_str())
+"""
+
+
+def test_the_same_texts_give_the_same_tokenizer_in_every_process():
+    made = {
+        subprocess.run([sys.executable, "-c", TRAIN_SCRIPT], capture_output=True, check=True, env=env).stdout
+        for threads in ("1", "4", "4")
+        for env in [{**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": "random"}]
+    }
+    assert len(made) == 1
+    assert len(next(iter(made))) > 1000

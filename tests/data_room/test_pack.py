@@ -1,0 +1,166 @@
+"""Packing: every document once, no row too full, as little padding as can be, and no label across a boundary."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+from tui_trainer.data.collate import IGNORE, collate
+from tui_trainer.data.pack import (
+    collate_packed,
+    expected_packed_rows,
+    expected_padding,
+    narrowest_width,
+    pack_batch,
+    pack_rows,
+)
+
+
+def case(seed: int) -> tuple[list[int], int]:
+    """Lengths of some kind, and a capacity: few or many, equal or not, around the borders of the integers' words."""
+    chance = random.Random(seed)
+    capacity = chance.choice([1, 2, 7, 64, 1000, 1023, 1024, 1025, 4096, 70_000])
+    count = chance.choice([0, 1, 2, 10, 300])
+    longest = chance.choice([1, max(1, capacity // 3), capacity])
+    return [chance.randint(1, longest) for _ in range(count)], capacity
+
+
+def one_by_one(lengths: list[int], capacity: int) -> list[int]:
+    """Best-fit decreasing as it is written in books: the free space of each row."""
+    spaces: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        fitting = [(space, place) for place, space in enumerate(spaces) if space >= length]
+        if fitting:
+            spaces[min(fitting)[1]] -= length
+        else:
+            spaces.append(capacity - length)
+    return sorted(spaces)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_rows_are_those_of_best_fit_decreasing(seed):
+    lengths, capacity = case(seed)
+    rows = pack_rows(lengths, capacity)
+    assert sorted(place for row in rows for place in row) == list(range(len(lengths)))
+    assert sorted(capacity - sum(lengths[place] for place in row) for row in rows) == one_by_one(lengths, capacity)
+    assert rows == sorted(sorted(row) for row in rows)
+    assert rows == pack_rows(np.array(lengths, dtype=np.int32), capacity)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_limit_on_documents_is_kept(seed):
+    lengths, capacity = case(seed)
+    for most in (1, 3, 16):
+        rows = pack_rows(lengths, capacity, most_documents=most)
+        assert sorted(place for row in rows for place in row) == list(range(len(lengths)))
+        assert all(len(row) <= most for row in rows)
+        assert all(sum(lengths[place] for place in row) <= capacity for row in rows)
+
+
+@pytest.mark.parametrize("lengths", [[0, 5], [11], [-1]])
+def test_lengths_that_do_not_fit_are_refused(lengths):
+    with pytest.raises(ValueError, match="do not fit"):
+        pack_rows(lengths, 10)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_narrower_width_needs_no_more_rows(seed):
+    lengths, capacity = case(seed)
+    width = narrowest_width(lengths, capacity)
+    assert width <= capacity
+    assert len(pack_rows(lengths, width)) <= len(pack_rows(lengths, capacity))
+
+
+def test_the_width_is_the_least_where_it_can_be():
+    assert narrowest_width([6, 6], 10) == 6
+    assert narrowest_width([4, 4, 3, 3], 10) == 7
+    assert narrowest_width([10, 1], 10) == 10
+    assert narrowest_width([], 10) == 10
+
+
+def documents_of(lengths: list[int]) -> list[np.ndarray]:
+    """Documents whose every token is different, with `lengths` inputs each."""
+    first = 10
+    documents = []
+    for length in lengths:
+        documents.append(np.arange(first, first + length + 1, dtype=np.int32))
+        first += length + 1
+    return documents
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_packed_batch_has_the_labels_of_its_documents_and_no_others(seed):
+    lengths, capacity = case(seed)
+    if not lengths:
+        return
+    documents = documents_of(lengths)
+    rows = pack_batch(documents, capacity)
+    batch = collate_packed(rows, pad_id=3)
+    alone = collate(documents, pad_id=3)
+
+    def pairs(inputs, labels):
+        return sorted(zip(inputs[labels != IGNORE].tolist(), labels[labels != IGNORE].tolist(), strict=True))
+
+    assert pairs(batch.input_ids, batch.labels) == pairs(alone.input_ids, alone.labels)
+    assert batch.label_tokens == alone.label_tokens == (batch.labels != IGNORE).sum()
+    assert batch.rows == alone.rows == len(lengths)
+    assert batch.input_ids.shape[1] <= capacity
+    assert batch.input_ids.shape[0] == len(pack_rows(lengths, capacity))
+    assert alone.position_ids is None and alone.document_lengths is None
+
+
+def test_positions_begin_anew_with_each_document_and_padding_is_one_of_its_own():
+    batch = collate_packed([documents_of([3, 2]), documents_of([1])], pad_id=0, width=6)
+    assert batch.input_ids.tolist() == [[10, 11, 12, 14, 15, 0], [10, 0, 0, 0, 0, 0]]
+    assert batch.labels.tolist() == [
+        [11, 12, 13, 15, 16, IGNORE],
+        [11, IGNORE, IGNORE, IGNORE, IGNORE, IGNORE],
+    ]
+    assert batch.position_ids is not None and batch.document_lengths is not None
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+    assert batch.document_lengths.tolist() == [3, 2, 1, 1, 5]
+    assert batch.document_lengths.dtype == np.int32
+    assert batch.position_ids.dtype == batch.input_ids.dtype == batch.labels.dtype == np.int64
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_lengths_of_documents_are_where_positions_begin(seed):
+    lengths, capacity = case(seed)
+    if not lengths:
+        return
+    batch = collate_packed(pack_batch(documents_of(lengths), capacity), pad_id=0)
+    assert batch.position_ids is not None and batch.document_lengths is not None
+    starts = np.concatenate(([0], np.cumsum(batch.document_lengths)))
+    assert starts[-1] == batch.input_ids.size
+    assert np.flatnonzero(batch.position_ids.ravel() == 0).tolist() == starts[:-1].tolist()
+
+
+def test_many_documents_take_little_time_each():
+    lengths = np.clip(np.random.default_rng(0).lognormal(5, 1, 100_000).astype(int), 1, 1024)
+    started = time.process_time()
+    rows = pack_rows(lengths, 1024)
+    assert time.process_time() - started < 1.0  # ten times what it takes
+    assert lengths.sum() / (1024 * len(rows)) > 0.999
+
+
+def test_what_is_expected_is_near_what_batches_take():
+    chance = np.random.default_rng(1)
+    lengths = np.clip(chance.lognormal(4, 1, 20_000).astype(int), 1, 512)
+    expected = expected_padding(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
+    batches = chance.permutation(lengths)[: 64 * 300].reshape(300, 64)
+    rows = [len(pack_rows(batch, 512)) for batch in batches]
+    assert expected.packed_rows == pytest.approx(np.mean(rows), rel=0.05)
+    assert expected_packed_rows(lengths.tolist(), 512, 64) == pytest.approx(np.mean(rows), rel=0.05)
+    padded = batches.reshape(300, 8, 8).max(axis=2).sum() * 8
+    assert expected.unpacked_share == pytest.approx(1 - batches.sum() / padded, abs=0.03)
+    assert 0 <= expected.packed_share < 0.1 < expected.unpacked_share
+    assert expected == expected_padding(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
+
+
+def test_documents_of_one_length_need_no_packing():
+    expected = expected_padding([512] * 10, capacity=512, documents=32, micro_batch=8)
+    assert (expected.packed_rows, expected.packed_share, expected.unpacked_share) == (32, 0, 0)
+    assert expected_packed_rows([512], 512, 100_000) == 100_000

@@ -1,0 +1,251 @@
+"""Tables of every form: the same rows through each, strings that stay strings, and what is said about broken ones."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tui_trainer.data import json_rows
+from tui_trainer.data.columns import ColumnChoices
+from tui_trainer.data.csv_rows import guess_delimiter
+from tui_trainer.data.sources import open_source
+from tui_trainer.errors import DataError
+
+TEXTS = [
+    "plain",
+    "NA",
+    "null",
+    "None",
+    "007",
+    "1e5",
+    "",
+    " ",
+    'with "quotes", a comma; and a semicolon',
+    "two\nlines",
+    "a\ttab",
+    "ünï 漢字 🐑",
+    "\u2028 separator",
+    "trailing space ",
+]
+Rows = list[dict[str, object]]
+
+
+def table_of(rows: Rows) -> pa.Table:
+    return pa.table({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def csv_bytes(rows: Rows, delimiter: str) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=delimiter)
+    writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
+    return text.getvalue().encode()
+
+
+def write_parquet(path: Path, rows: Rows) -> None:
+    pq.write_table(table_of(rows), path, row_group_size=5)
+
+
+def write_arrow_file(path: Path, rows: Rows) -> None:
+    with pa.ipc.new_file(path, table_of(rows).schema) as writer:
+        writer.write_table(table_of(rows), max_chunksize=4)
+
+
+def write_arrow_stream(path: Path, rows: Rows) -> None:
+    with pa.ipc.new_stream(path, table_of(rows).schema) as writer:
+        writer.write_table(table_of(rows), max_chunksize=4)
+
+
+def json_lines(rows: Rows) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def as_on_windows(text: str) -> bytes:
+    return b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()
+
+
+FORMS: dict[str, tuple[str, Callable[[Path, Rows], object]]] = {
+    "jsonl": ("a.jsonl", lambda path, rows: path.write_bytes(json_lines(rows))),
+    "lines in .json": ("a.json", lambda path, rows: path.write_bytes(json_lines(rows))),
+    "list": ("a.json", lambda path, rows: path.write_text(json.dumps(rows))),
+    "indented list": ("a.json", lambda path, rows: path.write_text(json.dumps(rows, indent=2, ensure_ascii=False))),
+    "inside": ("a.json", lambda path, rows: path.write_text(json.dumps({"version": "1", "data": rows, "x": {}}))),
+    "indented inside": ("a.json", lambda path, rows: path.write_text(json.dumps({"data": rows, "n": 1}, indent=1))),
+    "json.gz": ("a.json.gz", lambda path, rows: path.write_bytes(gzip.compress(json.dumps(rows).encode()))),
+    "json with a mark": (
+        "a.json",
+        lambda path, rows: path.write_bytes(
+            b"\xef\xbb\xbf" + json.dumps(rows, indent=1).replace("\n", "\r\n").encode()
+        ),
+    ),
+    "csv": ("a.csv", lambda path, rows: path.write_bytes(csv_bytes(rows, ","))),
+    "semicolons": ("a.csv", lambda path, rows: path.write_bytes(csv_bytes(rows, ";"))),
+    "tabs": ("a.csv", lambda path, rows: path.write_bytes(csv_bytes(rows, "\t"))),
+    "tsv": ("a.tsv", lambda path, rows: path.write_bytes(csv_bytes(rows, "\t"))),
+    "csv.gz": ("a.csv.gz", lambda path, rows: path.write_bytes(gzip.compress(csv_bytes(rows, ",")))),
+    "csv with a mark": ("a.csv", lambda path, rows: path.write_bytes(b"\xef\xbb\xbf" + csv_bytes(rows, ","))),
+    "parquet": ("a.parquet", write_parquet),
+    "arrow file": ("a.arrow", write_arrow_file),
+    "feather": ("a.feather", write_arrow_file),
+    "arrow stream": ("a.arrow", write_arrow_stream),
+}
+
+
+def texts(path: Path | str, **options: str) -> list[str]:
+    return [document.text for document in open_source(str(path), **options).documents()]
+
+
+def complaint(path: Path | str, **options: str) -> DataError:
+    with pytest.raises(DataError) as caught:
+        texts(path, **options)
+    assert all("\n" not in str(problem) for problem in caught.value.problems)
+    return caught.value
+
+
+@pytest.mark.parametrize(("name", "write"), FORMS.values(), ids=FORMS)
+def test_the_same_rows_come_out_of_every_form(tmp_path, name, write):
+    write(tmp_path / name, [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)])
+    assert texts(tmp_path / name) == TEXTS
+    assert texts(tmp_path / name, text_column="id") == [str(number) for number in range(len(TEXTS))]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_every_type_of_strings_is_read(tmp_path, kind):
+    table = pa.table({"n": [1, 2, 3], "text": pa.array(["a", "b", "a"]).cast(kind)})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.arrow") == texts(tmp_path / "a.parquet") == ["a", "b", "a"]
+
+
+def test_several_files_and_forms_in_a_folder_are_read_in_order(tmp_path):
+    for place, (name, write) in enumerate(FORMS.values()):
+        write(tmp_path / f"{place:02}-{name}", [{"text": f"text of {place}"}])
+    (tmp_path / "99.txt").write_text("plain")
+    assert texts(tmp_path) == [*(f"text of {place}" for place in range(len(FORMS))), "plain"]
+
+
+@pytest.mark.parametrize("write", [write_arrow_file, write_arrow_stream])
+def test_a_folder_of_datasets_gives_its_data_files_alone(tmp_path, write):
+    for shard in range(2):
+        write(tmp_path / f"data-0000{shard}-of-00002.arrow", [{"text": f"shard {shard}"}])
+    write(tmp_path / "cache-1234.arrow", [{"text": "the same once more"}])
+    listed = [{"filename": f"data-0000{shard}-of-00002.arrow"} for shard in range(2)]
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": listed, "_split": "train"}))
+    (tmp_path / "dataset_info.json").write_text('{"features": {}}')
+    assert texts(tmp_path) == ["shard 0", "shard 1"]
+
+
+def test_a_file_of_states_is_data_where_no_arrow_file_lies_beside_it(tmp_path):
+    (tmp_path / "state.json").write_text('[{"text": "Ohio"}]')
+    assert texts(tmp_path) == ["Ohio"]
+
+
+def test_a_folder_of_several_splits_asks_for_one(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        write_arrow_stream(tmp_path / split / "data-00000-of-00001.arrow", [{"text": split}])
+    assert "several splits: train, test" in str(complaint(tmp_path))
+    assert texts(tmp_path / "train") == ["train"]
+
+
+def test_objects_without_a_list_are_rows(tmp_path):
+    (tmp_path / "a.json").write_text('{\n "text": "alone",\n "n": 1\n}')
+    assert texts(tmp_path / "a.json") == ["alone"]
+    (tmp_path / "a.json").write_text('{\n "text": "one",\n "n": 1\n}\n{\n "text": "two"\n}')
+    assert texts(tmp_path / "a.json") == ["one", "two"]
+
+
+def test_a_long_first_line_of_a_json_file_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_rows, "FIRST_LINE_BYTES", 100)
+    (tmp_path / "a.json").write_bytes(json_lines([{"text": "x" * 200}, {"text": "y"}]))
+    assert texts(tmp_path / "a.json") == ["x" * 200, "y"]
+
+
+def test_a_record_over_several_lines_is_named_by_its_first(tmp_path):
+    (tmp_path / "a.csv").write_text('id,text\n1,"a\nb"\n\n2,c\n3\n')
+    assert "a.csv, line 6: the row has 1 field, the header 2" in str(complaint(tmp_path / "a.csv"))
+
+
+def test_a_field_of_a_megabyte_is_read(tmp_path):
+    (tmp_path / "a.csv").write_text(f"id,text\n1,{'x' * 1_000_000}\n")
+    assert [len(text) for text in texts(tmp_path / "a.csv")] == [1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter"),
+    [
+        ("text\na, b\nc\n", ","),
+        ("id;text\n1;hello, world\n2;one, two, three\n", ";"),
+        ("id,text\n1,a; b; c\n2,d\n", ","),
+        ("id\ttext\n1\ta, b\n", "\t"),
+        ('id;text\n1;"a;b\nc"\n', ";"),
+        ("text\nonly; one; column\n", ","),
+        ("", ","),
+    ],
+)
+def test_the_delimiter_is_the_sign_that_cuts_all_rows_alike(content, delimiter):
+    assert guess_delimiter(content.splitlines(keepends=True)) == delimiter
+
+
+def test_a_guessed_delimiter_is_told(tmp_path):
+    (tmp_path / "a.csv").write_text("id;text\n1;x\n")
+    choices = ColumnChoices("auto")
+    assert [found.text for found in open_source(str(tmp_path / "a.csv")).documents(choices=choices)] == ["x"]
+    assert "a.csv: the columns are separated by ';'" in choices.notes()
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
+def test_json_read_in_small_pieces_gives_the_same_rows(tmp_path, monkeypatch, chunk):
+    from tui_trainer.data import decoding
+
+    monkeypatch.setattr(decoding, "CHUNK_BYTES", chunk)
+    values = ["é" * 5, "a\\b", '"', "漢字", "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16")]
+    rows = [{"n": -1.5e-7, "deep": [[{"a": [True, None]}]], "text": text} for text in values]
+    for ascii_only in (True, False):
+        (tmp_path / "a.json").write_text(json.dumps({"k": 1234567, "data": rows, "end": "x"}, ensure_ascii=ascii_only))
+        assert texts(tmp_path / "a.json") == values
+
+
+MANY = 30_000
+LARGE: dict[str, Callable[[Path, Rows], object]] = {
+    "large.json": lambda path, rows: path.write_text(json.dumps(rows)),
+    "inside.json": lambda path, rows: path.write_text(json.dumps({"data": rows})),
+    "large.csv": lambda path, rows: path.write_bytes(csv_bytes(rows, ",")),
+    "large.parquet": lambda path, rows: pq.write_table(table_of(rows), path, row_group_size=MANY, use_dictionary=False),
+    "large.arrow": write_arrow_file,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_table_is_read_in_bounded_memory(tmp_path, name):
+    words = random.Random(0).choices([f"word{number}" for number in range(5000)], k=200_000)
+    text = " ".join(words)
+    rows: Rows = [{"id": number, "text": text[number * 7 : number * 7 + 1000]} for number in range(MANY)]
+    LARGE[name](tmp_path / name, rows)
+    del rows
+    source = open_source(str(tmp_path / name))
+    arrow_before = pa.total_allocated_bytes()
+    largest_arrow = 0
+    tracemalloc.start()
+    characters = 0
+    for number, document in enumerate(source.documents()):
+        characters += len(document.text)
+        if number % 500 == 0:
+            largest_arrow = max(largest_arrow, pa.total_allocated_bytes() - arrow_before)
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert characters == MANY * 1000
+    assert largest < 12_000_000, f"{largest:,} bytes for a file of {characters:,} characters"
+    assert largest_arrow < 12_000_000

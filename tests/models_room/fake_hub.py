@@ -1,0 +1,118 @@
+"""A hub on this machine that speaks as much of the real one's HTTP as huggingface_hub asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class FakeHub:
+    """`models`: name to folder. `gated` names need the token "secret". `cut` stops a file after so many bytes, once."""
+
+    models: dict[str, Path]
+    gated: set[str] = field(default_factory=set)
+    info: dict[str, Any] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def serving(hub: FakeHub) -> Iterator[FakeHub]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._file(with_body=False)
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self._info(path) if path.startswith("/api/models/") else self._file(with_body=True)
+
+    def _info(self, path: str) -> None:
+        name, _, revision = path.removeprefix("/api/models/").partition("/revision/")
+        if name not in self.hub.models:
+            return self._refuse(404, "RepoNotFound", "Repository not found")
+        if revision not in ("", "main", COMMIT):
+            return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        files = [path for path in self.hub.models[name].rglob("*") if path.is_file()]
+        listed = [
+            {"rfilename": str(path.relative_to(self.hub.models[name])), "size": path.stat().st_size} for path in files
+        ]
+        content = {
+            "_id": "1",
+            "id": name,
+            "modelId": name,
+            "sha": COMMIT,
+            "private": False,
+            "gated": "manual" if name in self.hub.gated else False,
+            "siblings": listed,
+            "cardData": {"license": "apache-2.0"},
+            "tags": [],
+            "downloads": 0,
+            "likes": 0,
+        }
+        return self._answer(200, json.dumps(content | self.hub.info).encode(), {"Content-Type": "application/json"})
+
+    def _file(self, *, with_body: bool) -> None:
+        name, _, rest = self.path.partition("?")[0].strip("/").partition("/resolve/")
+        file = rest.partition("/")[2]
+        if with_body:
+            self.hub.asked.append(file)
+        if name in self.hub.gated and self.headers.get("Authorization") != "Bearer secret":
+            return self._refuse(403, "GatedRepo", "Access to this model is restricted")
+        path = self.hub.models.get(name, Path("/nowhere")) / file
+        if not path.is_file():
+            return self._refuse(404, "EntryNotFound", "Entry not found")
+        content = path.read_bytes()
+        headers = {
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Repo-Commit": COMMIT,
+            "Accept-Ranges": "bytes",
+        }
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        cut = self.hub.cut.pop(file, None) if with_body else None
+        return self._answer(206 if start else 200, content[start:], headers, with_body, cut)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        self._answer(status, b"{}", {"X-Error-Code": code, "X-Error-Message": message})
+
+    def _answer(
+        self, status: int, body: bytes, headers: dict[str, str], with_body: bool = True, cut: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for header, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(header, value)
+        self.end_headers()
+        if with_body and self.command != "HEAD":
+            self.wfile.write(body[:cut])
+        if cut is not None:
+            self.close_connection = True

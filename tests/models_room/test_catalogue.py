@@ -1,0 +1,105 @@
+"""The catalogue of models: each row against the model that transformers builds from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from operator import attrgetter
+
+import pytest
+
+from tui_trainer.config.profiles import all_profiles
+from tui_trainer.models import catalogue
+from tui_trainer.models.catalogue import all_entries, find_shape
+from tui_trainer.models.shape import shape_of
+
+ENTRIES = all_entries()
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+EVERY = pytest.mark.parametrize("entry", ENTRIES, ids=attrgetter("name"))
+
+
+def built(entry):
+    """The model on torch's meta device: shapes without numbers."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(entry.config)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+@EVERY
+def test_a_row_has_as_many_parameters_as_the_model_built_from_it(entry):
+    model = built(entry)
+    assert sum(parameter.numel() for parameter in model.parameters()) == entry.parameters
+    assert type(model).__name__ == entry.config["architectures"][0]
+
+
+@EVERY
+def test_the_shape_that_a_plan_works_with_has_as_many(entry):
+    shape = shape_of(entry.config)
+    assert shape.parameters == entry.parameters
+    assert shape.tied_embeddings == entry.config.get("tie_word_embeddings", True)
+
+
+@EVERY
+def test_the_files_hold_the_parameters_and_what_the_source_says(entry):
+    stored = entry.weights_bytes // BYTES[entry.config["torch_dtype"]]
+    more = stored - entry.parameters
+    config = entry.config
+    if "causal masks" in entry.source:
+        assert more == config["n_layer"] * config["n_positions"] ** 2
+    elif "twice" in entry.source:
+        assert config["tie_word_embeddings"]
+        assert more == config["vocab_size"] * config["hidden_size"]
+    else:
+        assert more == 0
+
+
+@EVERY
+def test_a_row_names_its_page_and_is_found_by_its_name(entry):
+    assert f"huggingface.co/{entry.name}:" in entry.source
+    assert entry.license
+    assert entry.gated == entry.name.startswith(("meta-llama/", "google/"))
+    assert find_shape(entry.name) is entry
+    assert find_shape(f" {entry.name.upper()} ") is entry
+
+
+def test_no_name_stands_twice():
+    assert len(ENTRIES) >= 25
+    assert max(Counter(entry.name.lower() for entry in ENTRIES).values()) == 1
+
+
+def test_the_organisation_may_be_left_out():
+    assert find_shape("distilgpt2").name == "distilbert/distilgpt2"
+    assert find_shape("GPT2").name == "openai-community/gpt2"
+    assert find_shape("qwen3-0.6b").name == "Qwen/Qwen3-0.6B"
+
+
+def test_a_name_that_two_organisations_have_is_not_guessed(monkeypatch):
+    copy = catalogue._row("somebody/gpt2", catalogue._gpt2(12), 124_439_808, 497_759_232, "mit")
+    monkeypatch.setattr(catalogue, "_ENTRIES", (*ENTRIES, copy))
+    assert find_shape("gpt2") is None
+    assert find_shape("somebody/gpt2") is copy
+
+
+@pytest.mark.parametrize("name", ["", "gpt", "openai-community", "other/gpt2", "openai-community/", "./gpt2", "2b"])
+def test_an_unknown_name_has_no_shape(name):
+    assert find_shape(name) is None
+
+
+def test_every_model_that_a_recipe_names_is_here():
+    named = {
+        profile.name: model
+        for profile in all_profiles("recipes").values()
+        if (model := profile.values.get("model", {}).get("model_name_or_path"))
+    }
+    assert set(named) >= {"distilgpt2-full", "tinyllama-lora", "llama-8b-lora", "qwen-lora"}
+    assert [name for name, model in named.items() if find_shape(model) is None] == []
+
+
+def test_the_catalogue_needs_no_torch():
+    code = "import sys, tui_trainer.models.catalogue; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

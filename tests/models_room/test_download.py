@@ -1,0 +1,212 @@
+"""Downloads end to end, from a hub on this machine: the command in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.models_room.fake_hub import COMMIT, FakeHub, serving
+from tui_trainer.cli.models import offer_lines
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.download import DownloadOffer
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.hub_files import HubFile, files_to_fetch
+
+CANCELLED = """
+import sys
+from tui_trainer.errors import RunError
+from tui_trainer.models.download import download
+asked = []
+def cancel():
+    asked.append(1)
+    return len(asked) > 5
+try:
+    download("org/tiny", ask=lambda offer: True, cancel=cancel)
+except RunError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.fixture
+def hub(llama_folder):
+    with serving(FakeHub({"org/tiny": llama_folder, "org/gated": llama_folder}, gated={"org/gated"})) as served:
+        yield served
+
+
+@pytest.fixture
+def environment(hub, tmp_path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    return kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "TUI_TRAINER_HOME": str(tmp_path / "home")}
+
+
+def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def download(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return run("-m", "tui_trainer", "download", *arguments, environment=environment)
+
+
+def test_a_model_is_downloaded_found_and_not_fetched_again(hub, environment, llama_folder):
+    done = download("org/tiny", "--yes", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "org/tiny, revision main" in done.stdout and "apache-2.0" in done.stdout
+    assert "100 %" in done.stderr
+
+    facts = find_model("org/tiny", environment=environment)
+    assert facts.folder is not None and facts.folder.name == COMMIT
+    assert (facts.folder / "model.safetensors").read_bytes() == (llama_folder / "model.safetensors").read_bytes()
+    assert facts.weights == "safetensors" and facts.tokenizer_files
+
+    hub.asked.clear()
+    again = download("org/tiny", environment=environment)  # nothing is missing, so nothing is asked
+    assert again.returncode == 0 and "model.safetensors" not in hub.asked
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_fetched(hub, environment):
+    done = download("org/tiny", environment=environment)
+    assert done.returncode == 2
+    assert "there is no terminal to ask on; add --yes" in done.stderr
+    assert "size" in done.stdout and not any(hub.asked)
+
+
+def test_a_terminal_is_asked_and_no_is_the_default(hub, environment):
+    import pexpect
+
+    def answer(key: str) -> tuple[int, str]:
+        child = pexpect.spawn(
+            sys.executable, ["-m", "tui_trainer", "download", "org/tiny"], env=environment, timeout=60, encoding="utf-8"
+        )
+        child.expect_exact("download it? [y/N]")
+        child.sendline(key)
+        child.expect(pexpect.EOF)
+        child.close()
+        return child.exitstatus, child.before
+
+    code, text = answer("")
+    assert code == 3 and "nothing was downloaded" in text and not any(hub.asked)
+    code, text = answer("y")
+    assert code == 0 and "org/tiny is in" in text.replace("\r\n", " ")
+
+
+def test_a_gated_model_says_where_to_accept_and_how_to_log_in(hub, environment):
+    without = download("org/gated", "--yes", environment=environment)
+    assert without.returncode == 2
+    assert f"accept it on {hub.url}/org/gated" in without.stderr and "hf auth login" in without.stderr
+    wrong = download("org/gated", "--yes", environment=environment | {"HF_TOKEN": "wrong"})
+    assert wrong.returncode == 2 and "this account may not have org/gated yet" in wrong.stderr
+    right = download("org/gated", "--yes", environment=environment | {"HF_TOKEN": "secret"})
+    assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("org/none",), "the hub has no model org/none"),
+        (("org/tiny", "--revision", "v9"), "org/tiny has no revision v9"),
+        (("../tiny",), "cannot be a name on the hub"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_sentence(arguments, words, environment):
+    done = download(*arguments, "--yes", environment=environment)
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_without_a_network_the_other_way_is_named(environment):
+    gone = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = download("org/tiny", "--yes", environment=gone)
+    assert done.returncode == 1
+    assert "could not be downloaded" in done.stderr and "./tiny" in done.stderr and done.stderr.count("\n") == 1
+    offline = download("org/tiny", "--yes", environment=environment | {"HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 1 and "HF_HUB_OFFLINE is set" in offline.stderr
+
+
+def test_an_encoder_is_refused_before_its_weights_are_fetched(hub, environment):
+    hub.info = {"config": {"model_type": "bert", "architectures": ["BertForMaskedLM"]}}
+    done = download("org/tiny", "--yes", environment=environment)
+    assert done.returncode == 2 and "BertForMaskedLM is an encoder" in done.stderr
+    assert not any(hub.asked)
+
+
+def test_a_disk_that_is_too_small_is_said_before_the_question(hub, environment):
+    hub.info = {
+        "siblings": [{"rfilename": "config.json", "size": 9}, {"rfilename": "model.safetensors", "size": 10**18}]
+    }
+    done = download("org/tiny", "--yes", environment=environment)
+    assert done.returncode == 2
+    assert "takes 909494.7 TiB" in done.stderr and "HF_HOME" in done.stderr and not any(hub.asked)
+
+
+def test_a_stopped_download_keeps_what_it_has_and_goes_on(hub, environment):
+    stopped = run("-c", CANCELLED, environment=environment)
+    assert stopped.returncode == 1
+    assert "the download of org/tiny was stopped; the same command goes on from there" in stopped.stderr
+    first = [file for file in hub.asked if file]
+    assert first and "model.safetensors" not in [*first[:-1]]
+    hub.asked.clear()
+    assert download("org/tiny", "--yes", environment=environment).returncode == 0
+    assert not {*first[:-1]} & {*hub.asked}
+
+
+def test_a_connection_that_breaks_goes_on_where_it_broke(hub, environment, llama_folder):
+    hub.cut = {"model.safetensors": 5000}
+    assert download("org/tiny", "--yes", environment=environment).returncode == 0
+    assert hub.asked.count("model.safetensors") == 2
+    folder = find_model("org/tiny", environment=environment).folder
+    assert (folder / "model.safetensors").read_bytes() == (llama_folder / "model.safetensors").read_bytes()
+
+
+def chosen(*names: str) -> list[str]:
+    return sorted(file.name for file in files_to_fetch("org/m", [HubFile(name, 1) for name in names]))
+
+
+def test_only_what_training_reads_is_chosen():
+    names = ["config.json", "tokenizer.json", "README.md", "consolidated.safetensors", "original/model.safetensors"]
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+    others = ["pytorch_model.bin", "model.fp16.safetensors", "modeling_own.py", "tf_model.h5", "model.onnx"]
+    assert chosen(*names, *shards, *others) == sorted(["config.json", "tokenizer.json", *shards])
+    assert chosen(*names, "model.safetensors", *shards) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert chosen("config.json", *others) == ["config.json", "pytorch_model.bin"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], "it is an adapter"),
+        (["model.Q4.gguf"], "llama.cpp"),
+        (["config.json", "tf_model.h5"], "no weights that transformers loads"),
+        ([], "it is empty"),
+    ],
+)
+def test_a_repository_without_a_model_says_what_it_has(names, words):
+    with pytest.raises(ConfigError) as caught:
+        chosen(*names)
+    assert words in str(caught.value)
+
+
+def test_the_offer_names_size_licence_and_folder():
+    offer = DownloadOffer(
+        name="org/m",
+        revision="main",
+        files=("config.json", "model.safetensors"),
+        size_bytes=4 << 30,
+        missing_bytes=1 << 30,
+        gated=True,
+        license="\x1b[31mllama3",
+        target=Path("/cache/m"),
+    )
+    text = "\n".join(offer_lines(offer))
+    assert "4.0 GiB in 2 files, 1.0 GiB still missing" in text
+    assert "only for accounts that accepted it" in text and "/cache/m" in text and "\x1b" not in text

@@ -1,0 +1,267 @@
+"""From a name to facts: folders, the hub's cache, the catalogue, and what is none of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.models_room.conftest import VARIANTS
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.facts import find_model, require_folder
+from tui_trainer.models.hub_cache import cached_snapshot, is_hub_name
+from tui_trainer.models.shape import shape_of
+
+COMMIT = "ab" * 20
+
+
+@pytest.fixture
+def copied(llama_folder, tmp_path) -> Path:
+    return Path(shutil.copytree(llama_folder, tmp_path / "copied"))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty hub cache."""
+    for name in ("HF_HUB_CACHE", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return tmp_path / "hf" / "hub"
+
+
+def put_in_cache(cache: Path, name: str, source: Path, revision: str = "main") -> Path:
+    """As huggingface_hub lays it out: blobs, links to them, a reference."""
+    place = cache / f"models--{name.replace('/', '--')}"
+    snapshot = place / "snapshots" / COMMIT
+    for path in source.iterdir():
+        blob = place / "blobs" / path.name
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, blob)
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (snapshot / path.name).symlink_to(os.path.relpath(blob, snapshot))
+    reference = place / "refs" / revision
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    reference.write_text(COMMIT)
+    return snapshot
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def refusal(name: str | Path, revision: str = "main") -> str:
+    with pytest.raises(ConfigError) as caught:
+        find_model(str(name), revision)
+    assert [problem.key for problem in caught.value.problems] == ["model.model_name_or_path"]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_gives_all_facts(llama_folder, make_tiny):
+    facts = find_model(str(llama_folder))
+    assert facts.folder == llama_folder and require_folder(facts) == llama_folder
+    assert facts.shape.parameters == make_tiny("llama").model.num_parameters()
+    assert facts.weights == "safetensors" and facts.weight_files == ("model.safetensors",)
+    assert facts.weights_bytes == (llama_folder / "model.safetensors").stat().st_size
+    assert facts.dtype == "float32" and facts.eos_token_ids == (2,)
+    assert facts.tokenizer_files == ("tokenizer.json", "tokenizer_config.json") and len(facts.tokenizer_key) == 32
+    assert not facts.has_remote_code and facts.damage == () and facts.catalogue is None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_family_is_found_in_a_folder(variant, make_tiny, tmp_path):
+    folder = make_tiny(variant).save(tmp_path / variant)
+    shape = find_model(str(folder)).shape
+    assert shape.parameters == make_tiny(variant).model.num_parameters()
+    assert shape == shape_of(make_tiny(variant).config)
+
+
+def test_a_path_may_be_relative_or_from_home(llama_folder, monkeypatch):
+    monkeypatch.chdir(llama_folder.parent)
+    monkeypatch.setenv("HOME", str(llama_folder.parent))
+    assert find_model("llama").folder == find_model("./llama").folder == find_model("~/llama").folder == llama_folder
+
+
+def test_most_of_the_bytes_decide_the_dtype(make_tiny, tmp_path):
+    import copy
+
+    import torch
+
+    model = copy.deepcopy(make_tiny("llama").model).to(torch.bfloat16)
+    model.model.norm.to(torch.float32)
+    model.save_pretrained(tmp_path / "half")
+    assert find_model(str(tmp_path / "half")).dtype == "bfloat16"
+
+
+def test_several_eos_of_generation_config_are_taken(copied):
+    (copied / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
+    assert find_model(str(copied)).eos_token_ids == (2, 5)
+
+
+def test_damaged_weights_are_facts_and_leave_the_rest(copied):
+    os.truncate(copied / "model.safetensors", 3000)
+    facts = find_model(str(copied))
+    assert facts.headers is None and facts.weights == "safetensors"
+    assert "cut short" in str(facts.damage[0])
+    assert facts.shape.parameters == find_model(str(copied)).shape.parameters > 0
+
+
+def test_a_cached_model_is_found_by_branch_and_by_commit(cache, llama_folder):
+    snapshot = put_in_cache(cache, "org/tiny", llama_folder)
+    assert find_model("org/tiny").folder == find_model("org/tiny", COMMIT).folder == snapshot
+    assert find_model("org/tiny").weights == "safetensors"
+    assert "is not on this machine" in refusal("org/tiny", "v2")
+
+
+def test_the_cache_is_where_huggingface_hub_looks(cache, llama_folder, tmp_path):
+    """Asked in a process of its own: the library reads the environment once."""
+    snapshot = put_in_cache(cache, "org/tiny", llama_folder)
+    code = "from huggingface_hub import try_to_load_from_cache as t; print(t('org/tiny', 'config.json'))"
+    for changed in ({}, {"HF_HUB_CACHE": str(cache)}, {"HF_HOME": str(tmp_path / "elsewhere")}):
+        environment = os.environ | changed
+        told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout
+        ours = cached_snapshot("org/tiny", "main", environment)
+        assert told.strip() == (str(snapshot / "config.json") if ours else "None"), changed
+
+
+def test_a_short_name_of_the_catalogue_is_found_under_its_full_name(cache, llama_folder):
+    entry = next(entry for entry in all_entries() if entry.name == "openai-community/gpt2")
+    snapshot = put_in_cache(cache, entry.name, llama_folder)
+    assert find_model("gpt2").folder == find_model(entry.name).folder == snapshot
+
+
+def test_a_snapshot_without_weights_is_known_and_not_here(cache, llama_folder):
+    snapshot = put_in_cache(cache, "org/tiny", llama_folder)
+    (snapshot / "model.safetensors").unlink()
+    assert find_model("org/tiny").weights == "not here"
+
+
+def test_a_folder_comes_before_the_cache(cache, llama_folder, tmp_path, monkeypatch):
+    put_in_cache(cache, "org/tiny", llama_folder)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(llama_folder, tmp_path / "org" / "tiny")
+    assert find_model("org/tiny").folder == tmp_path / "org" / "tiny"
+
+
+def test_a_catalogued_model_can_be_planned_and_not_trained(cache):
+    entry = all_entries()[0]
+    facts = find_model(entry.name)
+    assert facts.folder is None and facts.weights == "not here" and facts.catalogue == entry
+    assert facts.shape.parameters == entry.parameters and facts.weights_bytes == entry.weights_bytes
+    with pytest.raises(ConfigError) as caught:
+        require_folder(facts)
+    assert f"tui-trainer download {entry.name}" in str(caught.value)
+
+
+def test_formulas_agree_with_every_row_of_the_catalogue():
+    entries = all_entries()
+    assert len(entries) >= 5
+    assert [entry.name for entry in entries if shape_of(entry.config).parameters != entry.parameters] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("org/nobody-has-it", "run `tui-trainer download org/nobody-has-it`, or copy the model into ./nobody-has-it"),
+        ("", "no model is named"),
+        ("  ", "no model is named"),
+        ("./nowhere", "there is no folder ./nowhere"),
+        ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
+        ("a/b/c", "there is no folder a/b/c"),
+        ("../../nowhere", "there is no folder"),
+        ("bad\x1b[31mname", "there is no folder bad"),
+        ("a\0b", "no model is named"),
+    ],
+)
+def test_a_name_that_is_nothing_says_what_to_do(name, words, cache):
+    assert words in refusal(name)
+
+
+def test_a_file_is_told_from_a_folder(llama_folder):
+    assert "is a file, not a folder; give the folder" in refusal(llama_folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("revision", ["../../x", "", "-x", "a b", "x" * 300])
+def test_a_revision_cannot_leave_the_cache(revision, cache):
+    assert "cannot be a revision" in refusal("org/tiny", revision)
+
+
+def test_a_folder_without_a_config_says_what_it_holds(tmp_path):
+    assert "the folder has no config.json; give the folder that" in refusal(tmp_path)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "config.json").write_text("{}")
+    assert "its folders have: inner" in refusal(tmp_path)
+    (tmp_path / "model.Q4_K_M.gguf").touch()
+    assert "llama.cpp" in refusal(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    assert "holds an adapter for org/base and no model" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, "\udcff"])
+def test_a_config_that_is_no_json_is_one_sentence(content, tmp_path):
+    (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert "config.json cannot be read as JSON" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["BertForMaskedLM"], "model_type": "bert"}, "BertForMaskedLM is an encoder"),
+        ({"architectures": ["BertModel"], "model_type": "bert"}, "BertModel is an encoder"),
+        ({"architectures": None, "model_type": "roberta"}, "roberta is an encoder"),
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True},
+            "T5ForConditionalGeneration is a sequence-to-sequence model",
+        ),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "is a classifier of texts"),
+        ({"text_config": {"hidden_size": 8}}, "several kinds of input"),
+        ({"num_hidden_layers": None}, "config.json has no num_hidden_layers"),
+    ],
+)
+def test_other_kinds_of_models_are_called_what_they_are(changes, words, copied):
+    change_config(copied, **changes)
+    assert words in refusal(copied)
+
+
+def test_a_decoder_of_an_encoder_family_passes(copied):
+    from tui_trainer.models.architectures import refuse_other_kinds
+
+    refuse_other_kinds({"model_type": "bert", "is_decoder": True, "architectures": ["BertLMHeadModel"]})
+    with pytest.raises(ConfigError):
+        refuse_other_kinds({"model_type": "bert", "architectures": ["BertLMHeadModel"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [("gpt2", True), ("org/model-1.5B", True), ("a/b/c", False), ("-x", False), ("a..b", False), ("a--b", False),
+     ("x" * 97, False), ("org/", False), ("a b", False)],
+)  # fmt: skip
+def test_names_of_the_hub_are_told_as_the_hub_tells_them(name, fits):
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+        right = True
+    except HFValidationError:
+        right = False
+    assert is_hub_name(name) == right == fits
+
+
+def test_finding_a_model_loads_no_heavy_library(llama_folder):
+    look = (
+        "import sys; from tui_trainer.models.facts import find_model; "
+        "from tui_trainer.models.problems import model_problems; from tui_trainer.models import download, targets; "
+        "assert model_problems(find_model(sys.argv[1]), 'pretrained', False) == []; "
+        "sys.exit(str([n for n in ('torch', 'transformers', 'huggingface_hub', 'peft') if n in sys.modules] or 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", look, str(llama_folder)], capture_output=True, text=True)
+    assert done.stderr.strip() == "0", done.stderr

@@ -1,0 +1,276 @@
+"""What stands against a start: each mistake planted in a copy of a good model, and named in one line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.models_room.conftest import VARIANTS, write_tokenizer
+from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.fit import embedding_rows, misfits
+from tui_trainer.models.pickles import foreign_calls
+from tui_trainer.models.problems import (
+    conversion_command,
+    length_problems,
+    length_warning,
+    model_notes,
+    model_problems,
+)
+from tui_trainer.models.shape import shape_of
+
+
+@pytest.fixture
+def copied(llama_folder, tmp_path) -> Path:
+    return Path(shutil.copytree(llama_folder, tmp_path / "copied"))
+
+
+def problems(folder: Path, init: str = "pretrained", trust_remote_code: bool = False) -> list[str]:
+    found = model_problems(find_model(str(folder)), init, trust_remote_code)
+    assert all(problem.key == "model.model_name_or_path" for problem in found)
+    assert all("\n" not in str(problem) for problem in found)
+    return list(map(str, found))
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_tensors(folder: Path, change) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def as_bin(folder: Path) -> Path:
+    """The weights as torch.save writes them, in place of the safetensors file."""
+    import torch
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder / "pytorch_model.bin"
+
+
+def test_a_good_model_has_no_problems(llama_folder):
+    assert problems(llama_folder) == [] and model_notes(find_model(str(llama_folder))) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_weights_of_every_family_fit_their_config(variant, make_tiny, tmp_path):
+    facts = find_model(str(make_tiny(variant).save(tmp_path)))
+    assert misfits(facts.shape, facts.headers, is_known=True) == []
+    assert embedding_rows(facts.shape, facts.headers) == 96
+
+
+def test_a_folder_without_weights_can_only_start_from_scratch(copied):
+    (copied / "model.safetensors").rename(copied / "weights.safetensors")
+    (only,) = problems(copied)
+    assert "a config.json and no weights (only weights.safetensors)" in only and 'model.init = "scratch"' in only
+    assert problems(copied, "scratch") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab_size": 100}, "model.embed_tokens.weight is 96 x 32 and by config.json 100 x 32"),
+        ({"hidden_size": 64}, "model.embed_tokens.weight is 96 x 32 and by config.json 96 x 64"),
+        ({"num_hidden_layers": 3}, "config.json says 3 layers, the weights have 2"),
+        ({"num_hidden_layers": 1}, "config.json says 1 layers, the weights have 2"),
+        ({"intermediate_size": 50}, "model.layers.0.mlp.gate_proj.weight is 48 x 32 and by config.json 50 x 32"),
+        ({"num_key_value_heads": 4}, "self_attn.k_proj.weight is 16 x 32 and by config.json 32 x 32"),
+    ],
+)
+def test_weights_that_do_not_fit_the_config_are_named(changes, words, copied):
+    change_config(copied, **changes)
+    found = problems(copied)
+    assert any(words in problem for problem in found), found
+
+
+def test_a_missing_tensor_is_named_before_it_is_made_up(copied):
+    change_tensors(copied, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    assert "1 of 2 mlp.up_proj.weight are missing" in problems(copied)[0]
+
+
+def test_a_missing_head_is_named_unless_it_is_tied(copied):
+    change_tensors(copied, lambda tensors: tensors.pop("lm_head.weight"))
+    assert "no head (lm_head.weight)" in problems(copied)[0]
+    change_config(copied, tie_word_embeddings=True)
+    assert problems(copied) == []
+
+
+def test_names_of_old_files_fit(make_tiny, tmp_path):
+    folder = make_tiny("gpt2").save(tmp_path)
+    write_tokenizer(folder)
+
+    def shorten(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+
+    change_tensors(folder, shorten)
+    assert problems(folder) == []
+
+
+def test_files_without_tensors_are_no_weights(copied):
+    (copied / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert "hold no tensors" in problems(copied)[0]
+
+
+def test_damaged_weights_are_reported_once(copied):
+    path = copied / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    (only,) = problems(copied)
+    assert "model.safetensors is cut short: 5 of" in only
+    assert problems(copied, "scratch") == []
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_that_comes_with_a_model_is_not_run_without_a_word(copied, file):
+    path = copied / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoModelForCausalLM": "own.Own"}}))
+    (only,) = problems(copied)
+    assert "wants to run Python code" in only and "model.trust_remote_code = true" in only
+    assert problems(copied, trust_remote_code=True) == []
+    assert len(problems(copied, "scratch")) == 1
+
+
+def test_quantised_weights_cannot_be_trained(copied):
+    change_config(copied, quantization_config={"quant_method": "gptq", "bits": 4})
+    assert "stored quantised (gptq)" in problems(copied)[0]
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
+    write_tokenizer(copied, words=93)
+    (only,) = problems(copied)
+    assert "the tokenizer has 97 tokens and the embedding 96 rows" in only
+    write_tokenizer(copied, words=92)
+    assert problems(copied) == []
+
+
+def test_a_folder_without_a_tokenizer_is_refused(copied):
+    (copied / "tokenizer.json").unlink()
+    assert "the folder has no tokenizer" in problems(copied)[0]
+    assert problems(copied, "scratch") == []
+
+
+def test_a_model_that_is_only_catalogued_names_both_ways(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    name = all_entries()[0].name
+    (only,) = model_problems(find_model(name), "pretrained", False)
+    assert f"tui-trainer download {name}" in str(only) and f"./{name.rpartition('/')[2]}" in str(only)
+
+
+def test_bin_files_of_plain_tensors_pass_with_a_note(copied):
+    as_bin(copied)
+    facts = find_model(str(copied))
+    assert facts.weights == "bin" and facts.weight_files == ("pytorch_model.bin",) and facts.weights_bytes > 80_000
+    assert model_problems(facts, "pretrained", False) == []
+    (note,) = model_notes(facts)
+    assert "weights_only" in note and conversion_command(copied) in note
+    assert model_notes(facts, "scratch") == []
+
+
+def test_the_conversion_command_converts(copied):
+    as_bin(copied)
+    command = conversion_command(copied).replace("python -c", "exec .venv-python -c", 1)
+    import sys
+
+    subprocess.run(command.replace(".venv-python", sys.executable), shell=True, check=True, capture_output=True)
+    converted = Path(f"{copied}-safetensors")
+    assert problems(converted) == [] and find_model(str(converted)).weights == "safetensors"
+
+
+class _Payload:
+    """What a pickle of a stranger may do."""
+
+    def __init__(self, canary: str) -> None:
+        self.canary = canary
+
+    def __reduce__(self):
+        import os
+
+        return os.system, (f"touch {self.canary}",)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_pickle_that_runs_code_is_named_and_not_read(copied, tmp_path, protocol):
+    import torch
+
+    path, canary = as_bin(copied), tmp_path / "canary"
+    torch.save({"w": torch.zeros(2), "x": _Payload(str(canary))}, path, pickle_protocol=protocol)
+    (only,) = problems(copied)
+    assert "holds more than tensors (posix.system)" in only
+    assert not canary.exists()
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(path, weights_only=True)
+
+
+def test_the_judgement_of_pickles_is_that_of_torch(tmp_path):
+    import collections
+
+    import torch
+
+    plain = [
+        {"a": torch.zeros(2, dtype=torch.bfloat16), "b": torch.ones(1, dtype=torch.int64)},
+        collections.OrderedDict(c=torch.nn.Parameter(torch.zeros(3))),
+        torch.nn.Linear(2, 3).state_dict(),
+    ]
+    plain += [{"a": collections.Counter(), "b": torch.device("cpu"), "c": {1, 2}, "d": torch.float8_e4m3fn}]
+    foreign = [{"m": torch.nn.Linear(1, 1)}, {"p": Path("x")}, [print], [torch.load]]
+    path = tmp_path / "x.bin"
+    for content in (*plain, *foreign):
+        torch.save(content, path)
+        try:
+            torch.load(path, weights_only=True)
+            loads = True
+        except pickle.UnpicklingError:
+            loads = False
+        assert (foreign_calls(path) == ()) == loads, content
+
+
+def test_a_broken_bin_file_is_one_sentence(copied):
+    path = as_bin(copied)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/other", b"")
+    assert "pytorch_model.bin is damaged: it holds no list of tensors" in problems(copied)[0]
+
+
+def test_missing_bin_shards_are_named(copied):
+    (copied / "model.safetensors").unlink()
+    index = {"weight_map": {"w": "pytorch_model-00001-of-00001.bin"}}
+    (copied / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert "pytorch_model-00001-of-00001.bin is missing" in problems(copied)[0]
+
+
+@pytest.mark.parametrize(("variant", "limit"), [("gpt2", 24), ("opt", 24), ("llama", 2048)])
+def test_rows_beyond_learnt_positions_are_refused_and_beyond_rotary_ones_warned_of(variant, limit, make_tiny):
+    shape = shape_of(make_tiny(variant).config)
+    assert length_problems(shape, limit) == [] and length_warning(shape, limit) == ""
+    if variant == "llama":
+        assert length_problems(shape, limit + 1) == []
+        assert f"beyond the {limit} tokens" in length_warning(shape, limit + 1)
+    else:
+        (only,) = length_problems(shape, limit + 1)
+        assert only.key == "data.max_length" and f"set data.max_length = {limit} or less" in str(only)
+        assert length_warning(shape, limit + 1) == ""
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "opt"])
+def test_the_limit_of_learnt_positions_is_the_real_one(variant, make_tiny):
+    import torch
+
+    tiny = make_tiny(variant)
+    limit = shape_of(tiny.config).max_position_embeddings
+    tiny.model(torch.ones(1, limit, dtype=torch.long))
+    with pytest.raises(IndexError):
+        tiny.model(torch.ones(1, limit + 1, dtype=torch.long))

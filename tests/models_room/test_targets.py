@@ -1,0 +1,105 @@
+"""LoRA targets and counts, against peft on tiny models."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.shape import shape_of
+from tui_trainer.models.targets import linear_names, lora_parameters, match_targets, saved_module_parameters
+
+FAMILIES = ["llama-tied", "qwen3", "gpt2", "phi", "opt-projected", "gpt_neox", "falcon-new", "gemma2"]
+
+
+def peft_counts(tiny, targets, r, use_dora=False, modules_to_save=None) -> tuple[int, int]:
+    """Trainable weights of adapters, and of modules that are trained as a whole."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM", target_modules=targets, r=r, use_dora=use_dora, modules_to_save=modules_to_save
+    )
+    model = get_peft_model(copy.deepcopy(tiny.model), config)
+    trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+    saved = sum(count for name, count in trained.items() if "modules_to_save" in name)
+    return sum(trained.values()) - saved, saved
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("use_dora", [False, True], ids=["lora", "dora"])
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_all_linear_counts_as_peft_does(variant, use_dora, make_tiny):
+    tiny = make_tiny(variant)
+    shape = shape_of(tiny.config)
+    names = match_targets(shape, "all-linear")
+    told = lora_parameters(shape, names, 4, use_dora)
+    assert told == peft_counts(tiny, "all-linear", 4, use_dora)[0]
+    assert told == peft_counts(tiny, list(names), 4, use_dora)[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("variant", "targets"),
+    [
+        ("llama", "q_proj, v_proj"),
+        ("llama", "self_attn.o_proj"),
+        ("gpt2", "c_proj"),
+        ("gpt2", "attn.c_proj, c_fc"),
+        ("opt-projected", "fc1, project_in"),
+        ("phi3", "qkv_proj"),
+    ],
+)
+def test_named_targets_count_as_peft_does(variant, targets, make_tiny):
+    tiny = make_tiny(variant)
+    shape = shape_of(tiny.config)
+    names = match_targets(shape, targets)
+    assert lora_parameters(shape, names, 8) == peft_counts(tiny, list(names), 8)[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("variant", "saved"),
+    [
+        ("llama", "embed_tokens, lm_head"),
+        ("llama-tied", "lm_head"),
+        ("llama-tied", "embed_tokens"),
+        ("llama", "norm"),
+        ("gpt2", "wte, ln_1"),
+        ("gpt_neox", "embed_in"),
+        ("phi", "final_layernorm, lm_head"),
+    ],
+)
+def test_modules_that_are_saved_count_as_in_peft(variant, saved, make_tiny):
+    tiny = make_tiny(variant)
+    shape = shape_of(tiny.config)
+    target = linear_names(shape)[0]
+    match_targets(shape, target, saved)
+    counted = peft_counts(tiny, [target], 4, modules_to_save=saved.split(", "))
+    assert (lora_parameters(shape, [target], 4), saved_module_parameters(shape, saved)) == counted
+
+
+@pytest.mark.parametrize(
+    ("targets", "saved", "words"),
+    [
+        ("q_prj", "", ("q_prj", "did you mean q_proj", "down_proj", "tuning.target_modules")),
+        ("query_key_value", "", ("no module of the model is called query_key_value", "linear layers of the model")),
+        ("lm_head", "", ("lm_head is no linear layer inside the model", "tuning.modules_to_save")),
+        ("embed_tokens", "", ("embed_tokens is no linear", "name it in tuning.modules_to_save")),
+        ("proj", "", ("called proj",)),
+        ("", "", ("no layer is named", "all-linear")),
+        ("q_proj", "embed_token", ("did you mean embed_tokens", "tuning.modules_to_save")),
+        ("all-linear", "gate_proj", ("gate_proj gets an adapter as well",)),
+        ("nothing, q_proj, nowhere", "", ("nothing", "nowhere")),
+    ],
+)
+def test_targets_that_match_nothing_are_named_with_their_neighbours(targets, saved, words, make_tiny):
+    with pytest.raises(ConfigError) as caught:
+        match_targets(shape_of(make_tiny("llama").config), targets, saved)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_all_linear_leaves_out_the_head(make_tiny):
+    shape = shape_of(make_tiny("llama").config)
+    names = match_targets(shape, "All-Linear, q_proj")
+    assert names == ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -1,0 +1,118 @@
+"""What files say about a tokenizer, against the tokenizer that transformers makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.models_room.conftest import write_tokenizer
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.tokenizer import (
+    count_tokens,
+    tokenizer_facts,
+    tokenizer_files_in,
+    tokenizer_key,
+    tokens_per_character,
+)
+
+TEXTS = ["w1 w2 w3", "", "w5 nothing w7 w8 </s>"]
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+@pytest.mark.parametrize("chat", [True, False])
+def test_facts_are_those_of_the_tokenizer(tmp_path, adds_bos, chat):
+    from transformers import AutoTokenizer
+
+    write_tokenizer(tmp_path, adds_bos=adds_bos, chat=chat)
+    facts = tokenizer_facts(tmp_path)
+    real = AutoTokenizer.from_pretrained(tmp_path)
+    assert facts.vocabulary == facts.rows == len(real) == 64
+    assert facts.eos_token_id == real.eos_token_id == 2
+    assert facts.bos_token_id == real.bos_token_id == 1
+    assert facts.pad_token_id == real.pad_token_id == 0
+    assert facts.adds_bos == (real("w1")["input_ids"][0] == real.bos_token_id) == adds_bos
+    assert facts.has_chat_template == bool(real.chat_template) == chat
+    assert count_tokens(tmp_path, TEXTS) == sum(
+        len(real(text, add_special_tokens=False)["input_ids"]) for text in TEXTS
+    )
+
+
+def test_a_setting_beside_tokenizer_json_adds_no_bos(tmp_path):
+    """transformers passes over add_bos_token where tokenizer.json says it; so do these facts."""
+    from transformers import AutoTokenizer
+
+    write_tokenizer(tmp_path, adds_bos=False)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"add_bos_token": True}))
+    real = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer_facts(tmp_path).adds_bos == (real("w1")["input_ids"][0] == real.bos_token_id)
+
+
+def test_a_bos_inside_a_sequence_of_processors_counts(tmp_path):
+    write_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    inner = content["post_processor"]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    content["post_processor"] = {"type": "Sequence", "processors": [byte_level, inner]}
+    path.write_text(json.dumps(content))
+    assert tokenizer_facts(tmp_path).adds_bos
+
+
+def test_unigram_and_sparse_ids_are_counted(tmp_path):
+    added = [{"id": 40, "content": "<extra>"}, {"id": 0, "content": "<unk>"}]
+    content = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.0]]}, "added_tokens": added}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    facts = tokenizer_facts(tmp_path)
+    assert (facts.vocabulary, facts.rows) == (3, 41)
+    assert facts.eos_token_id is None and not facts.adds_bos
+
+
+def test_a_chat_template_in_its_own_file_is_seen(tmp_path):
+    write_tokenizer(tmp_path, chat=False)
+    assert not tokenizer_facts(tmp_path).has_chat_template
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert tokenizer_facts(tmp_path).has_chat_template
+
+
+def test_slow_tokenizers_are_not_guessed(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"sentencepiece")
+    assert tokenizer_files_in(tmp_path) == ("tokenizer.model",)
+    assert tokenizer_facts(tmp_path) is None
+    assert count_tokens(tmp_path, TEXTS) is None and tokens_per_character(tmp_path, TEXTS) is None
+
+
+def test_settings_alone_are_no_tokenizer(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert tokenizer_files_in(tmp_path) == () and tokenizer_key(tmp_path, ()) is None
+
+
+def test_the_key_changes_with_every_file(tmp_path):
+    write_tokenizer(tmp_path)
+    files = tokenizer_files_in(tmp_path)
+    keys = {tokenizer_key(tmp_path, files)}
+    assert keys == {tokenizer_key(tmp_path, tuple(reversed(files)))}
+    for name in files:
+        path = tmp_path / name
+        path.write_text(path.read_text() + " ")
+        keys.add(tokenizer_key(tmp_path, files))
+    assert len(files) == 2 and len(keys) == 3
+
+
+def test_tokens_per_character_of_a_sample(tmp_path):
+    write_tokenizer(tmp_path)
+    assert tokens_per_character(tmp_path, ["w1 w2", "w3"]) == pytest.approx(3 / 7)
+    assert tokens_per_character(tmp_path, [""]) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"model": 3}', "{" * 5000, '{"model": {"type": "Nonsense"}}'])
+def test_a_damaged_tokenizer_is_one_sentence(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    for ask in (tokenizer_facts, lambda folder: count_tokens(folder, ["a"])):
+        try:
+            ask(tmp_path)
+        except ConfigError as error:
+            assert "tokenizer.json" in str(error) and "\n" not in str(error)
+        else:
+            assert ask is tokenizer_facts and "Nonsense" in content

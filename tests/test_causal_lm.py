@@ -1,0 +1,217 @@
+"""Pretrained models from a folder, trained through the program's own doors: full and LoRA, for every family."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
+from tui_trainer.runs.journal import read_all
+
+SETTINGS = {
+    "data.max_length": 64,
+    "data.eval_fraction": 0.2,
+    "training.effective_batch_size": 8,
+    "training.learning_rate": 0.01,
+    "training.lr_scheduler_type": "constant",
+    "training.max_steps": 12,
+    "evaluation.eval_steps": 0.5,
+    "checkpoint.save_steps": 4,
+    "logging.sample_steps": 0,
+    "logging.logging_steps": 4,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """`tiny_folder(family)`: the folder of a tiny model, made once."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(family: str) -> Path:
+        if not (root / family).exists():
+            save_tiny_model(root / family, family)
+        return root / family
+
+    return folder
+
+
+@pytest.fixture
+def documents(tmp_path) -> Path:
+    path = tmp_path / "documents.jsonl"
+    path.write_text("".join(json.dumps({"id": n, "content": text}) + "\n" for n, text in enumerate(texts(120))))
+    return path
+
+
+@pytest.fixture
+def tune(tmp_path, tiny_folder, documents):
+    """`tune(family, method, changes)`: carries a run out; its folder and the outcome."""
+
+    def run(family: str, method: str = "full", changes: dict | None = None):
+        settings = {**SETTINGS, "tuning.method": method, "output.runs_dir": tmp_path / "runs", **(changes or {})}
+        settings = {"output.name": f"{family}-{method}", **settings}
+        assignments = tuple(f"{key}={value}" for key, value in settings.items())
+        shortcuts = {"data.path": str(documents), "model.model_name_or_path": str(tiny_folder(family))}
+        opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
+        return opened.folder, carry_out(opened)
+
+    return run
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def continue_a_prompt(model, folder) -> str:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("12 plus 3 is", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        written = model.eval().generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    return tokenizer.decode(written[0], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("family", TRAINED)
+def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, method, tune, tiny_folder):
+    folder, outcome = tune(family, method)
+    assert outcome.exit_code == 0, outcome
+    steps, evaluations = of_kind(folder, StepDone), of_kind(folder, EvalDone)
+    assert steps[-1].loss < 0.8 * steps[0].loss
+    assert evaluations[-1].loss < steps[0].loss
+    assert not of_kind(folder, RunProblem)
+    if method == "full":
+        model = AutoModelForCausalLM.from_pretrained(folder.model)
+    else:
+        assert {path.name for path in folder.model.iterdir()} >= {"adapter_model.safetensors", "adapter_config.json"}
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder(family)), folder.model)
+    assert continue_a_prompt(model, folder.model).startswith("12 plus 3 is")
+    plan = read_plan(folder)
+    trained = sum(p.numel() for name, p in model.named_parameters() if method == "full" or "lora_" in name)
+    assert plan.trained_parameters.value == trained
+    assert plan.packing.value
+
+
+@pytest.mark.parametrize("family", NOT_PACKED)
+def test_families_that_mix_documents_run_unpacked(family, tune):
+    folder, outcome = tune(family, changes={"training.max_steps": 3})
+    assert outcome.exit_code == 0, outcome
+    assert not read_plan(folder).packing.value
+
+
+def test_packed_and_padded_runs_learn_the_same(tune):
+    packed, _ = tune("llama", changes={"output.name": "packed"})
+    padded, _ = tune("llama", changes={"output.name": "padded", "data.packing": "false"})
+    assert read_plan(packed).packing.value and not read_plan(padded).packing.value
+    ends = [of_kind(folder, EvalDone)[-1].loss for folder in (packed, padded)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-4)
+    tokens = [[step.tokens for step in of_kind(folder, StepDone)] for folder in (packed, padded)]
+    assert tokens[0] == tokens[1], "the same documents in every step"
+
+
+def test_the_column_is_found_and_told(tune):
+    folder, _ = tune("llama", changes={"training.max_steps": 1})
+    assert any("content" in note for note in of_kind(folder, DataPrepared)[0].notes)
+
+
+def test_a_config_file_gives_the_same_run_as_the_command_line(tune, tmp_path, tiny_folder, documents):
+    by_hand, _ = tune("llama", "lora", {"output.name": "by-hand"})
+    config = tmp_path / "my.toml"
+    config.write_text(
+        f"""
+        [model]
+        model_name_or_path = "{tiny_folder("llama")}"
+        [data]
+        path = "{documents}"
+        max_length = 64
+        eval_fraction = 0.2
+        [tuning]
+        method = "lora"
+        target_modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        [training]
+        effective_batch_size = 8
+        learning_rate = 0.01
+        lr_scheduler_type = "constant"
+        max_steps = 12
+        warmup_steps = 0.03
+        [evaluation]
+        eval_steps = 0.5
+        [logging]
+        sample_steps = 0
+        [output]
+        runs_dir = "{tmp_path / "runs"}"
+        name = "by-file"
+        """
+    )
+    opened = open_new(load_config(Request(config_file=config)))
+    assert carry_out(opened).exit_code == 0
+    losses = [[step.loss_sum for step in of_kind(folder, StepDone)] for folder in (by_hand, opened.folder)]
+    assert losses[0] == losses[1]
+
+
+def test_random_weights_in_the_shape_of_a_folder_get_a_tokenizer_of_their_own(tune, tiny_folder):
+    changes = {"model.init": "scratch", "model.scratch.vocab_size": 300, "data.max_length": 48}
+    folder, outcome = tune("qwen2", changes=changes)
+    assert outcome.exit_code == 0, outcome
+    model = AutoModelForCausalLM.from_pretrained(folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder.model)
+    assert model.config.model_type == "qwen2"
+    assert model.config.vocab_size == len(tokenizer) <= 300 < VOCABULARY
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.decode(tokenizer("12 plus 3")["input_ids"], skip_special_tokens=True) == "12 plus 3"
+    steps = of_kind(folder, StepDone)
+    assert steps[-1].loss < 0.9 * steps[0].loss
+
+
+_KILLED = """
+import os, signal, sys
+from tui_trainer.training import session
+plain = session.Session.take_step
+def take_step(self, step):
+    if step == 10 and os.environ.get("KILL"):
+        self.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    plain(self, step)
+session.Session.take_step = take_step
+from tui_trainer.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    names = sorted(path.name for path in folder.iterdir() if path.suffix == ".safetensors")
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_killed_run_ends_with_the_same_bits(method, tmp_path, tune, tiny_folder, documents):
+    changes = {"tuning.lora_dropout": 0.2 if method == "lora" else 0.0, "output.name": "whole"}
+    whole, _ = tune("gemma", method, changes)
+    script = tmp_path / "killed.py"
+    script.write_text(_KILLED)
+    settings = {**SETTINGS, **changes, "tuning.method": method, "output.runs_dir": tmp_path / "runs"}
+    settings["output.name"] = "killed"
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    asked = ["--no-ui", "--model", str(tiny_folder("gemma")), "--data", str(documents), *words]
+    run = [sys.executable, str(script)]
+    first = subprocess.run([*run, *asked], env={**os.environ, "KILL": "1"}, capture_output=True, timeout=300)
+    assert first.returncode == -signal.SIGKILL, first.stderr.decode()[-2000:]
+    again = subprocess.run([*run, "resume", str(tmp_path / "runs" / "killed")], capture_output=True, timeout=300)
+    assert again.returncode == 0, again.stderr.decode()[-2000:]
+    killed = tmp_path / "runs" / "killed"
+    wanted = hashes(whole.model)
+    assert wanted and hashes(killed / "model") == wanted
+    assert hashes(killed / "checkpoints" / "step-12") == hashes(whole.checkpoints / "step-12")

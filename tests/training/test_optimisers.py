@@ -1,0 +1,156 @@
+"""Every optimiser: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
+
+import pytest
+import torch
+from torch import nn
+
+from tui_trainer.config.sections import TrainingSection
+from tui_trainer.errors import CheckpointError, RunError
+from tui_trainer.training import optimisers
+from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.optimisers import OPTIMISERS
+from tui_trainer.training.precision import Numbers
+
+HERE = ("adamw_torch_fused", "adafactor", "sgd")
+CPU = torch.device("cpu")
+
+
+def small_model(dtype=torch.float32) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
+
+
+def updater_of(model, optim="adamw_torch_fused", **settings) -> Updater:
+    return Updater(model, TrainingSection(optim=optim, weight_decay=0.1, **settings), lr=0.01)
+
+
+def train(model, updater, steps, first=0, lr=0.01):
+    for step in range(first, first + steps):
+        draw = torch.Generator().manual_seed(step)
+        dtype = next(model.parameters()).dtype
+        loss = model(torch.randn(5, 8, generator=draw).to(dtype)).square().float().sum()
+        loss.backward()
+        updater.apply(loss.detach(), lr=lr, max_grad_norm=1.0)
+    return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("optim", HERE)
+def test_a_saved_state_goes_on_to_the_bit(optim, dtype):
+    model = small_model(dtype)
+    updater = updater_of(model, optim)
+    train(model, updater, 3)
+    state = {name: tensor.clone() for name, tensor in updater.tensors().items()}
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    expected = train(model, updater, 4, first=3)
+    again = small_model(dtype)
+    again.load_state_dict(weights)
+    other = updater_of(again, optim)
+    other.load_tensors(dict(state))
+    assert torch.equal(train(again, other, 4, first=3), expected)
+    if optim == "adamw_torch_fused":
+        forgetful = small_model(dtype)
+        forgetful.load_state_dict(weights)
+        assert not torch.equal(train(forgetful, updater_of(forgetful, optim), 4, first=3), expected), "the control"
+
+
+@pytest.mark.parametrize("optim", HERE)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_moves_nothing(optim, poison):
+    model = small_model()
+    updater = updater_of(model, optim)
+    train(model, updater, 2)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    loss = model(torch.full((1, 8), poison)).sum()
+    loss.backward()
+    norm = updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0)
+    assert not torch.isfinite(norm)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not torch.equal(train(model, updater, 1), torch.cat([p.flatten() for p in before])), "it goes on"
+
+
+def test_small_updates_of_16_bit_weights_are_kept_in_their_fp32_copies():
+    model, exact = small_model(torch.bfloat16), small_model()
+    start = torch.cat([p.detach().float().flatten() for p in model.parameters()])
+    moved = train(model, updater_of(model), 60, lr=2e-5)
+    reference = train(exact, updater_of(exact), 60, lr=2e-5)
+    plain = small_model(torch.bfloat16)
+    optimiser = torch.optim.AdamW(plain.parameters(), lr=2e-5, weight_decay=0.1)
+    for step in range(60):
+        draw = torch.Generator().manual_seed(step)
+        plain(torch.randn(5, 8, generator=draw).bfloat16()).square().float().sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    lost = torch.cat([p.detach().float().flatten() for p in plain.parameters()])
+    assert (moved != start).float().mean() > 0.3
+    assert (lost != start).float().mean() < 0.1, "the control: without copies most updates vanish"
+    assert (moved - reference).abs().max() < 0.01
+
+
+def test_the_state_of_another_model_is_refused():
+    model = small_model()
+    updater = updater_of(model)
+    train(model, updater, 1)
+    state = updater.tensors()
+    fresh = updater_of(small_model())
+    with pytest.raises(CheckpointError, match="lacks"):
+        fresh.load_tensors({name: tensor for name, tensor in state.items() if not name.endswith("exp_avg")})
+    with pytest.raises(CheckpointError, match=r"unknown tensors, such as those of 7\.weight"):
+        fresh.load_tensors(state | {"7.weight.step": torch.tensor(1.0)})
+    with pytest.raises(CheckpointError, match="another shape"):
+        fresh.load_tensors({name: tensor[:1] if "0.weight.exp" in name else tensor for name, tensor in state.items()})
+
+
+def test_a_state_that_nobody_described_is_not_passed_over(monkeypatch):
+    model = small_model()
+    updater = updater_of(model)
+    train(model, updater, 1)
+    updater.torch.state[next(model.parameters())]["momentum_of_a_new_kind"] = torch.zeros(1)
+    with pytest.raises(CheckpointError, match="momentum_of_a_new_kind"):
+        updater.tensors()
+
+
+def test_every_name_that_the_config_takes_has_an_optimiser():
+    from tui_trainer.config.load import all_settings
+
+    assert set(all_settings()["training.optim"].choices) == set(OPTIMISERS)
+
+
+def test_bitsandbytes_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "bitsandbytes.optim", None)
+    with pytest.raises(RunError, match="needs bitsandbytes"):
+        updater_of(small_model(), "adamw_8bit")
+    assert optimisers.OPTIMISERS["adamw_8bit"].number_keys == {"step"}
+
+
+def test_a_scaled_loss_that_overflows_halves_its_scale_and_moves_nothing():
+    model = small_model()
+    updater, numbers = updater_of(model), Numbers("fp16", CPU)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    scales = []
+    for _ in range(3):
+        loss = model(torch.ones(1, 8)).sum() * 1e36
+        numbers.backward(loss)
+        updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
+        scales.append(float(numbers.tensors()["loss_scale"]))
+    assert scales == [32768.0, 16384.0, 8192.0]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    other = Numbers("fp16", CPU)
+    other.load_tensors(numbers.tensors())
+    assert float(other.tensors()["loss_scale"]) == 8192.0
+    with pytest.raises(CheckpointError, match="loss scale"):
+        other.load_tensors({})
+
+
+def test_a_scaled_loss_gives_the_gradient_of_an_unscaled_one():
+    results = []
+    for numbers in (Numbers("fp16", CPU), Numbers("fp32", CPU)):
+        model = small_model()
+        updater = updater_of(model)
+        loss = model(torch.ones(3, 8)).square().sum()
+        numbers.backward(loss)
+        norm = updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
+        results.append((float(norm), torch.cat([p.detach().flatten() for p in model.parameters()])))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
+    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-6, rtol=0)

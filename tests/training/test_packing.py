@@ -1,0 +1,113 @@
+"""Documents that share a row do not see each other, and a step learns the same from them."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_models import NOT_PACKED, PACKED, tiny_model
+from tui_trainer.data.collate import collate
+from tui_trainer.data.pack import collate_packed, pack_batch
+from tui_trainer.losses.micro_batch import micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.packing import SEES_OTHERS
+from tui_trainer.planning.regime import Precision
+from tui_trainer.training.leak_probe import packing_leaks
+from tui_trainer.training.precision import Numbers
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def documents():
+    draw = np.random.default_rng(5)
+    return [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9, 15, 6)]
+
+
+class _Learner:
+    """As much of a learner as the probe asks."""
+
+    device, pad_id = CPU, 0
+
+    def __init__(self, model, precision: Precision = "fp32") -> None:
+        self.model = model
+        self.numbers = Numbers(precision, CPU)
+
+
+class _Rows(list):
+    def row(self, index):
+        return self[index]
+
+
+def logits_alone(model, documents):
+    """[tokens, V] of each document in a pass of its own."""
+    with torch.no_grad():
+        parts = [model(input_ids=torch.from_numpy(d[None, :-1].astype(np.int64)), use_cache=False) for d in documents]
+    return torch.cat([part.logits[0] for part in parts])
+
+
+def logits_packed(model, documents, **more):
+    batch = micro_batch(collate_packed([documents], 0))
+    with torch.no_grad():
+        return model(**batch.inputs, **more, use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_packed_logits_are_those_of_each_document_alone(family, documents):
+    model = tiny_model(family).eval()
+    torch.testing.assert_close(logits_packed(model, documents), logits_alone(model, documents), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_with_a_mask_of_ones_documents_see_each_other(family, documents):
+    """The control: this is what an attention mask does, in every family."""
+    model = tiny_model(family).eval()
+    mask = torch.ones(1, sum(len(document) - 1 for document in documents), dtype=torch.int64)
+    difference = logits_packed(model, documents, attention_mask=mask) - logits_alone(model, documents)
+    assert difference.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("family", [*PACKED, *NOT_PACKED])
+def test_the_probe_knows_which_models_mix_documents(family, documents):
+    learner = _Learner(tiny_model(family))
+    leak = packing_leaks(learner, _Rows(documents))
+    assert (leak is not None) == (family in NOT_PACKED)
+    assert learner.model.training
+
+
+@pytest.mark.parametrize("family", NOT_PACKED)
+def test_families_that_mix_documents_are_known_before_a_run(family):
+    assert family in SEES_OTHERS
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_the_probe_decides_in_16_bits_as_well(family, documents):
+    leak = packing_leaks(_Learner(tiny_model(family), precision="bf16"), _Rows(documents))
+    assert (leak is not None) == (family == "opt")
+
+
+def test_a_packed_batch_has_the_gradient_of_the_rows_one_by_one(documents):
+    def gradient(batches):
+        model = tiny_model("llama")
+        loss = NextTokenLoss(model)
+        total = sum(loss(batch) for batch in batches)
+        (total / sum(batch.label_tokens for batch in batches)).backward()
+        return total.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    alone = gradient([micro_batch(collate([document], 0)) for document in documents])
+    padded = gradient([micro_batch(collate(documents, 0))])
+    packed = gradient([micro_batch(collate_packed(pack_batch(documents, 32), 0))])
+    for found in (padded, packed):
+        assert found[0] == pytest.approx(alone[0], rel=1e-6)
+        torch.testing.assert_close(found[1], alone[1], atol=1e-5, rtol=1e-4)
+
+
+def test_packed_and_padded_batches_hold_the_same_labels(documents):
+    draw = random.Random(2)
+    for _ in range(20):
+        chosen = draw.sample(documents, draw.randint(1, len(documents)))
+        padded = micro_batch(collate(chosen, 0))
+        packed = micro_batch(collate_packed(pack_batch(chosen, draw.randint(18, 64)), 0))
+        assert sorted(padded.labels.tolist()) == sorted(packed.labels.tolist())
+        assert padded.samples == packed.samples == len(chosen)

@@ -1,0 +1,117 @@
+"""Bytes into text: UTF-8 only, and what is said about bytes that are something else.
+
+Line numbers are those of the file, from 1; byte offsets are those of the unpacked content, from 0.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from tui_trainer.errors import DataError
+from tui_trainer.units import MIB, format_bytes
+
+MAX_LINE_BYTES = 64 * MIB  # of one row: more than any text that is one document, and small beside a server's memory
+CHUNK_BYTES = 1 * MIB
+BYTE_ORDER_MARK = "\ufeff"
+NEWLINE = b"\n"
+
+
+def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
+    """`data` as UTF-8, without a byte order mark. `line` and `offset` are those of its first byte in the file."""
+    try:
+        return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(data, error.start, label, line, offset) from None
+
+
+def lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, bytes, int]]:
+    """(line number, its bytes, its offset) of each line. Raises DataError for a line beyond MAX_LINE_BYTES."""
+    offset = line = 0
+    while raw_line := content.readline(MAX_LINE_BYTES + 1):
+        line += 1
+        if len(raw_line) > MAX_LINE_BYTES:
+            limit = format_bytes(MAX_LINE_BYTES)
+            raise DataError(
+                f"the line is longer than {limit}",
+                where=f"{label}, line {line}",
+                hint="cut the text into several rows",
+            )
+        yield line, raw_line, offset
+        offset += len(raw_line)
+
+
+def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
+    """The whole as text, about a megabyte at a time, cut anywhere. Raises DataError with the line and the offset."""
+    rest, line, offset = b"", 1, 0
+    while True:
+        data = content.read(CHUNK_BYTES)
+        ended, data = not data, rest + data
+        if offset == 0:
+            refuse_other_encodings(data, label, rows=True)
+        try:
+            text, used = codecs.utf_8_decode(data, "strict", ended)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(data, error.start, label, line, offset) from None
+        yield text if offset else text.removeprefix(BYTE_ORDER_MARK)
+        if ended:
+            return
+        rest, line, offset = data[used:], line + text.count("\n"), offset + used
+
+
+def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> DataError:
+    return DataError(
+        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably Windows-1252 or Latin-1",
+        where=f"{label}, line {line + data.count(NEWLINE, 0, start)}",
+        hint="convert it: iconv -f WINDOWS-1252 -t UTF-8",
+    )
+
+
+def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> None:
+    """UTF-16 and UTF-32, and binary files. In rows, JSON itself refuses a lone NUL."""
+    if wide := wide_encoding(data[:4096]):
+        raise DataError(
+            f"not UTF-8, from byte offset 0 on; probably {wide}",
+            where=f"{label}, line 1",
+            hint=f"convert it: iconv -f {wide} -t UTF-8",
+        )
+    if not rows and (position := data.find(b"\0")) >= 0:
+        raise DataError(
+            f"a binary file: NUL at byte offset {position:,}",
+            where=f"{label}, line {data.count(NEWLINE, 0, position) + 1}",
+            hint="data.path wants text",
+        )
+
+
+def wide_encoding(head: bytes) -> str:
+    """ "UTF-16" or "UTF-32" by the byte order mark or by where the zero bytes stand; "" for neither."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    if len(head) < 8:
+        return ""
+    zeros = [4 * head[place::4].count(0) / len(head) for place in range(4)]
+    mostly = [share > 0.8 for share in zeros]
+    if sum(mostly) == 3 and min(zeros) < 0.2:
+        return "UTF-32"
+    return "UTF-16" if mostly in ([True, False] * 2, [False, True] * 2) and sum(zeros) < 2.4 else ""
+
+
+def refuse_surrogates(text: str, where: str) -> None:
+    """Half a character cannot be encoded, so no tokenizer takes it."""
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise DataError(
+            f"half a character (a lone surrogate, \\u{code:04x}) at character {error.start + 1} of the text",
+            where=where,
+        ) from None
+
+
+def with_plain_line_ends(text: str) -> str:
+    return text.replace("\r\n", "\n") if "\r" in text else text

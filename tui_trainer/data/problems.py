@@ -1,0 +1,27 @@
+"""Mistakes in the data, collected while it is read, so that one look shows all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tui_trainer.errors import DataError, Problem
+
+SHOWN_PROBLEMS = 10
+
+
+@dataclass(slots=True)
+class ProblemList:
+    """The first mistakes in full, and the number of all."""
+
+    shown: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, error: DataError) -> None:
+        self.count += len(error.problems)
+        self.shown.extend(error.problems[: SHOWN_PROBLEMS - len(self.shown)])
+
+    def raise_any(self) -> None:
+        more = self.count - len(self.shown)
+        if self.count:
+            rest = [Problem(message=f"and {more:,} more problems")] if more else []
+            raise DataError([*self.shown, *rest])

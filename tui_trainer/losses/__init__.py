@@ -1,0 +1,1 @@
+"""What a batch costs: losses as a sum and a count. torch lives here; tasks choose a loss inside their functions."""

@@ -1,0 +1,63 @@
+"""What one forward pass takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tui_trainer.data.collate import IGNORE, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tensors of one forward pass, on the device that computes it.
+
+    Shapes: `inputs` are the model's own arguments (input_ids_BT int64, position_ids_BT where documents are packed);
+    `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
+    CPU, where the rows were padded, so nobody asks the device how many there are.
+    """
+
+    inputs: Mapping[str, Any]
+    labels: Tensor
+    places: Tensor
+    samples: int
+
+    @property
+    def label_tokens(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same on another device. Copies from pinned memory do not wait."""
+        if device.type == "cpu":
+            return self
+        moved = {
+            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in self.inputs.items()
+        }
+        return replace(
+            self,
+            inputs=moved,
+            labels=self.labels.to(device, non_blocking=True),
+            places=self.places.to(device, non_blocking=True),
+        )
+
+    def pinned(self) -> MicroBatch:
+        """The same in memory that a GPU copies from by itself."""
+        inputs = {
+            name: value.pin_memory() if isinstance(value, Tensor) else value for name, value in self.inputs.items()
+        }
+        return replace(self, inputs=inputs, labels=self.labels.pin_memory(), places=self.places.pin_memory())
+
+
+def micro_batch(batch: Batch) -> MicroBatch:
+    """A padded batch of rows as tensors on the CPU."""
+    labels = torch.from_numpy(batch.labels).flatten()
+    places = (labels != IGNORE).nonzero().flatten()
+    inputs = {"input_ids": torch.from_numpy(batch.input_ids)}
+    if batch.position_ids is not None:
+        inputs["position_ids"] = torch.from_numpy(batch.position_ids)
+    return MicroBatch(inputs, labels[places], places, batch.rows)

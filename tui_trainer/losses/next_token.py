@@ -1,0 +1,52 @@
+"""Cross entropy of the next token, summed over the labels that count.
+
+The head sees only the places that have a label: what is padding, a prompt or the end of a document costs no logits.
+That is done in front of the head itself, so whatever the model does to its logits afterwards (scales, soft caps) stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tui_trainer.losses.chunked_head import chunked_head_loss, has_plain_head
+from tui_trainer.losses.micro_batch import MicroBatch
+
+
+class NextTokenLoss:
+    """`loss(batch)`: nats summed over `batch.label_tokens` labels, with the graph behind it."""
+
+    def __init__(self, model: Any, *, chunk_tokens: int = 0) -> None:
+        """`chunk_tokens` > 0: head and loss for so many labels at a time, where the model's head is a plain product."""
+        self._model = model
+        self._head: nn.Module = model.get_output_embeddings()
+        self._chunk_tokens = chunk_tokens if has_plain_head(model) else 0
+        self._batch: MicroBatch | None = None
+        self._hidden: Tensor | None = None
+        self._head.register_forward_pre_hook(self._select)
+
+    def __call__(self, batch: MicroBatch) -> Tensor:
+        self._batch = batch
+        try:
+            logits_NV = self._model(**batch.inputs, use_cache=False).logits
+            if self._hidden is not None:
+                weight_Vh: Any = self._head.weight
+                return chunked_head_loss(self._hidden, weight_Vh, batch.labels, self._chunk_tokens)
+        finally:
+            self._batch = self._hidden = None
+        return F.cross_entropy(logits_NV.flatten(0, -2).float(), batch.labels, reduction="sum")
+
+    def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Before the head: only the places with a label. Text samples come by as well, and are left alone."""
+        if self._batch is None:
+            return args
+        hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
+        if len(places) < len(hidden_Nh):
+            hidden_Nh = hidden_Nh.index_select(0, places)
+        if self._chunk_tokens and len(hidden_Nh) > self._chunk_tokens:
+            # The head itself then computes one row only, which nobody reads.
+            self._hidden = hidden_Nh
+            hidden_Nh = hidden_Nh[:1].detach()
+        return (hidden_Nh, *args[1:])

@@ -1,0 +1,45 @@
+"""What every description of an architecture starts from and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tui_trainer.models.config_fields import ConfigFields
+from tui_trainer.models.layers import Linear, Part, linear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anatomy:
+    """The parts of one model. `linears` end with the head."""
+
+    linears: tuple[Linear, ...]
+    parts: tuple[Part, ...]
+    key_value_heads: int
+    head_size: int
+    mlp_size: int
+    gated_mlp: bool
+    tied: bool
+    learned_positions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The numbers that every family has."""
+
+    fields: ConfigFields
+    hidden: int
+    layers: int
+    heads: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, fields: ConfigFields) -> Sizes:
+        number = fields.number
+        hidden, layers = number("hidden_size"), number("num_hidden_layers")
+        return cls(fields, hidden, layers, number("num_attention_heads"), number("vocab_size"))
+
+    def head(self, bias: bool = False) -> Linear:
+        return linear("lm_head", self.hidden, self.vocabulary, 1, bias, is_head=True)
+
+    def tied(self, default: bool) -> bool:
+        return self.fields.flag("tie_word_embeddings", default)

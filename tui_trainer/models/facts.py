@@ -1,0 +1,187 @@
+"""From `model.model_name_or_path` to facts: where the model is, what it is made of, what its files say.
+
+Only headers and small files are read: no weights, no torch, no network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.architectures import read_config, read_json, refuse_other_kinds
+from tui_trainer.models.catalogue import CatalogueEntry, find_shape
+from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, read_headers, weight_files
+from tui_trainer.models.hub_cache import cached_snapshot, local_folder, remedies
+from tui_trainer.models.shape import ModelShape, shape_of
+from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
+
+Weights = Literal["safetensors", "bin", "none", "not here"]
+BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
+# Source: the names that `torch_dtype` and `dtype` of config.json take, for those of safetensors.
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64", "F8_E4M3": "float8_e4m3fn"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """What is known of a model before anything is loaded.
+
+    `folder` is None where only the catalogue knows it. `weights` is "not here" for a model of the hub whose weights
+    are not on this machine: it can be planned and not trained. `weights_bytes` is None where nothing says it.
+    `dtype` is that of most of the stored weights, by config.json where they have no header. `damage` is what is wrong
+    with the files of the weights; then there are no headers. `model_problems` judges all of it.
+    """
+
+    name: str
+    revision: str
+    folder: Path | None
+    config: Mapping[str, Any]
+    shape: ModelShape
+    weights: Weights
+    weight_files: tuple[str, ...] = ()
+    weights_bytes: int | None = None
+    headers: Mapping[str, TensorFacts] | None = None
+    damage: tuple[Problem, ...] = ()
+    dtype: str | None = None
+    tokenizer_key: str | None = None
+    tokenizer_files: tuple[str, ...] = ()
+    has_remote_code: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+    catalogue: CatalogueEntry | None = None
+
+    @property
+    def can_be_trained(self) -> bool:
+        """Whether a model is on this machine at all; without weights, from scratch only."""
+        return self.folder is not None
+
+
+def find_model(name: str, revision: str = "main", *, environment: Mapping[str, str] = os.environ) -> ModelFacts:
+    """A folder on this disk, else the hub's cache, else the catalogue. Nothing is asked of the network.
+
+    Raises ConfigError for a name that none of them knows, and for a folder that holds no decoder.
+    """
+    folder = local_folder(name)
+    if folder is not None:
+        return _facts_of(name, revision, folder)
+    entry = find_shape(name)
+    # The hub knows gpt2 and openai-community/gpt2 as one; the cache keeps it under the name it was asked for.
+    for alias in dict.fromkeys((name, entry.name if entry else name)):
+        snapshot = cached_snapshot(alias, revision, environment)
+        if snapshot is not None and (snapshot / "config.json").is_file():
+            facts = _facts_of(name, revision, snapshot)
+            return replace(facts, weights="not here") if facts.weights == "none" else facts
+    if entry:
+        return _catalogued(name, revision, entry)
+    raise bad_model(f"the model {name} is not on this machine", hint=remedies(name))
+
+
+def require_folder(facts: ModelFacts) -> Path:
+    """The folder to train from. Raises ConfigError with both remedies for a model that is only catalogued."""
+    if facts.folder is None:
+        what = f"the model {facts.name} can be planned, but it is not on this machine"
+        raise bad_model(what, hint=remedies(facts.name))
+    return facts.folder
+
+
+def _facts_of(name: str, revision: str, folder: Path) -> ModelFacts:
+    config = read_config(folder)
+    refuse_other_kinds(config, str(folder))
+    headers, damage = _headers(folder)
+    files = () if damage else _files_with_weights(folder)
+    tokenizer_files = tokenizer_files_in(folder)
+    return ModelFacts(
+        name=name,
+        revision=revision,
+        folder=folder,
+        config=config,
+        shape=shape_of(config, headers or None),
+        weights=_weights_kind(folder),
+        weight_files=files,
+        weights_bytes=sum(_size(folder / file) for file in files) or None,
+        headers=headers or None,
+        damage=damage,
+        dtype=_stored_dtype(headers) or _told_dtype(config),
+        tokenizer_key=tokenizer_key(folder, tokenizer_files),
+        tokenizer_files=tokenizer_files,
+        has_remote_code=_has_remote_code(folder, config),
+        eos_token_ids=_eos_token_ids(folder, config),
+    )
+
+
+def _catalogued(name: str, revision: str, entry: CatalogueEntry) -> ModelFacts:
+    shape = replace(shape_of(entry.config), parameters=entry.parameters)
+    return ModelFacts(
+        name=name,
+        revision=revision,
+        folder=None,
+        config=entry.config,
+        shape=shape,
+        weights="not here",
+        weights_bytes=entry.weights_bytes,
+        dtype=_told_dtype(entry.config),
+        eos_token_ids=_ids(entry.config.get("eos_token_id")),
+        catalogue=entry,
+    )
+
+
+def _headers(folder: Path) -> tuple[dict[str, TensorFacts], tuple[Problem, ...]]:
+    try:
+        return read_headers(folder), ()
+    except ConfigError as error:
+        return {}, error.problems
+
+
+def _weights_kind(folder: Path) -> Weights:
+    if (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file():
+        return "safetensors"
+    return "bin" if (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file() else "none"
+
+
+def _files_with_weights(folder: Path) -> tuple[str, ...]:
+    if found := weight_files(folder):
+        return found
+    if (folder / BIN_FILE).is_file():
+        return (BIN_FILE,)
+    index = (read_json(folder / BIN_INDEX_FILE) or {}).get("weight_map")
+    return tuple(sorted(set(map(str, index.values())))) if isinstance(index, dict) else ()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
+    """The kind of number that takes the most bytes."""
+    sizes: Counter[str] = Counter()
+    for facts in headers.values():
+        sizes[facts.dtype] += facts.size_bytes
+    found = sizes.most_common(1)
+    return _DTYPES.get(found[0][0], found[0][0].lower()) if found else None
+
+
+def _told_dtype(config: Mapping[str, Any]) -> str | None:
+    told = config.get("dtype") or config.get("torch_dtype")
+    return told if isinstance(told, str) else None
+
+
+def _has_remote_code(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the model or its tokenizer wants to run Python files that come with it."""
+    return "auto_map" in config or "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
+
+
+def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    generation = read_json(folder / "generation_config.json") or {}
+    return _ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id"))
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(number for number in values if type(number) is int and number >= 0)

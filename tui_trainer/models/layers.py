@@ -1,0 +1,82 @@
+"""The parts that a model is made of, counted by kind: matrix products, and everything else that holds weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linear:
+    """One kind of matrix product of a model, as its modules name it: `q_proj` [inputs x outputs], `count` times.
+
+    `path` is its place in a block, `self_attn.q_proj`, or in the model where there is one only; GPT-2 has two that
+    are called `c_proj`.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    count: int
+    is_head: bool = False
+    path: str = ""
+    has_bias: bool = False
+
+    @property
+    def matrix_parameters(self) -> int:
+        """The weights of all `count` matrices, without biases."""
+        return self.inputs * self.outputs * self.count
+
+    @property
+    def parameters(self) -> int:
+        """The weights of all `count` of them, with biases."""
+        return self.matrix_parameters + (self.outputs * self.count if self.has_bias else 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Modules with weights that are no matrix product: embeddings and norms. `rows` are those of a table, 0
+    where they are not known."""
+
+    path: str
+    parameters_each: int
+    count: int = 1
+    is_embedding: bool = False
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def parameters(self) -> int:
+        """The weights of all `count` of them."""
+        return self.parameters_each * self.count
+
+
+def linear(path: str, inputs: int, outputs: int, count: int, bias: bool = False, is_head: bool = False) -> Linear:
+    """A `Linear` whose name is the end of its path."""
+    name = path.rpartition(".")[2]
+    return Linear(name=name, inputs=inputs, outputs=outputs, count=count, is_head=is_head, path=path, has_bias=bias)
+
+
+def embedding(path: str, rows: int, width: int) -> Part:
+    """A table of `rows` x `width`."""
+    return Part(path=path, parameters_each=rows * width, is_embedding=True, rows=rows)
+
+
+def rms_norm(path: str, width: int, count: int = 1) -> Part:
+    """A norm with one weight for each number."""
+    return Part(path=path, parameters_each=width, count=count)
+
+
+def layer_norm(path: str, width: int, count: int = 1) -> Part:
+    """A norm with a weight and a bias for each number."""
+    return Part(path=path, parameters_each=2 * width, count=count)
+
+
+def place_in_block(name: str) -> str:
+    """`model.layers.7.mlp.up_proj` is `mlp.up_proj`, whatever the layer; a name without a number stays as it is."""
+    words = name.split(".")
+    first = next((at for at, word in enumerate(words) if word.isdigit()), None)
+    return name if first is None else ".".join(words[first + 1 :])

@@ -1,0 +1,137 @@
+"""What stands against training from a model: found in its small files, before a minute is spent on loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from tui_trainer.errors import Problem
+from tui_trainer.models.config_fields import MODEL_KEY
+from tui_trainer.models.facts import ModelFacts
+from tui_trainer.models.fit import embedding_rows, misfits
+from tui_trainer.models.hub_cache import remedies
+from tui_trainer.models.pickles import foreign_calls
+from tui_trainer.models.shape import FAMILIES, ModelShape
+from tui_trainer.models.tokenizer import tokenizer_facts
+from tui_trainer.safe_text import one_line
+
+Init = Literal["pretrained", "scratch"]
+_SCRATCH = 'set model.init = "scratch" to start from random weights'
+
+
+def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> list[Problem]:
+    """Everything that keeps a run from starting, all at once. With `init = "scratch"` weights and tokenizer of the
+    folder do not matter."""
+    if facts.folder is None:
+        what = f"the model {facts.name} can be planned, but it is not on this machine"
+        return [Problem(message=what, key=MODEL_KEY, hint=remedies(facts.name))]
+    found = list(_code_problems(facts, trust_remote_code))
+    if init == "pretrained":
+        found += facts.damage
+        found += [] if facts.damage else _weight_problems(facts, facts.folder)
+        found += _tokenizer_problems(facts, facts.folder)
+    return found
+
+
+def model_notes(facts: ModelFacts, init: Init = "pretrained") -> list[str]:
+    """What is worth knowing and stops nothing."""
+    if init != "pretrained" or facts.weights != "bin" or facts.folder is None:
+        return []
+    return [
+        "the weights are .bin files: transformers loads them with weights_only, which refuses everything but plain "
+        f"tensors; as safetensors they load faster: {conversion_command(facts.folder)}"
+    ]
+
+
+def conversion_command(folder: Path) -> str:
+    """A command that writes a .bin model as safetensors, into a folder beside it."""
+    target = f"{folder}-safetensors"
+    code = "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+    code += f"[c.from_pretrained({str(folder)!r}).save_pretrained({target!r}) for c in (M, T)]"
+    return f'python -c "{code}"'
+
+
+def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
+    """Rows that are longer than a model with learned positions has positions for."""
+    limit = shape.max_position_embeddings
+    if limit is None or not shape.learned_positions or max_length <= limit:
+        return []
+    what = f"{max_length} is above {limit}, the positions that this {shape.model_type} model has learnt"
+    return [Problem(message=what, key="data.max_length", hint=f"set data.max_length = {limit} or less")]
+
+
+def length_warning(shape: ModelShape, max_length: int) -> str:
+    """A sentence about rows beyond the context that a model was trained with; empty when they fit."""
+    limit = shape.max_position_embeddings
+    if limit is None or shape.learned_positions or max_length <= limit:
+        return ""
+    return f"data.max_length = {max_length} is beyond the {limit} tokens that the model was made for"
+
+
+def _code_problems(facts: ModelFacts, trust_remote_code: bool) -> Iterator[Problem]:
+    if facts.has_remote_code and not trust_remote_code:
+        yield _about(
+            facts,
+            "the model wants to run Python code that comes with it (auto_map)",
+            "read its .py files, then set model.trust_remote_code = true; the code can do all that you can",
+        )
+
+
+def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
+    if facts.weights == "not here":
+        yield _about(facts, "the weights of the model are not on this machine", remedies(facts.name))
+    elif facts.weights == "none":
+        others = sorted(path.name for path in folder.glob("*.safetensors"))[:3]
+        seen = f" (only {one_line(', '.join(others))})" if others else ""
+        hint = f"copy model.safetensors, or the shards with their index, into it, or {_SCRATCH}"
+        yield _about(facts, f"the folder has a config.json and no weights{seen}", hint)
+    elif facts.weights == "bin":
+        yield from _pickle_problems(facts, folder)
+    elif "quantization_config" in facts.config:
+        yield from _quantised_problems(facts)
+    elif not facts.headers:
+        yield _about(facts, "the files with weights hold no tensors", "copy or download the model again")
+    else:
+        for what in misfits(facts.shape, facts.headers, is_known=facts.shape.model_type in FAMILIES):
+            yield _about(facts, what, "take config.json and weights of the same model")
+
+
+def _quantised_problems(facts: ModelFacts) -> Iterator[Problem]:
+    told = facts.config["quantization_config"]
+    method = one_line(str(told.get("quant_method", "")), 40) if isinstance(told, dict) else ""
+    what = f"the weights are stored quantised ({method or 'of unknown kind'}), which cannot be trained"
+    yield _about(facts, what, "take the version of the model in 16 bits")
+
+
+def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
+    for name in facts.weight_files:
+        if not (folder / name).is_file():
+            yield _about(facts, f"the file with weights {one_line(name, 80)} is missing", "copy the model again")
+            continue
+        try:
+            calls = foreign_calls(folder / name)
+        except ValueError as error:
+            yield _about(facts, f"{name} is damaged: {error}", "copy the model again")
+            continue
+        if calls:
+            what = f"{name} holds more than tensors ({one_line(', '.join(calls[:3]), 120)}) and is not loaded"
+            yield _about(facts, what, "take the version with .safetensors files; reading this one could run its code")
+
+
+def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
+    if not facts.tokenizer_files:
+        if facts.weights != "not here":
+            hint = "copy tokenizer.json and tokenizer_config.json of the same model into it"
+            yield _about(facts, "the folder has no tokenizer", hint)
+        return
+    told = tokenizer_facts(folder)
+    rows = embedding_rows(facts.shape, facts.headers)
+    if told and rows and told.rows > rows:
+        what = f"the tokenizer has {told.rows} tokens and the embedding {rows} rows: the last tokens have no vector"
+        yield _about(facts, what, "take the tokenizer of the same model, or save the model with a resized embedding")
+
+
+def _about(facts: ModelFacts, message: str, hint: str) -> Problem:
+    where = one_line(str(facts.folder)) if facts.folder else ""
+    return Problem(message=message, where=where, key=MODEL_KEY, hint=hint)

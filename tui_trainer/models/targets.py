@@ -1,0 +1,121 @@
+"""Which layers get a LoRA adapter and which are trained as a whole, by name, and how many weights that makes.
+
+Source: peft 0.21: `check_target_module_exists` (a name is the end of a module's path, after a dot),
+`_maybe_include_all_linear_layers` (all-linear leaves out the head), `_set_trainable` (modules_to_save match any end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from tui_trainer.config.fields import names_in
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.layers import Linear, Part
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.safe_text import one_line
+
+ALL_LINEAR = "all-linear"
+_TARGETS_KEY, _SAVED_KEY = "tuning.target_modules", "tuning.modules_to_save"
+
+
+def match_targets(shape: ModelShape, target_modules: str, modules_to_save: str = "") -> tuple[str, ...]:
+    """The names for peft, each of which matches at least one linear layer; `all-linear` in single names.
+
+    Raises ConfigError for names that match nothing, with the nearest ones, and for the head or an embedding among the
+    targets: those are trained as a whole.
+    """
+    problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))]
+    problems += [problem for name in names_in(modules_to_save) if (problem := _saved_problem(shape, name))]
+    if not names_in(target_modules):
+        problems.append(Problem(message="no layer is named", key=_TARGETS_KEY, hint='"all-linear" names all of them'))
+    if not problems and (both := _both(shape, names_in(target_modules), names_in(modules_to_save))):
+        hint = f"leave it out of {_SAVED_KEY}, or name the targets one by one without it"
+        problems.append(Problem(message=f"{both} gets an adapter as well", key=_SAVED_KEY, hint=hint))
+    if problems:
+        raise ConfigError(problems)
+    names: dict[str, None] = {}
+    for name in names_in(target_modules):
+        names |= dict.fromkeys(linear_names(shape) if _is_all(name) else (name,))
+    return tuple(names)
+
+
+def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
+    """The kinds of linear layers that names match."""
+    wanted = tuple(targets)
+    return tuple(
+        linear for linear in shape.linears if not linear.is_head and any(_names(name, linear.path) for name in wanted)
+    )
+
+
+def lora_parameters(shape: ModelShape, targets: Iterable[str], r: int, use_dora: bool = False) -> int:
+    """Weights of the adapters: r x (inputs + outputs) for each layer; DoRA adds one length for each output.
+
+    Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1.
+    """
+    return sum(
+        linear.count * (r * (linear.inputs + linear.outputs) + (linear.outputs if use_dora else 0))
+        for linear in adapted(shape, targets)
+    )
+
+
+def saved_module_parameters(shape: ModelShape, modules_to_save: str) -> int:
+    """Weights of the layers that are copied and trained as a whole; a tied head that is named is no longer tied."""
+    return sum(entry.parameters for entry in _named_modules(shape, names_in(modules_to_save)))
+
+
+def linear_names(shape: ModelShape) -> tuple[str, ...]:
+    """The names that can be targets, each once, in the order of a layer."""
+    return tuple(dict.fromkeys(linear.name for linear in shape.linears if not linear.is_head))
+
+
+def _is_all(name: str) -> bool:
+    return name.lower() == ALL_LINEAR
+
+
+def _names(name: str, path: str) -> bool:
+    return path == name or path.endswith(f".{name}")
+
+
+def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | Part]:
+    wanted = tuple(names)
+    return [entry for entry in _modules(shape) if entry.path.endswith(wanted)]
+
+
+def _modules(shape: ModelShape) -> tuple[Linear | Part, ...]:
+    return (*shape.linears, *shape.parts)
+
+
+def _both(shape: ModelShape, targets: Iterable[str], saved: Iterable[str]) -> str:
+    """A layer that would be adapted and trained as a whole at once."""
+    paths = {linear.path for name in targets for linear in _linears_of(shape, name)}
+    return next((entry.name for entry in _named_modules(shape, saved) if entry.path in paths), "")
+
+
+def _linears_of(shape: ModelShape, name: str) -> tuple[Linear, ...]:
+    return adapted(shape, linear_names(shape) if _is_all(name) else (name,))
+
+
+def _target_problem(shape: ModelShape, name: str) -> Problem | None:
+    if _linears_of(shape, name):
+        return None
+    whole = [entry.name for entry in _modules(shape) if _names(name, entry.path)]
+    if whole:
+        what = f"{one_line(name, 80)} is no linear layer inside the model and gets no adapter"
+        return Problem(message=what, key=_TARGETS_KEY, hint=f"to train it as a whole, name it in {_SAVED_KEY}")
+    return _unknown(name, linear_names(shape), _TARGETS_KEY, "linear layers")
+
+
+def _saved_problem(shape: ModelShape, name: str) -> Problem | None:
+    if _named_modules(shape, [name]):
+        return None
+    known = tuple(dict.fromkeys(entry.name for entry in _modules(shape)))
+    return _unknown(name, known, _SAVED_KEY, "modules")
+
+
+def _unknown(name: str, known: tuple[str, ...], key: str, kind: str) -> Problem:
+    near = get_close_matches(name.rpartition(".")[2], known, n=2, cutoff=0.6)
+    nearest = f"did you mean {' or '.join(near)}? " if near else ""
+    listed = one_line(", ".join(known), 300)
+    what = f"no module of the model is called {one_line(name, 80)}"
+    return Problem(message=what, key=key, hint=f"{nearest}{kind} of the model: {listed}")

@@ -1,0 +1,178 @@
+"""What a model's tokenizer is, from its files. Counting tokens needs the `tokenizers` library, and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.models.architectures import read_json
+from tui_trainer.models.config_fields import bad_model
+from tui_trainer.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+FAST_FILE = "tokenizer.json"
+# Source: the names that the tokenizers of transformers 5.23 save and look for (`vocab_files_names`).
+TOKENIZER_FILES = (
+    FAST_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "chat_template.jinja",
+    "chat_template.json",
+)  # fmt: skip
+_VOCABULARIES = {FAST_FILE, "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+                 "tekken.json"}  # fmt: skip
+_LARGEST_TOKENIZER = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerFacts:
+    """`vocabulary` counts entries with the added ones; `rows` is what the embedding must at least have: the highest
+    id and one. `adds_bos`: whether a text is begun with the bos token without asking."""
+
+    vocabulary: int
+    rows: int
+    eos_token_id: int | None
+    bos_token_id: int | None
+    pad_token_id: int | None
+    adds_bos: bool
+    has_chat_template: bool
+
+
+def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
+    """The names of the tokenizer's files; empty where there is no vocabulary among them."""
+    found = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
+    return found if _VOCABULARIES.intersection(found) else ()
+
+
+def tokenizer_key(folder: Path, files: Iterable[str]) -> str | None:
+    """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another."""
+    import xxhash
+
+    names = sorted(files)
+    if not names:
+        return None
+    digest = xxhash.xxh3_128()
+    for name in names:
+        try:
+            content = (folder / name).read_bytes()
+        except OSError as error:
+            raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return str(digest.hexdigest())
+
+
+def tokenizer_facts(folder: Path) -> TokenizerFacts | None:
+    """None without tokenizer.json: other forms are converted by transformers when it loads them.
+
+    Read again only when a file has changed: a large vocabulary takes a fifth of a second.
+    """
+    return _facts(folder, tuple(_stamp(folder / name) for name in TOKENIZER_FILES))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=8)
+def _facts(folder: Path, _stamps: tuple[tuple[int, int] | None, ...]) -> TokenizerFacts | None:
+    content = _read_fast(folder)
+    if content is None:
+        return None
+    ids = _token_ids(content)
+    config = read_json(folder / "tokenizer_config.json") or {}
+    special = (read_json(folder / "special_tokens_map.json") or {}) | config
+    bos = ids.get(_token_text(special.get("bos_token")))
+    return TokenizerFacts(
+        vocabulary=len(ids),
+        rows=max(ids.values(), default=-1) + 1,
+        eos_token_id=ids.get(_token_text(special.get("eos_token"))),
+        bos_token_id=bos,
+        pad_token_id=ids.get(_token_text(special.get("pad_token"))),
+        adds_bos=_adds_first(content.get("post_processor"), _token_text(special.get("bos_token"))),
+        has_chat_template=bool(config.get("chat_template")) or _has_template_file(folder),
+    )
+
+
+def count_tokens(folder: Path, texts: Iterable[str]) -> int | None:
+    """The tokens of all texts without special ones; None for tokenizers that are not fast ones."""
+    path = folder / FAST_FILE
+    if not path.is_file():
+        return None
+    tokenizer = _load(str(path), path.stat().st_mtime_ns)
+    return sum(len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False))
+
+
+def tokens_per_character(folder: Path, texts: Iterable[str]) -> float | None:
+    """For estimates from a sample; None where it holds no character, and for tokenizers that are not fast ones."""
+    sample = list(texts)
+    characters = sum(map(len, sample))
+    tokens = count_tokens(folder, sample) if characters else None
+    return None if tokens is None else tokens / characters
+
+
+@lru_cache(maxsize=2)
+def _load(path: str, _changed_at: int) -> Tokenizer:
+    """Loading one takes up to a second."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(path)
+    except Exception as error:  # tokenizers raises nothing narrower
+        reason = one_line(str(error), 160)
+        raise bad_model(f"{FAST_FILE} cannot be loaded: {reason}", hint="copy it again", where=path) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _read_fast(folder: Path) -> dict[str, Any] | None:
+    content = read_json(folder / FAST_FILE, _LARGEST_TOKENIZER)
+    if content is not None and not isinstance(content.get("model"), dict):
+        raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
+    return content
+
+
+def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:
+    """Every entry and its id. A vocabulary is an object, or with Unigram a list of pairs in the order of ids."""
+    vocabulary = content["model"].get("vocab")
+    if isinstance(vocabulary, list):
+        ids = {str(pair[0]): at for at, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}
+    else:
+        ids = {word: at for word, at in (vocabulary or {}).items() if type(at) is int}
+    for entry in content.get("added_tokens") or ():
+        if isinstance(entry, dict) and type(entry.get("id")) is int:
+            ids[str(entry.get("content"))] = entry["id"]
+    return ids
+
+
+def _token_text(value: Any) -> str:
+    """A special token as config files write it: a text, or an object with `content`."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
+
+
+def _adds_first(processor: Any, token: str) -> bool:
+    """Whether the post-processor puts `token` before a text.
+
+    transformers takes the one in tokenizer.json, and passes over `add_bos_token` of tokenizer_config.json where there
+    is one. Source: `_from_pretrained` in tokenization_utils_base.py of 5.23.
+    """
+    if not isinstance(processor, dict) or not token:
+        return False
+    if processor.get("type") == "Sequence":
+        return any(_adds_first(inner, token) for inner in processor.get("processors") or ())
+    first = next(iter(processor.get("single") or ()), None)
+    special = first.get("SpecialToken") if isinstance(first, dict) else None
+    return isinstance(special, dict) and special.get("id") == token
+
+
+def _has_template_file(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))

@@ -1,0 +1,172 @@
+"""The numbers of a plan, from what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.hardware.describe import full_name
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.processor import training_threads
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning import choices, memory
+from tui_trainer.planning.batching import BatchCut
+from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
+from tui_trainer.planning.fit import Room
+from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.regime import Dtype, Precision, Regime
+from tui_trainer.planning.steps import Steps
+from tui_trainer.planning.times import Times
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decisions:
+    """What `auto` became: where and how the run computes, and how its batch is cut."""
+
+    target: choices.Target
+    room: Room
+    shape: ModelShape
+    regime: Regime
+    cut: BatchCut
+    precision: Planned[Precision]
+    weights: Planned[Dtype]
+    packing: Planned[bool]
+    loss_chunk: Planned[int]
+
+
+def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
+    """All fields of a Plan but those that only its writer knows (`data_key`, `versions`)."""
+    steps = Steps(loaded, facts, made.cut)
+    return (
+        _place(loaded, hardware, made)
+        | _model(loaded, facts, made)
+        | _batch(loaded, facts, made, steps)
+        | _cadence(loaded, steps)
+        | _memory_and_disk(loaded, facts, made, steps)
+        | _times(loaded, hardware, facts, made, steps)
+    )
+
+
+def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[str, Any]:
+    gpu = made.target.gpu
+    return {
+        "config": loaded.config,
+        "recipe": loaded.recipe.name if loaded.recipe else "",
+        "hardware_profile": loaded.hardware_profile.name if loaded.hardware_profile else "",
+        "hardware_reason": loaded.hardware_reason,
+        "device": made.target.device,
+        "device_name": full_name(gpu) if gpu else hardware.cpu_name,
+        "device_reason": made.target.reason,
+        "gpu_uuid": (gpu.uuid or "") if gpu else "",
+        "cpu_name": hardware.cpu_name,
+        "threads": _threads(hardware),
+    }
+
+
+def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str, Any]:
+    shape, trained = made.shape, made.regime.trained_parameters
+    exact = facts.exact or not choices.is_from_scratch(loaded.config)
+    share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
+    task = find_task(loaded.config.task.type)
+    return {
+        "model_key": task.model_key(loaded.config),
+        "vocabulary": Planned(value=facts.vocabulary, exact=facts.exact, reason=facts.reason),
+        "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded)),
+        "trained_parameters": Planned(value=trained, exact=exact, reason=share),
+        "precision": made.precision,
+        "weights_dtype": made.weights,
+        "learning_rate": choices.learning_rate(loaded),
+        "packing": made.packing,
+        "loss_chunk_tokens": made.loss_chunk,
+        "loader_workers": choices.loader_workers(loaded, made.target),
+    }
+
+
+def _parameters_reason(loaded: LoadedConfig) -> str:
+    name = loaded.config.model.model_name_or_path
+    if choices.is_from_scratch(loaded.config) and not name:
+        return "counted from the shape in [model.scratch]"
+    return f"of {name}"
+
+
+def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
+    cut = made.cut
+    eval_batch, eval_reason = _eval_batch(loaded, cut, facts)
+    return {
+        "train_rows": Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
+        "eval_rows": Planned(value=steps.eval_rows, exact=facts.exact, reason=steps.eval_rows_reason),
+        "train_tokens": Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
+        "effective_batch_size": Planned(value=cut.effective, exact=True, reason=_effective_reason(cut, facts)),
+        "per_device_train_batch_size": Planned(value=cut.micro, exact=True, reason=cut.micro_reason),
+        "gradient_accumulation_steps": Planned(value=cut.accumulation, exact=True, reason=cut.accumulation_reason),
+        "per_device_eval_batch_size": Planned(value=eval_batch, exact=True, reason=eval_reason),
+    }
+
+
+def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
+    config = loaded.config
+    return {
+        "steps_per_epoch": steps.per_epoch,
+        "total_steps": steps.total,
+        "warmup_steps": steps.warmup(config.training.lr_scheduler_type, config.training.warmup_steps),
+        "eval_every_steps": steps.cadence("eval_steps", config.evaluation.eval_steps),
+        "save_every_steps": steps.cadence("save_steps", config.checkpoint.save_steps),
+        "sample_every_steps": steps.cadence("sample_steps", config.logging.sample_steps),
+    }
+
+
+def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
+    config, cut, regime = loaded.config, made.cut, made.regime
+    parts = memory.memory_parts(
+        made.shape,
+        regime,
+        micro_batch=cut.micro,
+        eval_batch=_eval_batch(loaded, cut, facts)[0],
+        row_tokens=config.data.max_length,
+        accumulation=cut.accumulation,
+    )
+    saved, saved_reason = checkpoint_bytes(regime)
+    final_model = final_model_bytes(made.shape.parameters, regime)
+    disk, disk_reason = run_bytes(
+        saved,
+        final_model,
+        save_total_limit=config.checkpoint.save_total_limit,
+        saves=steps.saves,
+        keeps_best=config.evaluation.early_stopping_patience > 0,
+        total_steps=steps.total.value,
+    )
+    total = memory.total_bytes(parts)
+    return {
+        "memory_parts": parts,
+        "memory_bytes": Planned(value=total, exact=False, reason="the sum of the parts, at the peak of a step"),
+        "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
+        "final_model_bytes": final_model,
+        "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
+    }
+
+
+def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
+    times = Times(facts, made.shape, made.regime, made.cut, steps, row_tokens=loaded.config.data.max_length)
+    return times.numbers(hardware, made.target.gpu, training_threads(hardware.usable_cores))
+
+
+def _effective_reason(cut: BatchCut, facts: DataFacts) -> str:
+    if facts.rows >= cut.effective:
+        return cut.effective_reason
+    return f"{cut.effective_reason}; the data has only {facts.rows} rows, so every step has all of them"
+
+
+def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[int, str]:
+    wish = loaded.config.evaluation.per_device_eval_batch_size
+    if wish == "auto":
+        return cut.micro, "as in training"
+    return min(wish, max(facts.eval_rows, 1)), f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
+
+
+def _threads(hardware: Hardware) -> Planned[int]:
+    cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
+    reason = f"{cores} usable cores, one left for everything else" if threads < cores else f"all {cores} usable cores"
+    return Planned(value=threads, exact=True, reason=reason)

@@ -1,0 +1,203 @@
+"""What `auto` becomes on this machine, each with its reason: device, precision, weights, rate, loss, loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.abilities import abilities, dotted
+from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import lora_parameters, match_targets, saved_module_parameters
+from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.regime import Dtype, Precision, Regime
+
+T = TypeVar("T")
+
+MIXED = "training.mixed_precision"
+DTYPE = "model.dtype"
+# Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
+# steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
+CPU_BF16_LEAST_WIDTH = 256
+# Rows of a matrix product that keep a large GPU busy; the logits of so many tokens are there at one time.
+GPU_LOSS_CHUNK_TOKENS = 4096
+SCRATCH_RATE, LORA_RATE, FULL_RATE = 1e-3, 2e-4, 2e-5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a run computes on. `gpu` is None on a CPU."""
+
+    device: Device
+    reason: str
+    gpu: Gpu | None
+
+    @classmethod
+    def of(cls, hardware: Hardware, chosen_gpu: int | None = None) -> Target:
+        gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
+        device, reason = training_device(hardware, gpu)
+        return cls(device=device, reason=reason, gpu=gpu if device == "cuda" else None)
+
+    @property
+    def bf16(self) -> bool | None:
+        """Whether the card computes bf16 natively; None where its capability is not reported."""
+        card = find_card(self.gpu.name, self.gpu.memory_bytes) if self.gpu else None
+        found = abilities(self.gpu.capability, card) if self.gpu else None
+        return found.bf16 if found else None
+
+
+def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Precision]:
+    """What products are computed in. Refusals are the matter of `precision_problems`."""
+    wish = loaded.config.training.mixed_precision
+    if wish != "auto":
+        return _chosen("fp32" if wish == "no" else wish, f"from {loaded.where(MIXED)}")
+    if target.device == "cuda":
+        return _gpu_precision(target)
+    native = sorted(hardware.cpu_flags & BF16_FLAGS)
+    if not native:
+        return _chosen("fp32", "this CPU computes bf16 only by emulation, slower than fp32")
+    if shape.hidden_size < CPU_BF16_LEAST_WIDTH:
+        return _chosen("fp32", f"at width {shape.hidden_size} the casts of bf16 cost more than it saves")
+    return _chosen("bf16", f"native on this CPU ({', '.join(native)})")
+
+
+def _gpu_precision(target: Target) -> Planned[Precision]:
+    capability = target.gpu.capability if target.gpu else None
+    if target.bf16 is None or capability is None:
+        return _chosen("fp32", "the card does not report what it can compute")
+    if target.bf16:
+        return _chosen("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
+    return _chosen("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
+
+
+def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
+    """16 bits that are not there."""
+    wish, training = loaded.config.training.mixed_precision, loaded.config.training
+    problems = []
+    if wish == "fp16" and target.device == "cpu":
+        bf16 = bool(hardware.cpu_flags & BF16_FLAGS)
+        hint = "set it to bf16, which this CPU has" if bf16 else "set it to auto"
+        problems.append(loaded.problem(MIXED, "fp16 is for GPUs, and this run is on the CPU", hint))
+    if wish == "bf16" and target.bf16 is False:
+        problems.append(
+            loaded.problem(MIXED, f"{target.reason} has no bf16", "set it to auto: fp16 with a scaled loss")
+        )
+    if wish == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
+        message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
+        problems.append(loaded.problem(MIXED, message, "set it to auto"))
+    if loaded.config.model.dtype == "float16" and loaded.config.tuning.method == "full":
+        message = "weights that train cannot be float16: their updates would be lost"
+        problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
+    if training.optim in _NEEDS_BITSANDBYTES:
+        problems += _bitsandbytes_problems(loaded, hardware, target)
+    return problems
+
+
+_NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
+
+
+def _bitsandbytes_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
+    key = "training.optim"
+    if target.device == "cpu":
+        hint = "adafactor keeps almost no state, and runs here"
+        return [loaded.problem(key, f"{loaded.config.training.optim} needs a GPU, and this run is on the CPU", hint)]
+    if hardware.libraries.get("bitsandbytes") is None:
+        hint = "install it: uv pip install bitsandbytes; or take adafactor"
+        return [loaded.problem(key, f"{loaded.config.training.optim} needs bitsandbytes, which is not installed", hint)]
+    return []
+
+
+def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
+    """What the model's own weights are kept in: fp32 where they train, else what products take."""
+    wish = loaded.config.model.dtype
+    if wish != "auto":
+        return _chosen(wish, f"from {loaded.where(DTYPE)}")
+    if loaded.config.tuning.method == "full":
+        return _chosen("float32", "they train, and small updates are lost in 16 bits")
+    by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    return _chosen(by_precision[chosen], "they are frozen, and products take them as they are")
+
+
+def learning_rate(loaded: LoadedConfig) -> Planned[float]:
+    """The peak rate."""
+    config, key = loaded.config, "training.learning_rate"
+    wish = config.training.learning_rate
+    if wish != "auto":
+        return _chosen(wish, f"from {loaded.where(key)}")
+    if is_from_scratch(config):
+        return _chosen(SCRATCH_RATE, "auto: the weights start from random values")
+    if config.tuning.method == "lora":
+        return _chosen(LORA_RATE, "auto: LoRA")
+    return _chosen(FULL_RATE, "auto: all weights of a pretrained model")
+
+
+def is_from_scratch(config: Config) -> bool:
+    """Whether the weights start from random values."""
+    return config.task.type == "char_lm" or config.model.init == "scratch"
+
+
+def loss_chunk(loaded: LoadedConfig, target: Target) -> Planned[int]:
+    """Tokens whose logits are there at one time; 0: all of a micro-batch."""
+    wish, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
+    if wish != "auto":
+        return _chosen(wish, f"from {loaded.where(key)}")
+    if target.device == "cuda":
+        return _chosen(GPU_LOSS_CHUNK_TOKENS, "auto: on a GPU the logits of all tokens take more memory than time")
+    return _chosen(0, "auto: on a CPU all at once is faster")
+
+
+def regime(
+    config: Config,
+    shape: ModelShape,
+    target: Target,
+    *,
+    precision: Precision,
+    weights: Dtype,
+    packed: bool,
+    chunk: int,
+) -> Regime:
+    """How the model is trained, as memory and time depend on it. Raises ConfigError for targets that match nothing."""
+    training, tuning = config.training, config.tuning
+    lora = tuning.method == "lora"
+    targets = match_targets(shape, tuning.target_modules, tuning.modules_to_save) if lora else ()
+    trained = shape.parameters
+    if lora:
+        trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora)
+        trained += saved_module_parameters(shape, tuning.modules_to_save)
+    return Regime(
+        device=target.device,
+        precision=precision,
+        weights=weights,
+        method=tuning.method,
+        trained_parameters=trained,
+        lora_rank=tuning.r if lora else 0,
+        lora_targets=targets,
+        lora_dropout=lora and tuning.lora_dropout > 0,
+        optim=training.optim,
+        gradient_checkpointing=training.gradient_checkpointing,
+        packed=packed,
+        eager_attention=config.model.attn_implementation == "eager",
+        loss_chunk_tokens=chunk,
+        compiled=training.torch_compile,
+        tf32=training.tf32,
+    )
+
+
+def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:
+    """Threads that make batches ahead of the training."""
+    wish, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
+    if wish != "auto":
+        return _chosen(wish, f"from {loaded.where(key)}")
+    if target.device == "cuda":
+        return _chosen(1, "auto: batches are made while the GPU computes")
+    return _chosen(0, "auto: the CPU that would make batches ahead is the one that trains")
+
+
+def _chosen(value: T, reason: str) -> Planned[T]:
+    return Planned(value=value, exact=True, reason=reason)

@@ -1,0 +1,125 @@
+"""Memory of a layer whose family has no formula: counted once, in a child process, on tensors without numbers.
+
+`measure_layer` asks `dry_run_child` and keeps the answer. It is a process of its own because it loads torch, which
+plans do not. Nothing is guessed when it fails: the result then says why the memory is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.planning.memory_layers import LayerBytes
+from tui_trainer.planning.regime import Regime
+from tui_trainer.safe_text import one_line
+
+TIMEOUT_SECONDS = 120.0
+_FORMAT_VERSION = 1
+_CHILD = "tui_trainer.planning.dry_run_child"
+# What a layer's results depend on; the rest of a regime does not change the answer, and must not change the key.
+_DECIDING = (
+    "precision",
+    "weights",
+    "method",
+    "lora_rank",
+    "lora_targets",
+    "lora_dropout",
+    "packed",
+    "eager_attention",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """What a dry run found; `layer` is None when it failed, and `reason` says so to a user."""
+
+    layer: LayerBytes | None
+    reason: str
+
+
+def measure_layer(
+    config: Mapping[str, Any], regime: Regime, row_tokens: int, *, timeout_seconds: float = TIMEOUT_SECONDS
+) -> DryRun:
+    """Bytes of one layer of the model that a config.json describes, in rows of `row_tokens`.
+
+    Takes some seconds the first time; the answer is kept by config, regime and version of transformers. Attention is
+    counted as a CPU computes it. No code that comes with a model is run.
+    """
+    question = _question(config, regime, row_tokens)
+    place = prepared_data_folder(os.environ) / "dry-runs" / f"{_hash(question)}.json"
+    try:
+        return _read(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        answer = _ask_child(question, timeout_seconds)
+        found = _read(answer)
+    except _Failed as failure:
+        return DryRun(layer=None, reason=f"not known: {failure}")
+    except (ValueError, KeyError, TypeError):
+        return DryRun(layer=None, reason="not known: the dry run gave no answer")
+    _keep(place, answer)
+    return found
+
+
+class _Failed(Exception):
+    """Why the child has no answer."""
+
+
+def _question(config: Mapping[str, Any], regime: Regime, row_tokens: int) -> str:
+    everything = asdict(regime)
+    deciding = {name: everything[name] for name in _DECIDING}
+    parts = {"config": dict(config), "regime": deciding, "row_tokens": row_tokens}
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+def _hash(question: str) -> str:
+    import xxhash
+
+    version = metadata.version("transformers")
+    return str(xxhash.xxh3_128(f"{_FORMAT_VERSION} {version} {question}".encode()).hexdigest())
+
+
+def _ask_child(question: str, timeout_seconds: float) -> str:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", _CHILD],
+            input=question,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise _Failed(f"the dry run took more than {timeout_seconds:.0f} s") from None
+    if done.returncode:
+        reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
+        raise _Failed(f"the dry run ended with: {reason}")
+    return done.stdout
+
+
+def _read(answer: str) -> DryRun:
+    content = json.loads(answer)
+    layer = LayerBytes(kept=int(content["kept"]), made=int(content["made"]))
+    return DryRun(layer=layer, reason="measured by a dry run of 2 and 4 layers on tensors without numbers")
+
+
+def _keep(place: Path, answer: str) -> None:
+    """A cache that cannot be written costs seconds the next time, and nothing else."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
+            file.write(answer)
+        Path(file.name).replace(place)
+    except OSError:
+        return

@@ -1,0 +1,149 @@
+"""`python -m tui_trainer.planning.dry_run_child`: counts what one layer computes and keeps, without computing it.
+
+Reads a config, a regime and the length of rows from standard input. The model is built with 2 and with 4 layers on
+tensors that have a shape and no numbers, and its forward pass counted with one row and with two: the difference of the
+differences is what one layer needs for one row, without weights, their casts and what the ends of the model keep.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LAYERS, _ROWS = (2, 4), (1, 2)
+
+
+def count(config: dict[str, Any], regime: dict[str, Any], row_tokens: int) -> dict[str, int]:
+    """`kept` and `made`: bytes of one token in one layer."""
+    counted = {layers: [_forward(config, regime, layers, rows, row_tokens) for rows in _ROWS] for layers in _LAYERS}
+    few, many = (counted[layers] for layers in _LAYERS)
+    found = {}
+    for name in ("kept", "made"):
+        one_row = [two[name] - one[name] for one, two in (few, many)]
+        found[name] = round((one_row[1] - one_row[0]) / (_LAYERS[1] - _LAYERS[0]) / row_tokens)
+    return found
+
+
+def _forward(config: dict[str, Any], regime: dict[str, Any], layers: int, rows: int, row_tokens: int) -> dict[str, int]:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from transformers import masking_utils
+
+    torch.nn.Module._apply = _convert  # type: ignore[method-assign]
+    # It would look for documents in positions that have no numbers, and then build a mask to be safe.
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = _model(config, regime, layers)
+        inputs = _inputs(regime, rows, row_tokens)
+        made = _made_counter()
+        kept: dict[int, Any] = {}
+        weights = {_storage(weight)._cdata for weight in model.parameters()}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = _storage(tensor)
+            if storage._cdata not in weights:
+                kept[storage._cdata] = storage  # held, so that no other takes its place
+            return tensor
+
+        sixteen_bits = regime["precision"] != "fp32"
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            made,
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=sixteen_bits),
+        ):
+            results = model(**inputs, use_cache=False)
+        del results
+    return {"kept": sum(storage.nbytes() for storage in kept.values()), "made": made.bytes}
+
+
+def _model(config: dict[str, Any], regime: dict[str, Any], layers: int) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from tui_trainer.config.sections import TuningSection
+    from tui_trainer.tuning import find_method
+
+    name = str(config.get("model_type"))
+    if name not in CONFIG_MAPPING:
+        sys.exit("transformers does not know the architecture")
+    fields = {key: value for key, value in config.items() if key not in ("auto_map", "model_type")}
+    cut: Any = AutoConfig.for_model(name, **fields)
+    cut.num_hidden_layers = layers
+    if getattr(cut, "layer_types", None):
+        cut.layer_types = list(cut.layer_types)[:layers]
+    attention = {"attn_implementation": "eager"} if regime["eager_attention"] else {}
+    dtype = getattr(torch, regime["weights"])
+    model: Any = AutoModelForCausalLM.from_config(cut, dtype=dtype, **attention)  # type: ignore[no-untyped-call]
+    tuning = TuningSection(
+        method=regime["method"],
+        r=max(regime["lora_rank"], 1),
+        lora_dropout=0.1 if regime["lora_dropout"] else 0.0,
+        target_modules=",".join(regime["lora_targets"]) or "all-linear",
+    )
+    method = find_method(tuning.method)
+    return method.apply(model, tuning, seed=0, autocast=regime["precision"] != "fp32").train()
+
+
+def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
+    """What `Module.to` and its like do, for tensors without numbers: torch's own way exchanges their insides."""
+    from torch import nn
+
+    for part in module.modules() if recurse else (module,):
+        for name, weight in part._parameters.items():
+            if weight is not None and (changed := change(weight.detach())).dtype != weight.dtype:
+                part._parameters[name] = nn.Parameter(changed, requires_grad=weight.requires_grad)
+    return module
+
+
+def _inputs(regime: dict[str, Any], rows: int, row_tokens: int) -> dict[str, Tensor]:
+    """With packed documents, the mask that transformers makes of their positions on a CPU."""
+    import torch
+
+    inputs = {"input_ids": torch.zeros(rows, row_tokens, dtype=torch.int64)}
+    if regime["packed"]:
+        inputs["attention_mask"] = torch.ones(rows, 1, row_tokens, row_tokens, dtype=torch.bool)
+        inputs["position_ids"] = torch.arange(row_tokens).expand(rows, -1)
+    return inputs
+
+
+def _storage(tensor: Tensor) -> Any:
+    return tensor.untyped_storage()
+
+
+def _made_counter() -> Any:
+    """A mode that counts the bytes of all new results in `bytes`."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.bytes = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            before = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if hasattr(x, "untyped_storage")}
+            results = function(*args, **(kwargs or {}))
+            for result in tree_leaves(results):
+                if hasattr(result, "untyped_storage") and _storage(result)._cdata not in before:
+                    self.bytes += _storage(result).nbytes()
+            return results
+
+    return Made()
+
+
+def main() -> None:
+    question = json.loads(sys.stdin.read())
+    try:
+        answer = count(question["config"], question["regime"], question["row_tokens"])
+    except Exception as error:  # whatever a model's code raises on tensors without numbers
+        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What fits: how much memory a run may take, and the largest micro-batch that stays below it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tui_trainer.config.sections import Config
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning import memory
+from tui_trainer.planning.choices import Target
+from tui_trainer.planning.regime import Regime
+
+# Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
+CPU_SHARE, GPU_SHARE = 0.8, 0.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """Bytes that are free now and that there are in all, where the run computes; None: not reported."""
+
+    free_bytes: int | None
+    total_bytes: int | None
+    where: str
+    share: float
+
+    @classmethod
+    def of(cls, hardware: Hardware, target: Target) -> Room:
+        if target.gpu is None:
+            return cls(
+                free_bytes=hardware.memory_available_bytes,
+                total_bytes=hardware.memory_bytes,
+                where="this machine",
+                share=CPU_SHARE,
+            )
+        free = target.gpu.memory_free_bytes
+        total = target.gpu.memory_bytes
+        return cls(free_bytes=total if free is None else free, total_bytes=total, where="the GPU", share=GPU_SHARE)
+
+
+def largest_micro_batch(shape: ModelShape, regime: Regime, config: Config, room: Room, limit: int) -> int:
+    """The most rows up to `limit` in one forward pass whose step fits in the memory that is free; at least 1."""
+    if room.free_bytes is None:
+        return limit
+    budget = room.free_bytes * room.share
+    low, high = 1, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = needed_bytes(shape, regime, config, middle) <= budget
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def needed_bytes(shape: ModelShape, regime: Regime, config: Config, micro_batch: int) -> int:
+    """Memory at the peak with so many rows in a pass, evaluations alike."""
+    parts = memory.memory_parts(
+        shape,
+        regime,
+        micro_batch=micro_batch,
+        eval_batch=micro_batch,
+        row_tokens=config.data.max_length,
+        accumulation=-(-config.training.effective_batch_size // micro_batch),
+    )
+    return memory.total_bytes(parts)

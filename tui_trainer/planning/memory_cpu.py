@@ -1,0 +1,120 @@
+"""Memory on a CPU: resident bytes beyond the loaded libraries, with glibc.
+
+glibc keeps what a moment has given back, so moments add up more than one would think. torch asks for aligned blocks,
+for which glibc wants some bytes more than it then uses: the place of a freed block is too small for the next of its
+size and stays empty between two that are kept (glibc 2.36; gradients, for instance, do not fit into the places that
+activations leave). How much of that remains was measured over 40 configurations of six families and both methods by
+tests/benchmarks/memory_grid.py: the shares below, with 39 of them within 15 % (AMD EPYC, torch 2.15).
+"""
+
+from __future__ import annotations
+
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.memory_layers import Layer, LayerBytes
+from tui_trainer.planning.memory_parts import FLOAT, HALF, Batch, MemoryPart, Static
+from tui_trainer.planning.regime import Regime
+from tui_trainer.units import MIB
+
+# What is loaded at first use, whatever the shape: 12 MB by a bare loop of steps, 11 to 17 MB more in a run, which also
+# writes text samples and checkpoints.
+LIBRARY_BYTES = 20_000_000
+# From here on glibc maps a block by itself and gives it back whole (its M_MMAP_THRESHOLD grows up to this size).
+MAPPED_BLOCK_BYTES = 32 * MIB
+# Of the results of a forward pass that nothing keeps, the share whose places stay empty.
+PASSING_SHARE = 0.33
+# Those of adapters are as wide as what they follow; in 16 bits they fit into the places of fp32 results.
+ADAPTER_SHARE = {FLOAT: 0.62, HALF: 0.34}
+# With checkpointing, a layer's results are there once for the forward and again for the backward pass, and gradients
+# and inputs of layers stand between them: so many times one layer's results, by the size of a number between layers.
+CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
+
+
+def cpu_parts(
+    shape: ModelShape, regime: Regime, batch: Batch, counted: LayerBytes | None = None
+) -> tuple[MemoryPart, ...]:
+    """Peak memory of training, by part; the parts are to be added."""
+    static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens, counted)
+    steps = (_activations(layer, batch), _passing(layer, batch), _backward(static, batch), _loss(static, batch))
+    return (
+        static.weights(),
+        _gradients(static, batch.accumulation),
+        static.optimiser(),
+        *steps,
+        _evaluation(static, layer, batch, sum(part.bytes for part in steps)),
+        MemoryPart(
+            name="libraries", bytes=LIBRARY_BYTES, formula="code that is loaded at first use, whatever the shape"
+        ),
+    )
+
+
+def _gradients(static: Static, accumulation: int) -> MemoryPart:
+    """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made."""
+    sets = 2 if accumulation > 1 else 1
+    tied = static.shape.tied_embeddings and static.regime.method == "full"
+    second = FLOAT * static.shape.vocabulary * static.shape.hidden_size if tied else 0
+    formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
+    if second:
+        formula += ", and those of a tied embedding twice: as head and as embedding"
+    return MemoryPart(name="gradients", bytes=sets * static.gradient_bytes + second, formula=formula)
+
+
+def _activations(layer: Layer, batch: Batch) -> MemoryPart:
+    shape = layer.shape
+    ends = 3 * FLOAT * batch.tokens * shape.hidden_size
+    if layer.regime.gradient_checkpointing:
+        kept = shape.layers * batch.tokens * layer.input
+        return MemoryPart(name="activations", bytes=kept + ends, formula="layers x tokens x bytes of a layer's input")
+    kept = shape.layers * batch.tokens * layer.kept
+    formula = "layers x tokens x bytes kept for the backward pass"
+    return MemoryPart(name="activations", bytes=kept + ends, formula=formula)
+
+
+def _passing(layer: Layer, batch: Batch) -> MemoryPart:
+    if layer.regime.gradient_checkpointing:
+        times = CHECKPOINTED_LAYERS[layer.residual]
+        formula = f"{times} x the results of one layer, which are computed twice"
+        return MemoryPart(name="passing results", bytes=int(times * batch.tokens * layer.made), formula=formula)
+    adapters = ADAPTER_SHARE[layer.compute] * layer.adapters_passing
+    per_token = PASSING_SHARE * layer.own_passing + adapters
+    if FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES:
+        per_token = 0
+    return MemoryPart(
+        name="passing results",
+        bytes=int(layer.shape.layers * batch.tokens * per_token),
+        formula="layers x tokens x bytes of short-lived results, whose places glibc cannot fill again",
+    )
+
+
+def _backward(static: Static, batch: Batch) -> MemoryPart:
+    """Gradients that are there at one time in the last layer: two of the MLP's width, with dropout three of scores."""
+    shape = static.shape
+    scores = 3 * shape.attention_heads * batch.row_tokens if shape.attention_dropout else 0
+    found = batch.tokens * static.compute_size * max(2 * shape.mlp_size, scores)
+    return MemoryPart(name="backward pass", bytes=found, formula="tokens x bytes of one layer's gradients")
+
+
+def _loss(static: Static, batch: Batch) -> MemoryPart:
+    chunked = 0 < static.regime.loss_chunk_tokens < batch.tokens
+    formula = "logits of a chunk, gradients of the hidden states and of the head"
+    found = static.loss_bytes(batch.tokens)
+    if not chunked:
+        formula = "12 bytes x tokens x vocabulary"
+        if later := min(found, _mapped_gradients(static, batch)):
+            found, formula = found - later, f"{formula}, beyond the gradients of embeddings that take their place"
+    return MemoryPart(name="head and loss", bytes=found, formula=formula)
+
+
+def _mapped_gradients(static: Static, batch: Batch) -> int:
+    """Gradients of head and embedding that are made when the logits have been given back, as both are mapped."""
+    shape = static.shape
+    matrix = FLOAT * shape.vocabulary * shape.hidden_size
+    logits = FLOAT * batch.tokens * shape.vocabulary
+    trains = static.regime.method == "full" and batch.accumulation == 1
+    return 2 * matrix if trains and min(matrix, logits) >= MAPPED_BLOCK_BYTES else 0
+
+
+def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
+    """All results of one layer, as nothing is kept, and then the logits. No dropout here."""
+    wanted = batch.eval_tokens * layer.made_without_dropout + static.evaluation_logits(batch.eval_tokens)
+    formula = "what one evaluation batch needs beyond the places of a step's activations"
+    return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

@@ -1,0 +1,291 @@
+"""What one layer of a model computes from one token, and how much of it autograd keeps: bytes, by family and regime.
+
+Derived from the modeling files of transformers 5.23 and counted: tests hold `kept` against saved_tensors_hooks and
+`made` against every result of a real layer, for each family. `shape` widths: h hidden, q queries, k keys, f MLP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from tui_trainer.models.shape import Linear, ModelShape
+from tui_trainer.planning.regime import Regime
+
+Group = Literal["attention in", "attention out", "MLP in", "MLP out"]
+_GROUPS: dict[str, Group] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn"), "attention in"),
+    **dict.fromkeys(("o_proj", "dense"), "attention out"),
+    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "c_fc", "fc1"), "MLP in"),
+    **dict.fromkeys(("down_proj", "fc2"), "MLP out"),
+}
+FLOAT, HALF = 4, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """How a family's layer differs from Llama's."""
+
+    norm: Literal["rms", "rms of floats", "layer"] = "rms"
+    norms: int = 2
+    query_norms: bool = False
+    rotary_share: float = 1.0
+    fused_queries: bool = False
+    """Queries, keys and values are views of one result, which stays as a whole."""
+    copies_attention: bool = False
+    """The attention's result is laid out anew for the product behind it."""
+    stepwise_gelu: bool = False
+    """GELU by its formula, eight results (gelu_new), in a MLP without a gate."""
+
+
+BLOCKS: dict[str, Block] = {
+    "llama": Block(),
+    "mistral": Block(),
+    "qwen2": Block(),
+    "qwen3": Block(query_norms=True),
+    "gemma": Block(norm="rms of floats"),
+    "phi": Block(norm="layer", norms=1, rotary_share=0.5, copies_attention=True, stepwise_gelu=True),
+    "phi3": Block(fused_queries=True, copies_attention=True),
+    "gpt2": Block(norm="layer", rotary_share=0.0, fused_queries=True, stepwise_gelu=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerBytes:
+    """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all."""
+
+    kept: int
+    made: int
+
+
+def has_formula(shape: ModelShape) -> bool:
+    """Whether memory is known by formula: a family of `BLOCKS` in the form that was counted."""
+    block = BLOCKS.get(shape.model_type)
+    return block is not None and shape.gated_mlp is not block.stepwise_gelu
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer in one regime. Numbers are bytes of one token in a row of `row_tokens`."""
+
+    shape: ModelShape
+    regime: Regime
+    row_tokens: int
+    counted: LayerBytes | None = None
+    """Of a family without a formula, by `dry_run`."""
+
+    @property
+    def kept(self) -> int:
+        """What autograd keeps from the forward to the backward pass."""
+        if self.counted:
+            return self.counted.kept
+        parts = (self._norms_kept, self._inputs_kept, self._attention_kept, self._mlp_kept, self._adapters_kept)
+        return int(sum(parts))
+
+    @property
+    def made(self) -> int:
+        """All results of the forward pass, kept or not."""
+        if self.counted:
+            return self.counted.made
+        parts = (self._norms_made, self._attention_made, self._mlp_made, self._adapters_kept, self._casts)
+        residuals = 2 * self.residual * self.shape.hidden_size
+        return int(sum(parts) + residuals + self.adapters_passing)
+
+    @property
+    def own_passing(self) -> int:
+        """What the model itself computes forward and does not keep, in numbers as wide as those between layers.
+
+        Where these have 16 bits, the norms' fp32 results are left out: their places are large enough for what follows.
+        """
+        in_floats = self.residual == HALF and not self.counted
+        norms = self._norms_made - self._norms_kept if in_floats else 0
+        return int(max(0, self.made - self.kept - self.adapters_passing - norms))
+
+    @property
+    def adapters_passing(self) -> int:
+        """The same of adapters: the widened result, scaled, and added to that of the layer."""
+        return 3 * self.compute * sum(linear.outputs for linear in self._adapted)
+
+    @property
+    def made_without_dropout(self) -> int:
+        """`made` in an evaluation."""
+        regime = replace(self.regime, lora_dropout=False)
+        return Layer(replace(self.shape, attention_dropout=0.0), regime, self.row_tokens, self.counted).made
+
+    @property
+    def input(self) -> int:
+        """What gradient checkpointing keeps: the layer's input."""
+        return self.residual * self.shape.hidden_size
+
+    @cached_property
+    def block(self) -> Block:
+        like_llama = Block(stepwise_gelu=not self.shape.gated_mlp)
+        return BLOCKS.get(self.shape.model_type, like_llama)
+
+    @property
+    def compute(self) -> int:
+        """Bytes of a number that products are computed in."""
+        return HALF if self.regime.precision != "fp32" else self.residual
+
+    @property
+    def residual(self) -> int:
+        """Bytes of a number between the layers: as the weights are."""
+        return FLOAT if self.regime.weights == "float32" else HALF
+
+    @property
+    def _casts_inputs(self) -> bool:
+        """Autocast copies the input of every product anew where it is in fp32."""
+        return self.residual > self.compute
+
+    @property
+    def queries(self) -> int:
+        return self.shape.attention_heads * self.shape.head_size
+
+    @property
+    def keys(self) -> int:
+        return self.shape.key_value_heads * self.shape.head_size
+
+    @property
+    def repeats_keys(self) -> bool:
+        """Off the fused path, keys and values are copied for all heads."""
+        masked = self.regime.packed and self.regime.device == "cpu"
+        return masked or self.drops_attention or self.regime.eager_attention
+
+    @property
+    def drops_attention(self) -> bool:
+        return self.shape.attention_dropout > 0
+
+    def _linears(self, group: Group) -> list[Linear]:
+        return [linear for linear in self.shape.linears if group_of(linear, self.shape) == group]
+
+    def _needs_input(self, linear: Linear) -> bool:
+        return self.regime.method == "full" or linear.name in self.regime.lora_targets
+
+    @property
+    def _norms_kept(self) -> float:
+        if self.block.norm == "layer":
+            return self.block.norms * self.residual * (self.shape.hidden_size + 2)
+        kept = self.block.norms * self._norm_kept(self.shape.hidden_size, 1, self.residual)
+        if self.block.query_norms:
+            kept += self._norm_kept(self.queries, self.shape.attention_heads, self.compute)
+            kept += self._norm_kept(self.keys, self.shape.key_value_heads, self.compute)
+        return kept
+
+    def _norm_kept(self, width: int, norms: int, given: int) -> int:
+        """RMSNorm: its input in fp32, one number, and for the gradient of its weight the scaled input."""
+        scaled = FLOAT if self.block.norm == "rms of floats" else given
+        return FLOAT * (width + norms) + (scaled * width if self.regime.method == "full" else 0)
+
+    @property
+    def _norms_made(self) -> float:
+        width = self.shape.hidden_size
+        if self.block.norm == "layer":
+            return self.block.norms * self.residual * (width + 2)
+        made = self.block.norms * self._norm_made(width, self.residual)
+        if self.block.query_norms:
+            made += self._norm_made(self.queries + self.keys, self.compute)
+        return made
+
+    def _norm_made(self, width: int, given: int) -> int:
+        """Squares, scaled input and result; from 16 bits also the input in fp32 and the way back."""
+        if given == FLOAT:
+            return 3 * FLOAT * width
+        way_back = FLOAT + HALF if self.block.norm == "rms of floats" else 2 * HALF
+        return (3 * FLOAT + way_back) * width
+
+    @property
+    def _inputs_kept(self) -> float:
+        """Inputs of products whose weight or adapter trains, where nothing else keeps them."""
+        h = self.shape.hidden_size
+        entries: list[Group] = ["attention in", "MLP in"]
+        takers = [[x for x in self._linears(group) if self._needs_input(x)] for group in entries]
+        if self._casts_inputs:
+            kept = self.compute * h * sum(map(len, takers))
+        else:
+            # A parallel block has one norm, whose result both sides take.
+            kept = self.residual * h * min(self.block.norms, sum(map(bool, takers)))
+        if self.block.copies_attention and any(map(self._needs_input, self._linears("attention out"))):
+            kept += self.compute * self.queries
+        if any(map(self._needs_input, self._linears("MLP out"))):
+            kept += self.compute * self.shape.mlp_size
+        return kept
+
+    @property
+    def _attention_kept(self) -> float:
+        q, k, heads = self.queries, self.keys, self.shape.attention_heads
+        repeated = self.repeats_keys and k != q
+        keys_and_values = 2 * q if repeated else 2 * k
+        if self.block.fused_queries and self.block.rotary_share and not repeated:
+            keys_and_values = k + q + 2 * k
+        kept = self.compute * (2 * q + keys_and_values)
+        if self.drops_attention or self.regime.eager_attention:
+            # The scores after softmax; with dropout also its mask and the product of both.
+            scores = 3 if self.drops_attention else 2
+            return kept + self.compute * scores * heads * self.row_tokens
+        masked = self.regime.packed and self.regime.device == "cpu"
+        return kept + FLOAT * heads + (self.compute * self.row_tokens if masked else 0)
+
+    @property
+    def _attention_made(self) -> float:
+        q, k, c = self.queries, self.keys, self.compute
+        made = c * (q + 2 * k + q + self.shape.hidden_size) + FLOAT * self.shape.attention_heads
+        made += self._rotation_made * (q + k)
+        if self.block.copies_attention:
+            made += c * q
+        if self.repeats_keys and k != q:
+            made += c * 2 * q
+        if self.drops_attention or self.regime.eager_attention:
+            return made + c * (2 * q + 5.25 * self.shape.attention_heads * self.row_tokens)
+        return made + (c * self.row_tokens if self.regime.packed and self.regime.device == "cpu" else 0)
+
+    @property
+    def _rotation_made(self) -> float:
+        """Bytes for each number of queries and keys: two products, half a negation, a turned copy and the sum."""
+        share, c = self.block.rotary_share, self.compute
+        if not share:
+            return 0
+        angles = self.residual if self._casts_inputs else c
+        back = c if self._casts_inputs else 0
+        joined = c if self.block.rotary_share < 1 or self.block.fused_queries else 0
+        return share * (3 * angles + 1.5 * c) + back + joined
+
+    @property
+    def _mlp_kept(self) -> int:
+        """Gate, its activation and up; or four results of GELU. What goes into the last product is counted there."""
+        return self.compute * self.shape.mlp_size * (4 if self.block.stepwise_gelu else 3)
+
+    @property
+    def _mlp_made(self) -> int:
+        results = 9 if self.block.stepwise_gelu else 4
+        return self.compute * (results * self.shape.mlp_size + self.shape.hidden_size)
+
+    @cached_property
+    def _adapted(self) -> list[Linear]:
+        if self.regime.method != "lora":
+            return []
+        targets = self.regime.lora_targets
+        return [linear for linear in self.shape.linears if linear.name in targets and not linear.is_head]
+
+    @property
+    def _adapters_kept(self) -> int:
+        """The narrow results; dropout adds its mask and the dropped input."""
+        kept = self.compute * self.regime.lora_rank * len(self._adapted)
+        if not self.regime.lora_dropout:
+            return kept
+        return kept + 2 * self.compute * sum(linear.inputs for linear in self._adapted)
+
+    @property
+    def _casts(self) -> int:
+        """Copies in 16 bits of what goes into products."""
+        if not self._casts_inputs:
+            return 0
+        takers = len(self._linears("attention in")) + len(self._linears("MLP in"))
+        return self.compute * self.shape.hidden_size * (takers + len(self._adapted))
+
+
+def group_of(linear: Linear, shape: ModelShape) -> Group | None:
+    """Where in a layer a product stands; None: not in a layer. GPT-2 has two that are called `c_proj`."""
+    if linear.name == "c_proj":
+        return "MLP out" if linear.inputs == shape.mlp_size != shape.hidden_size else "attention out"
+    return _GROUPS.get(linear.name)

@@ -1,0 +1,133 @@
+"""The lines of the memory table, and what every device keeps: weights, optimiser, logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.regime import Regime
+
+FLOAT, HALF = 4, 2
+# Bytes of the optimiser's state for each trained parameter. Adafactor keeps sums of rows and columns, SGD (without
+# momentum, as it is built here) nothing; 8-bit AdamW two bytes and a scale for each 256 of them (bitsandbytes).
+STATE_BYTES = {
+    "adamw_torch_fused": 8.0,
+    "adafactor": 0.02,
+    "sgd": 0.0,
+    "adamw_8bit": 2.03,
+    "paged_adamw_8bit": 2.03,
+    "paged_adamw_32bit": 8.0,
+}
+
+
+class MemoryPart(BaseModel):
+    """One line of the memory table."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What goes through the model at one time; rows are `row_tokens` long."""
+
+    rows: int
+    eval_rows: int
+    row_tokens: int
+    accumulation: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.row_tokens
+
+    @property
+    def eval_tokens(self) -> int:
+        return self.eval_rows * self.row_tokens
+
+
+@dataclass(frozen=True)
+class Static:
+    """Bytes that do not depend on the batch."""
+
+    shape: ModelShape
+    regime: Regime
+
+    @property
+    def trained(self) -> int:
+        """Trained parameters."""
+        regime = self.regime
+        return regime.trained_parameters or (self.shape.parameters if regime.method == "full" else self._adapters)
+
+    @property
+    def _adapters(self) -> int:
+        """Two narrow matrices for each adapted product."""
+        adapted = [x for x in self.shape.linears if x.name in self.regime.lora_targets and not x.is_head]
+        return sum(x.count * self.regime.lora_rank * (x.inputs + x.outputs) for x in adapted)
+
+    @property
+    def weight_size(self) -> int:
+        """Bytes of one of the model's own weights."""
+        return FLOAT if self.regime.weights == "float32" else HALF
+
+    @property
+    def compute_size(self) -> int:
+        """Bytes of a number that products are computed in."""
+        return HALF if self.regime.precision != "fp32" else self.weight_size
+
+    @property
+    def has_masters(self) -> bool:
+        """Weights of 16 bits that train have a copy in fp32, which is what is really trained."""
+        return self.regime.method == "full" and self.weight_size == HALF
+
+    def weights(self) -> MemoryPart:
+        own = self.shape.parameters * self.weight_size
+        if self.regime.method == "full":
+            copies = FLOAT * self.trained if self.has_masters else 0
+            formula = "2 bytes x parameters and 4 for their fp32 copies" if copies else "4 bytes x parameters"
+            return MemoryPart(name="weights", bytes=own + copies, formula=formula)
+        formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
+        return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
+
+    def optimiser(self) -> MemoryPart:
+        each = STATE_BYTES[self.regime.optim]
+        formula = f"{each:g} bytes x trained parameters ({self.regime.optim})"
+        return MemoryPart(name="optimiser", bytes=int(each * self.trained), formula=formula)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """One set. Those of 16-bit weights are there in 16 bits and, for the update, in 32."""
+        return self.trained * (FLOAT + HALF if self.has_masters else FLOAT)
+
+    @property
+    def cast_bytes(self) -> int:
+        """Autocast keeps 16-bit copies of trained fp32 weights from the forward to the backward pass."""
+        if self.regime.precision == "fp32" or self.has_masters:
+            return 0
+        if self.regime.method == "lora":
+            return HALF * self.trained
+        return HALF * sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
+
+    def loss_bytes(self, tokens: int) -> int:
+        """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary.
+
+        In chunks: one chunk's logits in fp32 and what goes into the products, with the gradients of the hidden states
+        and, where it trains, of the head's weight in fp32.
+        """
+        chunk, vocabulary, width = self.regime.loss_chunk_tokens, self.shape.vocabulary, self.shape.hidden_size
+        if not chunk or tokens <= chunk:
+            return 12 * tokens * vocabulary
+        copies = 0 if self.compute_size == FLOAT else self.compute_size
+        head = (2 * FLOAT + self.compute_size) * vocabulary * width if self.regime.method == "full" else 0
+        return chunk * vocabulary * (FLOAT + copies) + 2 * self.compute_size * tokens * width + head
+
+    def evaluation_logits(self, tokens: int) -> int:
+        """Logits, in fp32 as well where they are not, and their log-softmax."""
+        chunk, vocabulary = self.regime.loss_chunk_tokens, self.shape.vocabulary
+        copies = 0 if self.compute_size == FLOAT else self.compute_size
+        seen = min(tokens, chunk) if chunk else tokens
+        return seen * vocabulary * (FLOAT * (1 if chunk else 2) + copies)

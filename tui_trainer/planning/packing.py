@@ -1,0 +1,80 @@
+"""Whether documents share rows, and how many rows a step then has.
+
+A step learns from the same documents either way, so neither the gradient nor the number of steps depends on it; only
+the time does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import Problem
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.batching import MICRO, BatchCut
+from tui_trainer.planning.planned import Planned
+from tui_trainer.tasks.contract import DataFacts
+
+KEY = "data.packing"
+# Families whose layers do not take positions for the beginning of a document. Shown by tests/training/test_packing.py;
+# for any other one the probe at the start of a run decides (`training/leak_probe.py`).
+SEES_OTHERS = {
+    "opt": "OPT counts positions through the whole row",
+    "bloom": "Bloom measures distances through the whole row",
+    "falcon": "Falcon's attention does not end at a document",
+    "mamba": "Mamba carries its state through the whole row",
+    "mamba2": "Mamba carries its state through the whole row",
+    "mpt": "MPT measures distances through the whole row",
+}
+# Below this saving, rows are nearly full as they are.
+_LEAST_SAVING = 0.1
+# The rows of a step differ in number; so many more than the mean are still taken in as few passes.
+_SPREAD = 1.2
+
+
+def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
+    """Whether documents share rows."""
+    wish = loaded.config.data.packing
+    where = f", from {loaded.where(KEY)}"
+    if wish is False:
+        return Planned(value=False, exact=True, reason=f"data.packing = false{where}")
+    if facts.packed_rows is None:
+        return Planned(value=False, exact=True, reason="rows are cut from one long text: they are full")
+    if shape.model_type in SEES_OTHERS:
+        return Planned(value=False, exact=True, reason=f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
+    rows = min(effective, facts.rows)
+    saving = 1 - facts.packed_rows / rows
+    fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"
+    if wish is True:
+        return Planned(value=True, exact=facts.exact, reason=f"{fill}{where}")
+    if saving < _LEAST_SAVING:
+        return Planned(value=False, exact=facts.exact, reason=f"{fill}: there is little to save")
+    return Planned(value=True, exact=facts.exact, reason=fill)
+
+
+def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
+    """Packing that was asked for, and would let documents see each other."""
+    if loaded.config.data.packing is True and shape.model_type in SEES_OTHERS:
+        return [loaded.problem(KEY, f"is true, but {SEES_OTHERS[shape.model_type]}", "set it to auto")]
+    return []
+
+
+def packed_cut(loaded: LoadedConfig, cut: BatchCut, packed_rows: float, largest_fit: Callable[[int], int]) -> BatchCut:
+    """The cut of a step whose documents share rows: a micro-batch counts those rows."""
+    rows = min(cut.effective, math.ceil(packed_rows * _SPREAD))
+    if loaded.origin(MICRO).by_user and isinstance(loaded.config.training.per_device_train_batch_size, int):
+        micro, reason = min(cut.micro, rows), cut.micro_reason
+    else:
+        fits = largest_fit(rows)
+        micro = -(-rows // -(-rows // fits))
+        reason = "all packed rows of a step fit" if fits >= rows else f"{fits} packed rows fit in memory"
+    accumulation = -(-rows // micro)
+    return replace(
+        cut,
+        micro=micro,
+        micro_reason=reason,
+        accumulation=accumulation,
+        accumulation_reason=f"up to {rows} packed rows in parts of {micro}",
+    )

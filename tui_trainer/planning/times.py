@@ -1,0 +1,84 @@
+"""Seconds of a step, of the evaluations and of the whole run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.batching import BatchCut
+from tui_trainer.planning.calibration import read_calibration
+from tui_trainer.planning.duration import EVALUATION_SHARE, StepTime, step_time, training_flops
+from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.steps import Steps
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.tasks.contract import DataFacts
+
+
+class Times:
+    """What a run costs in time. Seconds are None for a card of which nothing is known."""
+
+    def __init__(
+        self, facts: DataFacts, shape: ModelShape, regime: Regime, cut: BatchCut, steps: Steps, *, row_tokens: int
+    ) -> None:
+        self._shape, self._regime, self._steps = shape, regime, steps
+        self._rows = min(cut.effective, facts.rows)
+        self.step_flops = training_flops(
+            shape,
+            regime,
+            tokens=round(self._rows * (facts.row_tokens or row_tokens)),
+            row_tokens=_attended(facts, regime, row_tokens),
+            document_tokens=facts.row_tokens or None,
+        )
+        self.shape_key = shape_key(shape, regime, cut.micro, self._rows, row_tokens)
+
+    def numbers(self, hardware: Hardware, gpu: Gpu | None, threads: int) -> dict[str, Any]:
+        """The fields of a plan that are about time."""
+        step, steps = self._step(hardware, gpu, threads), self._steps
+        total = None
+        if step.seconds is not None:
+            evaluation = step.seconds / self._rows * steps.eval_rows * EVALUATION_SHARE
+            total = steps.total.value * step.seconds + steps.evaluations * evaluation
+        reason = (
+            f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
+        )
+        return {
+            "step_seconds": Planned(value=step.seconds, exact=False, reason=step.reason),
+            "step_flops": self.step_flops,
+            "shape_key": self.shape_key,
+            "duration_seconds": Planned(value=total, exact=False, reason=reason),
+        }
+
+    def _step(self, hardware: Hardware, gpu: Gpu | None, threads: int) -> StepTime:
+        calibration = read_calibration(
+            state_folder(),
+            hardware.cpu_name,
+            threads,
+            self.shape_key,
+            self.step_flops,
+            precision=self._regime.precision,
+            card_name=(gpu.name or "") if gpu else "",
+        )
+        card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+        return step_time(self.step_flops, self._shape.hidden_size, calibration, self._regime, card)
+
+
+def _attended(facts: DataFacts, regime: Regime, row_tokens: int) -> int:
+    """How long the rows are that attention sees: packed ones are full, others as long as their documents."""
+    if regime.packed or not facts.row_tokens:
+        return row_tokens
+    return max(1, round(facts.row_tokens))
+
+
+def shape_key(shape: ModelShape, regime: Regime, micro_batch: int, effective_batch: int, row_tokens: int) -> str:
+    """Names what decides the time of a step on one machine."""
+    sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
+    dropout = "d" if shape.attention_dropout else ""
+    how = [regime.precision, regime.method if regime.method == "full" else f"{regime.method}{regime.lora_rank}"]
+    how += ["ckpt"] if regime.gradient_checkpointing else []
+    how += ["packed"] if regime.packed else []
+    how += ["compiled"] if regime.compiled else []
+    cut = f"{micro_batch}of{effective_batch}x{row_tokens}{dropout}"
+    return "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, cut, *how]))

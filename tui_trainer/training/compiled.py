@@ -1,0 +1,59 @@
+"""torch.compile for each decoder layer, with the way back where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_seconds
+
+if TYPE_CHECKING:
+    from tui_trainer.training.learner import Learner
+
+
+def compile_layers(learner: Learner, tell: Callable[[str, str, str], None]) -> None:
+    """Compile, and try a forward and backward pass with the first batch; what that costs is told, and so is a failure.
+
+    The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
+    nor random state.
+    """
+    layers = _decoder_layers(learner.model)
+    mode = learner.plan.config.training.torch_compile_mode
+    for layer in layers:
+        layer.compile(mode=None if mode == "default" else mode)
+    started = perf_counter()
+    try:
+        _try_one_pass(learner)
+    except Exception as error:  # the compiler raises whatever its parts raise
+        for layer in layers:
+            layer._compiled_call_impl = None
+        torch._dynamo.reset()
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        tell("not compiled", f"torch.compile failed: {reason}", "training goes on without it, at its usual speed")
+    else:
+        seconds = format_seconds(perf_counter() - started)
+        tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "the time is not part of any step")
+
+
+def _decoder_layers(model: nn.Module) -> list[nn.Module]:
+    kinds = set(getattr(model, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in kinds]
+
+
+def _try_one_pass(learner: Learner) -> None:
+    batch = learner.batches.at(1)[0].to(learner.device)
+    gpus = [learner.device] if learner.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=gpus):
+            with learner.numbers.autocast():
+                loss = learner.loss(batch)
+            loss.backward()
+            if gpus:
+                torch.cuda.synchronize()
+    finally:
+        learner.model.zero_grad(set_to_none=True)

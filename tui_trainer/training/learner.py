@@ -1,0 +1,109 @@
+"""Everything that learns: the model, what moves its weights, and the batches it sees. One for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from tui_trainer.data.rows import Rows
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.tasks import find_task
+from tui_trainer.training.ahead import Ahead
+from tui_trainer.training.batches import Batches, Layout
+from tui_trainer.training.clock import Clock
+from tui_trainer.training.compiled import compile_layers
+from tui_trainer.training.job import Job
+from tui_trainer.training.leak_probe import packing_leaks
+from tui_trainer.training.model import build_model, device_of
+from tui_trainer.training.optimiser import Updater, build_schedule
+from tui_trainer.training.precision import Numbers
+from tui_trainer.tuning import find_method
+
+Tell = Callable[[str, str, str], None]
+"""Told what was not as planned: kind, message, what follows from it."""
+
+
+class Learner:
+    """Model, loss, optimiser, precision and batches, as the plan says."""
+
+    def __init__(self, job: Job, tell: Tell) -> None:
+        """Raises ConfigError when the model cannot be what the plan says."""
+        self.plan = plan = job.plan
+        config = plan.config
+        task = find_task(config.task.type)
+        self.method = find_method(config.tuning.method)
+        self.device = device_of(plan)
+        self.clock = Clock(self.device)
+        self.numbers = Numbers(plan.precision.value, self.device)
+        self.tokenizer = task.load_tokenizer(config, job.data)
+        self.model: Any = build_model(job, self.tokenizer, self.device)
+        self.loss = task.loss(self.model, chunk_tokens=plan.loss_chunk_tokens.value)
+        rows = Rows(job.data.train_path)
+        packed_width = config.data.max_length if plan.packing.value and self._can_pack(rows, tell) else 0
+        layout = partial(
+            Layout,
+            collate=partial(task.collate, tokenizer=self.tokenizer),
+            pad_id=self.pad_id,
+            packed_width=packed_width,
+        )
+        self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
+        self.batches = Batches(
+            rows,
+            layout(rows=plan.per_device_train_batch_size.value),
+            effective_batch=plan.effective_batch_size.value,
+            seed=config.training.seed,
+            group_by_length=config.data.group_by_length,
+        )
+        self.updater = Updater(self.model, config.training, lr=plan.learning_rate.value)
+        self.learning_rate = build_schedule(
+            config.training,
+            plan.learning_rate.value,
+            warmup_steps=plan.warmup_steps.value,
+            total_steps=plan.total_steps.value,
+        )
+        if config.training.torch_compile:
+            compile_layers(self, tell)
+        self._ahead = self._make_ahead()
+
+    @property
+    def pad_id(self) -> int:
+        """What fills a row up. It has no label and nobody attends to it, so any token does where there is none."""
+        wanted = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+        return next(int(token) for token in wanted if token is not None)
+
+    def window(self, step: int) -> list[MicroBatch]:
+        """The forward passes of an optimiser step, where they are computed."""
+        window = self._ahead.at(step) if self._ahead else self.batches.at(step)
+        return [batch.to(self.device) for batch in window]
+
+    def empty_cache(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """End the threads that make batches."""
+        if self._ahead:
+            self._ahead.close()
+
+    def _can_pack(self, rows: Rows, tell: Tell) -> bool:
+        leak = packing_leaks(self, rows)
+        if leak is not None:
+            message = f"packed documents see each other in this model (logits differ by {leak:.2g} from those alone)"
+            tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
+        return leak is None
+
+    def _make_ahead(self) -> Ahead | None:
+        workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader
+        if not workers:
+            return None
+        pinned = loader.pin_memory and self.device.type == "cuda"
+
+        def make(step: int) -> list[MicroBatch]:
+            window = self.batches.at(step)
+            return [batch.pinned() for batch in window] if pinned else window
+
+        ahead = workers * loader.prefetch_factor
+        return Ahead(make, workers=workers, ahead=ahead, last_step=self.plan.total_steps.value)

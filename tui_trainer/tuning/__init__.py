@@ -1,0 +1,13 @@
+"""Which weights move. One file is one method: it is found by its name, and no list is kept by hand."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tui_trainer.tuning.contract import Method
+
+
+def find_method(name: str) -> Method:
+    """The tuning method of that name, one of those that `tuning.method` takes."""
+    method: Method = import_module(f"{__name__}.{name}").METHOD
+    return method
