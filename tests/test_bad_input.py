@@ -22,6 +22,8 @@ from tui_trainer.runs.registry import known_runs, remember
 from tui_trainer.safe_text import visible
 
 GOOD = """
+[task]
+type = "char_lm"
 [data]
 path = "data.txt"
 max_length = 16
@@ -169,7 +171,7 @@ CONFIG_CASES = [
     ),
     Case(
         "too little memory",
-        ("per_device_train_batch_size", "of memory, this machine has", "lower"),
+        ("per_device_train_batch_size", "TiB of memory, this machine has", "per_device_train_batch_size = 1 ("),
         sets=(
             "training.effective_batch_size=10000000",
             "training.per_device_train_batch_size=10000000",
@@ -179,7 +181,7 @@ CONFIG_CASES = [
 ]
 
 DATA_CASES = [
-    Case("no data", ("no data is named", "set data.path"), toml="[data]\nmax_length = 16\n"),
+    Case("no data", ("no data is named", "set data.path"), toml='[task]\ntype = "char_lm"\n'),
     Case("data is missing", ("/nowhere.txt'", "check the path"), sets=("data.path=nowhere.txt",)),
     Case("glob without files", ("/*.csv'", "nothing was found", "supported are"), sets=("data.path=*.csv",)),
     Case("data is a FIFO", ("pipe", "not a regular file", "data.path"), sets=("data.path=pipe",)),
@@ -190,7 +192,8 @@ DATA_CASES = [
         ("'python-referenc'", "did you mean sample:python-reference?"),
         sets=("data.path=sample:python-referenc",),
     ),
-    rows("table", b"a,b\n1,2\n", ".csv files are not supported", "supported are", file="a.csv"),
+    rows("spreadsheet", b"PK\x03\x04", ".xlsx files are not supported", "supported are", file="a.xlsx"),
+    rows("table of numbers", b"a,b\n1,2\n", "no column holds text", "columns found: a, b", file="a.csv"),
     rows("empty file", b"", "holds no text", "choose another data.path", file="empty.txt"),
     rows("only blank lines", b"\n \n\t\n", "holds no text", "choose another data.path", file="blank.txt"),
     rows("no rows", b"", "holds no text", "0 documents"),
@@ -208,12 +211,25 @@ DATA_CASES = [
     rows(
         "no text column",
         b'{"prompt": "a", "answer": "b"}\n',
-        "line 1",
-        "no column 'text'",
+        "there is no column 'text'",
         "columns found: prompt, answer",
         "data.text_column",
+        sets=("data.text_column=text",),
     ),
-    rows("hostile column name", b'{"\\u001b]0;x\\u0007": "a"}\n', "line 1", "columns found: ", "data.text_column"),
+    rows(
+        "two columns of text",
+        b'{"prompt": "a b", "answer": "b c"}\n',
+        "several columns could hold the text",
+        "data.text_column: prompt, answer",
+    ),
+    rows(
+        "hostile column name",
+        b'{"\\u001b]0;x\\u0007": "a"}\n',
+        "there is no column 'text'",
+        "columns found: ",
+        "data.text_column",
+        sets=("data.text_column=text",),
+    ),
     rows(
         "Latin-1 text",
         TEXT + b"caf\xe9\n",
@@ -416,7 +432,7 @@ def test_a_good_config_passes_the_same_way(place, capsys):
 
 @pytest.mark.parametrize("arguments", [["plan", "my.toml"], ["plan", "my.toml", "--json"]], ids=["lines", "json"])
 def test_a_plan_for_data_without_the_column_says_so_too(arguments, place, capsys):
-    (place / "my.toml").write_text(GOOD.replace("data.txt", "rows.jsonl"))
+    (place / "my.toml").write_text(GOOD.replace('"data.txt"', '"rows.jsonl"\ntext_column = "text"'))
     (place / "rows.jsonl").write_bytes(b'{"prompt": "a"}\n' * 9)
     assert main(arguments) == 2
     printed = capsys.readouterr()

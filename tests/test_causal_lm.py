@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peft import PeftModel
@@ -19,7 +21,7 @@ from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, 
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
@@ -176,6 +178,65 @@ def test_random_weights_in_the_shape_of_a_folder_get_a_tokenizer_of_their_own(tu
     assert steps[-1].loss < 0.9 * steps[0].loss
 
 
+@pytest.fixture
+def losses(tune):
+    """`losses(method, changes)`: nats a token of each step, and the folder of the run."""
+
+    def run(method: str, changes: dict):
+        folder, outcome = tune("llama", method, {"training.max_steps": 6, **changes})
+        assert outcome.exit_code == 0, outcome
+        return [step.loss for step in of_kind(folder, StepDone)], folder
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("method", "switch", "tolerance"),
+    [
+        ("lora", {"training.gradient_checkpointing": "true"}, 0.0),
+        ("full", {"dataloader.num_workers": 2, "dataloader.prefetch_factor": 3}, 0.0),
+        ("full", {"training.loss_chunk_tokens": 16}, 1e-5),
+        ("full", {"training.per_device_train_batch_size": 1}, 1e-5),
+        ("full", {"training.mixed_precision": "bf16"}, 0.02),
+        ("full", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.02),
+        ("lora", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.03),
+        ("full", {"model.attn_implementation": "eager"}, 1e-5),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
+)
+def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, tolerance, losses):
+    plain, _ = losses(method, {"output.name": "plain"})
+    found, _ = losses(method, {"output.name": "switched", **switch})
+    assert found == pytest.approx(plain, rel=tolerance, abs=0.0)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("optim", ["adafactor", "sgd"])
+def test_other_optimisers_learn_and_resume_to_the_same_bits(optim, tune, tmp_path):
+    changes = {"training.optim": optim, "training.learning_rate": 0.02, "training.max_steps": 8}
+    whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})
+    assert outcome.exit_code == 0, outcome
+    steps = of_kind(whole, StepDone)
+    assert steps[-1].loss < steps[0].loss
+    parted, _ = tune("llama", changes={**changes, "output.name": "parted"})
+    for name in ("step-8", "model"):
+        target = parted.checkpoints / name if name != "model" else parted.model
+        shutil.rmtree(target)
+    again = open_again(parted)
+    assert carry_out(again).exit_code == 0
+    assert hashes(parted.model) == hashes(whole.model)
+
+
+def test_batches_of_similar_length_need_less_padding(tune):
+    changes = {"data.packing": "false", "training.max_steps": 6, "training.per_device_train_batch_size": 8}
+    plain, _ = tune("llama", changes={**changes, "output.name": "plain"})
+    grouped, _ = tune("llama", changes={**changes, "output.name": "grouped", "data.group_by_length": "true"})
+    spread = []
+    for folder in (plain, grouped):
+        spread.append(np.std([step.tokens for step in of_kind(folder, StepDone)]))
+    assert spread[1] > 1.5 * spread[0], "documents of one length come together"
+
+
 _KILLED = """
 import os, signal, sys
 from tui_trainer.training import session
@@ -215,3 +276,27 @@ def test_a_killed_run_ends_with_the_same_bits(method, tmp_path, tune, tiny_folde
     wanted = hashes(whole.model)
     assert wanted and hashes(killed / "model") == wanted
     assert hashes(killed / "checkpoints" / "step-12") == hashes(whole.checkpoints / "step-12")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler warns about itself
+def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
+    plain, _ = losses("full", {"output.name": "plain"})
+    found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
+    assert found == pytest.approx(plain, rel=1e-3)
+    told = of_kind(folder, RunProblem)
+    assert [problem.kind for problem in told] == ["compiled"], told
+    assert "2 layers were compiled in" in told[0].message
+
+
+def test_a_compiler_that_fails_is_told_and_the_run_goes_on(losses, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("no compiler here")
+
+    plain, _ = losses("full", {"output.name": "plain"})
+    monkeypatch.setattr("tui_trainer.training.compiled._try_one_pass", broken)
+    found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
+    assert found == pytest.approx(plain, rel=1e-4)
+    told = of_kind(folder, RunProblem)
+    assert [problem.kind for problem in told] == ["not compiled"]
+    assert "no compiler here" in told[0].message

@@ -27,6 +27,8 @@ from tui_trainer.training.checkpoint_folder import newest_whole
 
 PATIENCE_SECONDS = 120
 CONFIG = """
+[task]
+type = "char_lm"
 [data]
 path = "data.txt"
 max_length = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.runs.events import (
     BaselinesMeasured,
@@ -125,16 +125,28 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    lines = [
-        f"run {name} in {folder}",
-        f"{profiles}; {plan.cpu_name}, {plan.threads.value} threads; no GPU is used by this version",
-    ]
+    lines = [f"run {name} in {folder}", profiles, f"trains {_place_words(plan)}; {_tuning_words(plan)}"]
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
             f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
         )
     return lines
+
+
+def _place_words(plan: Plan) -> str:
+    """Where a run computes and in which numbers; why it does so on a CPU is said."""
+    name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
+    if plan.device == "cuda":
+        return f"on {reason if name in reason else f'{name} ({reason})'} in {precision}"
+    return f"on the CPU ({name}, {plan.threads.value} threads) in {precision}: {reason}"
+
+
+def _tuning_words(plan: Plan) -> str:
+    trained, every = plan.trained_parameters.value, plan.parameters.value
+    if trained >= every:
+        return f"all {format_count(every)} parameters move"
+    return f"{format_count(trained)} of {format_count(every)} parameters move"
 
 
 def end_lines(state: RunState, name: str, folder: str) -> list[str]:
@@ -186,11 +198,50 @@ def better_before(state: RunState) -> str | None:
 
 def plan_lines(plan: Plan) -> list[str]:
     """The whole plan, each number with its reason; `~` marks an estimate."""
-    rows: list[tuple[str, Planned[int] | Planned[float], str]] = [
+    lines = [
+        f"trains {_place_words(plan)}",
+        f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
+    ]
+    lines += [_plan_line(*row) for row in [*_data_rows(plan), *_model_rows(plan), *_step_rows(plan)]]
+    lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]
+    lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
+    lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
+    where = "what training adds to a process with its libraries loaded"
+    memory = "that of the card" if plan.device == "cuda" else where
+    return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
+
+
+_Row = tuple[str, "Planned[Any]", str]
+
+
+def _data_rows(plan: Plan) -> list[_Row]:
+    return [
         ("rows to train on", plan.train_rows, _count(plan.train_rows)),
         ("rows held out", plan.eval_rows, _count(plan.eval_rows)),
+        ("packing", plan.packing, "yes" if plan.packing.value else "no"),
         ("vocabulary", plan.vocabulary, _count(plan.vocabulary)),
-        ("parameters", plan.parameters, _count(plan.parameters)),
+    ]
+
+
+def _model_rows(plan: Plan) -> list[_Row]:
+    """What is trained, and in which numbers; what is off is left out."""
+    rows: list[_Row] = [("parameters", plan.parameters, format_count(plan.parameters.value))]
+    if plan.trained_parameters.value < plan.parameters.value:
+        rows.append(("trained parameters", plan.trained_parameters, format_count(plan.trained_parameters.value)))
+    rows += [
+        ("precision", plan.precision, plan.precision.value),
+        ("weights", plan.weights_dtype, plan.weights_dtype.value),
+        ("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}"),
+    ]
+    if plan.loss_chunk_tokens.value:
+        rows.append(("tokens of a loss", plan.loss_chunk_tokens, _count(plan.loss_chunk_tokens)))
+    if plan.loader_workers.value:
+        rows.append(("loader threads", plan.loader_workers, _count(plan.loader_workers)))
+    return rows
+
+
+def _step_rows(plan: Plan) -> list[_Row]:
+    return [
         ("effective batch", plan.effective_batch_size, _count(plan.effective_batch_size)),
         ("micro-batch", plan.per_device_train_batch_size, _count(plan.per_device_train_batch_size)),
         ("accumulation", plan.gradient_accumulation_steps, _count(plan.gradient_accumulation_steps)),
@@ -206,19 +257,13 @@ def plan_lines(plan: Plan) -> list[str]:
         ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
         ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
     ]
-    lines = [f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}"]
-    lines += [_plan_line(*row) for row in rows]
-    lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]
-    lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
-    lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
-    return [*lines, "", "~ estimated, = exact; memory is what training adds to a process with its libraries loaded"]
 
 
 def _count(planned: Planned[int]) -> str:
     return f"{planned.value:,}"
 
 
-def _plan_line(label: str, planned: Planned[int] | Planned[float], shown: str) -> str:
+def _plan_line(label: str, planned: Planned[Any], shown: str) -> str:
     return f"{label:<19} {shown:>12} {'=' if planned.exact else '~'} {planned.reason}"
 
 

@@ -43,17 +43,25 @@ def on(name: str, **facts) -> Verdict:
 
 
 def test_a_card_that_stays_idle_is_told_first_of_all():
-    verdict = on("device", gpus=(CARD, CARD))
-    assert verdict.status == "warn" and "2 GPUs stay idle (H200, 141.0 GiB)" in verdict.evidence
+    cpu_build = on("device", gpus=(CARD, CARD), libraries={"torch": "2.15.0"}, driver=Driver(cuda=(13, 0)))
+    assert cpu_build.status == "fail" and "2 GPUs stay idle (H200, 141.0 GiB): torch is built" in cpu_build.evidence
+    assert "trains on the CPU (Test CPU, 4 usable cores)" in cpu_build.evidence and "whl/cu" in cpu_build.advice
+    lost = on("device", gpus=(replace(CARD, problem="has fallen off the bus"),))
+    assert lost.status == "fail" and "has fallen off the bus" in lost.evidence
+    hidden = on("device", gpus=(replace(CARD, visible=False),))
+    assert hidden.status == "warn" and hidden.advice == "unset CUDA_VISIBLE_DEVICES"
     assert on("device").status == "n/a" and "no GPU" in on("device").evidence
     silent = on("device", driver=Driver(problem="NVML version mismatch"))
     assert silent.status == "warn" and "NVML version mismatch" in silent.evidence and "nvidia-smi" in silent.advice
+    driverless = on("device", nvidia_pci_devices=2)
+    assert driverless.status == "fail" and driverless.evidence.startswith("2 NVIDIA cards on the PCI bus")
 
 
 def test_a_used_card_passes():
-    seen = context(hardware=replace(MACHINE, gpus=(CARD,)))
-    used = replace(seen, plan=seen.planned.model_copy(update={"device": "cuda:0"}))
-    assert look("device", used).status == "pass"
+    seen = context(hardware=replace(MACHINE, gpus=(CARD, replace(CARD, index=1))))
+    verdict = look("device", seen)
+    assert seen.planned.device == "cuda" and verdict.status == "pass"
+    assert verdict.evidence == "trains on GPU 0: H200, 141.0 GiB; a run uses one card, 1 more here"
 
 
 TORCH = {"torch": "2.9.0", "pip": "26.0"}
@@ -102,16 +110,18 @@ def test_without_a_driver_libraries_have_nothing_to_agree_on():
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "width", "status", "words"),
     [
-        ({"avx2", "avx512_bf16"}, "could do bf16 natively (avx512_bf16)"),
-        ({"avx2"}, "neither"),
-        (set(), "not reported"),
+        ({"avx2", "avx512_bf16"}, 256, "pass", "bf16: native on this CPU (avx512_bf16)"),
+        ({"avx2", "avx512_bf16"}, 128, "n/a", "fp32: at width 128 the casts of bf16 cost more"),
+        ({"avx2"}, 256, "n/a", "fp32: this CPU computes bf16 only by emulation"),
     ],
 )
-def test_precision_is_never_claimed(flags, words):
-    verdict = on("precision", cpu_flags=frozenset(flags))
-    assert verdict.status == "n/a" and words in verdict.evidence and "fp32" in verdict.evidence
+def test_precision_is_what_the_plan_says_with_its_reason(flags, width, status, words):
+    loaded = load_config(Request(assignments=(f"model.scratch.hidden_size={width}",)))
+    verdict = look("precision", context(loaded, replace(MACHINE, cpu_flags=frozenset(flags))))
+    assert verdict.status == status and verdict.evidence.startswith(words)
+    assert verdict.details == ("weights are kept in float32: they train, and small updates are lost in 16 bits",)
 
 
 @pytest.mark.parametrize(
@@ -251,13 +261,32 @@ def test_dropout_is_weighed_in_bytes():
 def test_fused_is_what_the_optimiser_is():
     import torch
 
-    from tui_trainer.training.optimiser import build_optimiser
+    from tui_trainer.training.optimisers import OPTIMISERS
 
-    assert look("optimizer", context()).status == "pass"
-    assert all(
-        group["fused"]
-        for group in build_optimiser(torch.nn.Linear(2, 2), load_config(Request()).config.training).param_groups
+    training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
+    built = OPTIMISERS[training.optim].build([{"params": [weight]}], 0.1, training)
+    assert look("optimizer", context()).evidence.startswith("fused AdamW on") and built.defaults["fused"]
+    for name in ("adafactor", "sgd"):
+        loaded = load_config(Request(assignments=(f"training.optim={name}",)))
+        assert ("fused AdamW" in look("optimizer", context(loaded)).evidence) is False
+
+
+def test_a_learning_rate_of_another_optimiser_is_not_judged_by_the_ranges_of_adamw():
+    for name in ("adafactor", "sgd"):
+        loaded = load_config(Request(assignments=(f"training.optim={name}", "training.learning_rate=0.5")))
+        assert look("learning_rate", context(loaded)).status == "n/a"
+
+
+def test_where_only_a_measured_step_tells_the_time_no_check_guesses_it():
+    seen = context(earlier=None)
+    unknown = seen.planned.step_seconds.model_copy(update={"value": None, "reason": "measure one step first"})
+    timeless = replace(
+        seen, plan=seen.planned.model_copy(update={"step_seconds": unknown, "duration_seconds": unknown})
     )
+    for name in ("throughput", "duration", "cadence", "checkpoints"):
+        verdict = look(name, timeless)
+        assert verdict.status == "n/a" and "not known" in verdict.evidence, name
+    assert look("torch_compile", timeless).status == "n/a" and look("data_size", timeless).status == "pass"
 
 
 def test_your_own_learning_rate_is_not_scaled():

@@ -92,7 +92,7 @@ def test_values_that_do_not_go_together_are_taken_and_told():
 
 
 def test_a_file_with_mistakes_opens_and_can_be_mended_here():
-    document = opened("[training]\nlearning_rate = 'fast'\nseed = 3\n[trainig]\nx = 1\n")
+    document = opened("[task]\ntype = 'char_lm'\n[training]\nlearning_rate = 'fast'\nseed = 3\n[trainig]\nx = 1\n")
     assert document.loaded is None and document.value(RATE) == "fast"
     assert [problem.key for problem in document.problems] == ["trainig", RATE]
     assert document.set(RATE, 1e-3) is None

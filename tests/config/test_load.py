@@ -71,7 +71,7 @@ def test_a_recipe_on_the_command_line_replaces_that_of_the_file(place):
     (place / "other.toml").write_text("[training]\nweight_decay = 5.0\n")
     found = loaded(profile="other.toml")
     assert found.recipe is not None and found.recipe.name == "other"
-    assert (found.config.training.weight_decay, found.config.training.learning_rate) == (5.0, 1e-3)
+    assert (found.config.training.weight_decay, found.config.training.learning_rate) == (5.0, "auto")
 
 
 def test_without_a_file_there_is_the_quickstart_and_with_one_only_what_it_names(place):

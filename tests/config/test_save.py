@@ -15,7 +15,7 @@ from tui_trainer.config.save import to_toml
 from tui_trainer.config.sections import Config
 
 NONE = (None, "none")
-PATHS = ("data.path", "output.runs_dir")
+PATHS = ("data.path", "data.eval_path", "output.runs_dir")
 
 
 def other_value(setting: Setting):
@@ -23,9 +23,11 @@ def other_value(setting: Setting):
     special = {"schema_version": 1, "profile": "char-lm", "output.name": 'a "quoted" \\ n\u00e4me\n'}
     if setting.key in special:
         return special[setting.key]
+    if bool in setting.kinds:
+        return setting.default is not True
     if str in setting.kinds:
         return "other"
-    if float in setting.kinds:
+    if float in setting.kinds and setting.default != "auto":
         return math.nextafter(setting.default, 0) if setting.default else 0.3
     return setting.default * 2 if isinstance(setting.default, int) and setting.default else 3
 

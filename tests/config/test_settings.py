@@ -148,7 +148,8 @@ class Reads:
 TABLE_OF = {
     "TaskSection": "task", "ScratchSection": "scratch", "ModelSection": "model", "DataSection": "data",
     "TrainingSection": "training", "EvaluationSection": "evaluation", "CheckpointSection": "checkpoint",
-    "LoggingSection": "logging", "OutputSection": "output",
+    "LoggingSection": "logging", "OutputSection": "output", "TuningSection": "tuning",
+    "DataloaderSection": "dataloader",
 }  # fmt: skip
 
 
@@ -159,7 +160,10 @@ def read_settings() -> set[str]:
     ]
     assert len(paths) >= 50
     found = {key for path in paths for key in Reads().of(path.read_text(encoding="utf-8"))}
-    for table in ast.parse(Path(sections.__file__).read_text(encoding="utf-8")).body:
+    folder = Path(sections.__file__).parent
+    declarations = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*section*.py"))]
+    assert len(declarations) == 4
+    for table in [table for tree in declarations for table in tree.body]:
         for part in table.body if isinstance(table, ast.ClassDef) else []:
             if isinstance(part, ast.FunctionDef) and f"{TABLE_OF[table.name]}.{part.name}" in found:
                 own = [node for node in ast.walk(part) if isinstance(node, ast.Attribute)]

@@ -161,16 +161,16 @@ def hashes(run: Path) -> dict[str, str]:
 
 def kill_at_step(step: int) -> None:
     """End the process with SIGKILL right after an optimiser step, before anything of it is written."""
-    from tui_trainer.training.session import Session
+    from tui_trainer.training.recorder import Recorder
 
-    finished = Session.finished_step
+    add = Recorder.add
 
-    def killing(self: Session, done: int, report: Any) -> None:
+    def killing(self: Recorder, done: int, report: Any) -> None:
         if done == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        finished(self, done, report)
+        add(self, done, report)
 
-    Session.finished_step = killing  # type: ignore[method-assign]
+    Recorder.add = killing  # type: ignore[method-assign]
 
 
 def leave_out_random_state() -> None:

@@ -27,14 +27,22 @@ def test_a_machine_without_gpu_trains_on_the_processor_and_that_is_no_problem(ma
     assert not diagnosis.is_bad
 
 
-def test_it_is_said_first_that_a_gpu_is_not_used_yet(machine, gpu):
+def test_a_gpu_is_used_wherever_torch_can(machine, gpu):
     diagnosis = diagnose(machine(gpus=(gpu(),)))
-    assert diagnosis.device == "cpu"
-    assert "trains on the CPU only" in diagnosis.device_reason
+    assert (diagnosis.device, diagnosis.device_reason) == ("cuda", "GPU 0, NVIDIA H200")
     assert diagnosis.card.title == "H200 SXM"
     assert diagnosis.abilities.bf16
     assert diagnosis.gpu_reason == "as the only one"
     assert diagnosis.problems == ()
+
+
+def test_a_gpu_that_torch_cannot_use_stays_idle_and_the_reason_is_said_first(machine, gpu):
+    too_old = machine(gpus=(gpu(capability=(3, 7)),))
+    cpu_build = machine(gpus=(gpu(),), torch_cuda=None)
+    hidden = machine(gpus=(gpu(visible=False),))
+    for hardware, reason in ((too_old, "too old"), (cpu_build, "without CUDA"), (hidden, "no GPU of this machine")):
+        diagnosis = diagnose(hardware)
+        assert diagnosis.device == "cpu" and reason in diagnosis.device_reason
 
 
 def test_the_freest_card_is_taken_then_the_least_used(machine, gpu):

@@ -32,6 +32,19 @@ def test_another_machine_is_another_matter(tmp_path):
     assert read_calibration(tmp_path, "some processor", 4, "a", 1e9) == Calibration()
 
 
+def test_precisions_of_one_machine_are_kept_apart(tmp_path):
+    keep_calibration(tmp_path, *CPU, "a", step_seconds=0.5, flops=1e9, precision="bf16")
+    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration()
+    assert read_calibration(tmp_path, *CPU, "a", 1e9, precision="bf16").step_seconds == 0.5
+
+
+def test_a_card_is_known_whatever_processor_it_sits_beside(tmp_path):
+    keep_calibration(tmp_path, *CPU, "a", step_seconds=0.5, flops=1e9, card_name="some card")
+    assert read_calibration(tmp_path, "another", 64, "a", 1e9, card_name="some card").step_seconds == 0.5
+    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration()
+    assert read_calibration(tmp_path, *CPU, "a", 1e9, card_name="another card") == Calibration()
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -1,17 +1,30 @@
-"""One effective batch gives one gradient, however it is cut."""
+"""One effective batch gives one gradient, however it is cut and however its rows lie in memory."""
+
+from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.data.collate import collate
-from tui_trainer.tasks.char_lm import TASK
-from tui_trainer.training.optimiser import build_optimiser
-from tui_trainer.training.step import MicroBatch, take_step
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.training.batches import Layout
+from tui_trainer.training.clock import Clock
+from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.precision import Numbers
+from tui_trainer.training.step import take_step
+from tui_trainer.tuning import find_method
 
+CPU = torch.device("cpu")
 ROW_LENGTHS = (17, 5, 9, 2)  # uneven, so that a mean of means would be another gradient
 CUTS = ((1, 4), (2, 2), (4, 1))  # micro-batch x accumulation
+# Width of a packed row, rows of a pass, and how many passes that makes of the 16, 4, 8 and 1 labels.
+PACKED_CUTS = ((16, 1, 2), (16, 2, 1), (32, 1, 1))
 
 
 @pytest.fixture
@@ -20,79 +33,141 @@ def rows():
     return [random.integers(3, 40, size=length, dtype=np.int32) for length in ROW_LENGTHS]
 
 
-def model_of(dtype: torch.dtype) -> LlamaForCausalLM:
+def model_of(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
     torch.manual_seed(1)
     shape = LlamaConfig(
         vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         max_position_embeddings=32, tie_word_embeddings=True, pad_token_id=0, eos_token_id=2, bos_token_id=None,
     )  # fmt: skip
-    return LlamaForCausalLM(shape).to(dtype)
+    model = LlamaForCausalLM(shape).to(dtype)
+    # Larger than transformers begins with: what attention sees then weighs in the gradient.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(5.0)
+    return model
 
 
-def window(rows, micro_batch: int) -> list[MicroBatch]:
-    batches = [collate(rows[start : start + micro_batch], 0) for start in range(0, len(rows), micro_batch)]
-    return [MicroBatch(torch.from_numpy(b.input_ids), torch.from_numpy(b.labels), b.label_tokens) for b in batches]
+def lora_model():
+    """Adapters whose second matrix is not zero any more, or the first would have no gradient."""
+    model = find_method("lora").apply(model_of(), TuningSection(method="lora", r=4), seed=5, autocast=False)
+    draw = torch.Generator().manual_seed(6)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(std=0.2, generator=draw)
+    return model
+
+
+MODELS = pytest.mark.parametrize("make", [model_of, lora_model], ids=["full", "lora"])
+
+
+def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
+    layout = Layout(collate=partial(collate, pad_id=0), pad_id=0, rows=micro_batch, packed_width=packed_width)
+    return list(layout.window(rows))
+
+
+def step(batches, loss, updater, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> None:
+    numbers, clock = Numbers("fp32", CPU), Clock(CPU)
+    take_step(lambda: batches, loss, updater, numbers, clock, lr=lr, max_grad_norm=max_grad_norm)
+
+
+class _KeepGradients:
+    """Stands in for the updater and keeps what it would learn from."""
+
+    def __init__(self, model) -> None:
+        self._model = model
+
+    def apply(self, loss_sum, *, lr, max_grad_norm, scaler=None):
+        self.kept = {name: p.grad.clone() for name, p in self._model.named_parameters() if p.requires_grad}
+        return torch.zeros(())
+
+
+def gradients(batches, make=model_of) -> dict[str, torch.Tensor]:
+    model = make()
+    updater = _KeepGradients(model)
+    step(batches, NextTokenLoss(model), updater)
+    return updater.kept
+
+
+def assert_equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert mine.keys() == theirs.keys()
+    assert all(gradient.abs().max() > 1e-4 for gradient in theirs.values()), "every parameter learns something"
+    for name, gradient in mine.items():
+        torch.testing.assert_close(gradient, theirs[name], atol=1e-5, rtol=0)
+
+
+@MODELS
+@pytest.mark.parametrize(("micro_batch", "accumulation"), CUTS[:-1])
+def test_the_gradient_of_uneven_rows_does_not_depend_on_the_cut(rows, micro_batch, accumulation, make):
+    assert len(window(rows, micro_batch)) == accumulation
+    whole = gradients(window(rows, 4), make)
+    assert len(whole) > 10
+    assert_equal(gradients(window(rows, micro_batch), make), whole)
+
+
+@MODELS
+@pytest.mark.parametrize(("width", "micro_batch", "passes"), PACKED_CUTS)
+def test_rows_that_share_a_row_give_the_gradient_of_rows_of_their_own(rows, width, micro_batch, passes, make):
+    packed = window(rows, micro_batch, width)
+    assert len(packed) == passes
+    assert all("position_ids" in batch.inputs for batch in packed)
+    assert_equal(gradients(packed, make), gradients(window(rows, 1), make))
+
+
+def test_only_adapters_have_gradients_under_lora(rows):
+    names = gradients(window(rows, 4), lora_model)
+    assert len(names) == 2 * 2 * 7, "two matrices beside each of seven products in two layers"
+    assert all(".lora_" in name for name in names)
+
+
+@MODELS
+@pytest.mark.parametrize("packed_width", [0, 16], ids=["padded", "packed"])
+def test_a_mean_of_means_would_be_another_gradient(rows, make, packed_width):
+    """The control: dividing each micro-batch by its own count is what this project does not do."""
+    model = make()
+    loss, batches = NextTokenLoss(model), window(rows, 1, packed_width)
+    for batch in batches:
+        (loss(batch) / batch.label_tokens / len(batches)).backward()
+    wrong = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+    right = torch.cat([g.flatten() for g in gradients(window(rows, 4), make).values()])
+    assert (wrong - right).abs().max() > 1e-3
+
+
+def test_packed_rows_without_their_positions_would_give_another_gradient(rows):
+    """The control: documents that see each other learn something else."""
+    blind = [
+        MicroBatch({"input_ids": batch.inputs["input_ids"]}, batch.labels, batch.places, batch.samples)
+        for batch in window(rows, 1, 32)
+    ]
+    right = gradients(window(rows, 4))
+    assert max((gradients(blind)[name] - right[name]).abs().max() for name in right) > 1e-3
 
 
 def loss_of(model):
     """The task's loss, in the dtype of the model: the task itself computes it in fp32."""
 
-    def loss_sum(ids, labels):
-        logits = model(input_ids=ids, use_cache=False).logits
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    def loss_sum(batch: MicroBatch) -> torch.Tensor:
+        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+        return torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
 
     return loss_sum
 
 
-class _KeepGradients(torch.optim.SGD):
-    """Stands in for the optimiser and keeps what it was given."""
-
-    def step(self, closure=None):
-        self.kept = [p.grad.clone() for group in self.param_groups for p in group["params"]]
-
-
-def gradients(rows, micro_batch: int) -> list[torch.Tensor]:
-    model = model_of(torch.float32)
-    optimiser = _KeepGradients(model.parameters(), lr=0.0)
-    parameters = list(model.parameters())
-    loss = lambda ids, labels: TASK.loss_sum(model, ids, labels)  # noqa: E731
-    take_step(lambda: window(rows, micro_batch), loss, parameters, optimiser, lr=0.0, max_grad_norm=0.0)
-    return optimiser.kept
-
-
-@pytest.mark.parametrize(("micro_batch", "accumulation"), CUTS[:-1])
-def test_the_gradient_of_uneven_rows_does_not_depend_on_the_cut(rows, micro_batch, accumulation):
-    assert len(window(rows, micro_batch)) == accumulation
-    whole = gradients(rows, 4)
-    assert len(whole) > 10
-    for mine, theirs in zip(gradients(rows, micro_batch), whole, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
-
-
-def test_a_mean_of_means_would_be_another_gradient(rows):
-    """The control: dividing each micro-batch by its own count is what this project does not do."""
-    model = model_of(torch.float32)
-    for batch in window(rows, 1):
-        (TASK.loss_sum(model, batch.input_ids, batch.labels) / batch.label_tokens / 4).backward()
-    wrong = torch.cat([p.grad.flatten() for p in model.parameters()])
-    right = torch.cat([g.flatten() for g in gradients(rows, 4)])
-    assert (wrong - right).abs().max() > 1e-3
-
-
-def weights_after_five_steps(rows, micro_batch: int, training_section) -> torch.Tensor:
+def weights_after_five_steps(batches, training: TrainingSection) -> torch.Tensor:
     model = model_of(torch.float64)
-    optimiser = build_optimiser(model, training_section)
-    parameters = list(model.parameters())
+    updater = Updater(model, training, lr=0.01)
+    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
     for _ in range(5):
-        take_step(lambda: window(rows, micro_batch), loss_of(model), parameters, optimiser, lr=0.01, max_grad_norm=1.0)
-    return torch.cat([p.detach().flatten() for p in parameters])
+        step(batches, loss_of(model), updater, lr=0.01, max_grad_norm=1.0)
+    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert (after - before).abs().max() > 0.01
+    return after
 
 
 def test_weights_after_five_steps_agree_in_float64(rows):
-    from tui_trainer.config.sections import TrainingSection
-
     training = TrainingSection(weight_decay=0.1)
-    whole = weights_after_five_steps(rows, 4, training)
-    for micro_batch, _ in CUTS[:-1]:
-        difference = (weights_after_five_steps(rows, micro_batch, training) - whole).abs().max()
+    whole = weights_after_five_steps(window(rows, 4), training)
+    others = [window(rows, micro_batch) for micro_batch, _ in CUTS[:-1]] + [window(rows, 1, 16), window(rows, 1, 32)]
+    for batches in others:
+        difference = (weights_after_five_steps(batches, training) - whole).abs().max()
         assert difference < 1e-9

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from transformers import AttentionInterface
 
 from tests.tiny_models import NOT_PACKED, PACKED, tiny_model
 from tui_trainer.data.collate import collate
@@ -13,6 +14,7 @@ from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.packing import SEES_OTHERS
 from tui_trainer.planning.regime import Precision
+from tui_trainer.training import varlen
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.precision import Numbers
 
@@ -111,3 +113,48 @@ def test_packed_and_padded_batches_hold_the_same_labels(documents):
         packed = micro_batch(collate_packed(pack_batch(chosen, draw.randint(18, 64)), 0))
         assert sorted(padded.labels.tolist()) == sorted(packed.labels.tolist())
         assert padded.samples == packed.samples == len(chosen)
+
+
+def kernel_of_torch_2_13(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+):
+    """What torch's kernel computes, document by document. Shapes as it takes them: [tokens, heads, size]."""
+    assert window_size[1] == 0, "causal"
+    assert max_q == int((cu_seq_q[1:] - cu_seq_q[:-1]).max())
+    parts = []
+    for start, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist(), strict=True):
+        q, k, v = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
+        parts.append(torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa)[0].transpose(0, 1))  # fmt: skip
+    return torch.cat(parts)
+
+
+def kernel_of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False):
+    assert is_causal
+    return kernel_of_torch_2_13(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size=(-1, 0))
+
+
+@pytest.mark.parametrize("kernel", [kernel_of_torch_2_13, kernel_of_torch_2_10])
+@pytest.mark.parametrize("family", PACKED)
+def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family, kernel, documents):
+    """With a stand-in for the GPU's kernel: lengths, heads, scales and shapes arrive as it wants them."""
+    model = tiny_model(family).eval()
+    wanted = logits_alone(model, documents)
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
+    model.set_attn_implementation(varlen.NAME)
+    batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)
+    with torch.no_grad():
+        found = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        texts = model.generate(batch.inputs["input_ids"][:1, :8], max_new_tokens=4, do_sample=False, pad_token_id=0)
+    varlen.switch_off(model)
+    with torch.no_grad():
+        same = model.generate(batch.inputs["input_ids"][:1, :8], max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert torch.equal(texts, same), "text samples go without lengths"
+
+
+def test_attention_by_lengths_is_left_off_where_there_is_no_gpu():
+    model = tiny_model("llama")
+    assert not varlen.switch_on(model, CPU, torch.bfloat16)
+    assert model.config._attn_implementation == "sdpa"

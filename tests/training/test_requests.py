@@ -25,14 +25,14 @@ def figures(folder) -> list[tuple[object, ...]]:
 def ask_at(monkeypatch):
     """`ask_at[3] = ["save"]`: the requests arrive right after that step, as another process would write them."""
     wishes: dict[int, list[str]] = {}
-    finished = Session.finished_step
+    take = Session.take_step
 
-    def finished_and_asked(self, step, report):
-        finished(self, step, report)
+    def take_and_ask(self, step):
+        take(self, step)
         for action in wishes.get(step, []):
             controls.request(self.job.folder.control, action)
 
-    monkeypatch.setattr(Session, "finished_step", finished_and_asked)
+    monkeypatch.setattr(Session, "take_step", take_and_ask)
     return wishes
 
 

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
+from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import (
     BaselinesMeasured,
     CheckpointSaved,
@@ -25,7 +26,6 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
-from tui_trainer.tasks.char_lm import CharLm
 from tui_trainer.training import checkpoint
 from tui_trainer.training.checkpoint_folder import steps_saved
 
@@ -117,7 +117,8 @@ def test_the_loss_of_training_and_of_evaluation_are_one_definition(learnt):
     with torch.inference_mode():
         for index in range(len(rows)):
             row = torch.tensor(rows.row(index), dtype=torch.int64)
-            total += float(CharLm().loss_sum(model, row[None, :-1], row[None, 1:]))
+            logits = model(row[None, :-1]).logits[0]
+            total += float(torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum"))
             tokens += len(row) - 1
     last = of_kind(learnt, EvalDone)[-1]
     assert plan.eval_rows.value == len(rows)
@@ -186,14 +187,14 @@ def test_early_stopping_keeps_the_best_weights(tiny_run):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_weight(tiny_run, monkeypatch):
-    plain_loss, calls = CharLm.loss_sum, []
+    plain_loss, calls = NextTokenLoss.__call__, []
 
-    def poisoned(self, model, ids, labels):
+    def poisoned(self, batch):
         calls.append(1)
-        loss = plain_loss(self, model, ids, labels)
+        loss = plain_loss(self, batch)
         return loss * float("nan") if len(calls) == 7 else loss
 
-    monkeypatch.setattr(CharLm, "loss_sum", poisoned)
+    monkeypatch.setattr(NextTokenLoss, "__call__", poisoned)
     kept = []
     monkeypatch.setattr(
         "tui_trainer.launching.carry_out.RunFailed", lambda **fields: kept.append(fields) or RunFailed(**fields)
@@ -212,15 +213,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_weight(tiny_run, 
 
 def test_a_poisoned_step_within_a_group_changes_no_weight(tiny_run, monkeypatch):
     """The steps after it, before the group is read, still start from finite weights."""
-    plain_loss, calls = CharLm.loss_sum, []
+    plain_loss, calls = NextTokenLoss.__call__, []
 
-    def poisoned(self, model, ids, labels):
+    def poisoned(self, batch):
         calls.append(1)
-        assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
-        loss = plain_loss(self, model, ids, labels)
+        assert all(torch.isfinite(parameter).all() for parameter in self._model.parameters())
+        loss = plain_loss(self, batch)
         return loss * float("inf") if len(calls) == 3 else loss
 
-    monkeypatch.setattr(CharLm, "loss_sum", poisoned)
+    monkeypatch.setattr(NextTokenLoss, "__call__", poisoned)
     _, outcome = tiny_run("poisoned", {"logging.logging_steps": 8})
     assert "step 3" in outcome.failure
     assert len(calls) == 1 + 8, "the first step is written at once, the group of eight after it"
@@ -266,10 +267,10 @@ def test_changed_data_is_refused_on_resume(tiny_run, sheep):
 
 
 def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, monkeypatch):
-    def broken(self, model, ids, labels):
+    def broken(self, batch):
         raise KeyError("nobody thought of this")
 
-    monkeypatch.setattr(CharLm, "loss_sum", broken)
+    monkeypatch.setattr(NextTokenLoss, "__call__", broken)
     folder, outcome = tiny_run("broken")
     assert outcome.exit_code == EXIT_FAILED
     assert "nobody thought of this" in (folder.logs / "error.txt").read_text()

@@ -32,10 +32,10 @@ def saves_fail_at(monkeypatch):
     steps: set[int] = set()
     save = checkpoint.save_checkpoint
 
-    def failing(folder, model, tokenizer, optimiser, position):
+    def failing(checkpoints, learner, position):
         if position.step in steps:
             raise OSError(28, "No space left on device")
-        return save(folder, model, tokenizer, optimiser, position)
+        return save(checkpoints, learner, position)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", failing)
     return steps
@@ -71,14 +71,14 @@ def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_ru
 
 def test_a_stop_that_cannot_save_does_not_say_that_it_did(tiny_run, saves_fail_at, monkeypatch):
     saves_fail_at.add(5)
-    finished = Session.finished_step
+    take = Session.take_step
 
-    def stop_at_five(self, step, report):
-        finished(self, step, report)
+    def stop_at_five(self, step):
+        take(self, step)
         if step == 5:
             controls.request(self.job.folder.control, "stop")
 
-    monkeypatch.setattr(Session, "finished_step", stop_at_five)
+    monkeypatch.setattr(Session, "take_step", stop_at_five)
     folder, outcome = tiny_run("full", {"checkpoint.save_steps": 3})
     assert outcome.exit_code == EXIT_FAILED
     assert "step 5" in outcome.failure
@@ -137,14 +137,14 @@ def test_a_stop_cuts_an_evaluation_short_and_the_resumed_run_makes_it_up(tiny_ru
 
 
 def test_asking_for_an_evaluation_without_held_out_text_says_so(tiny_run, monkeypatch):
-    finished = Session.finished_step
+    take = Session.take_step
 
-    def ask_at_three(self, step, report):
-        finished(self, step, report)
+    def ask_at_three(self, step):
+        take(self, step)
         if step == 3:
             controls.request(self.job.folder.control, "evaluate")
 
-    monkeypatch.setattr(Session, "finished_step", ask_at_three)
+    monkeypatch.setattr(Session, "take_step", ask_at_three)
     folder, outcome = tiny_run("none", {"data.eval_fraction": 0, "evaluation.eval_steps": 2})
     assert outcome.exit_code == EXIT_DONE
     assert [problem.kind for problem in of_kind(folder, RunProblem)] == ["nothing to evaluate"]

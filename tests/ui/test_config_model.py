@@ -78,7 +78,7 @@ def test_moving_goes_from_setting_to_setting_and_keeps_the_heading_in_sight():
     model.next_group(-1)
     assert model.key == "task.type"
     model.page(1)
-    assert keys(model).index(model.key) == keys(model).index("task.type") + 10
+    assert keys(model).index(model.key) == keys(model).index("task.type") + page_rows(80, 22) - 1
 
 
 def test_the_filter_finds_letters_in_order_and_escape_clears_it():
@@ -98,7 +98,7 @@ def test_the_filter_finds_letters_in_order_and_escape_clears_it():
     assert keys(model) == [RATE] and model.rows[1].matched == (0, 1, 2, 3, 4, 8, 9, 10, 11)
     model.accept()
     assert not model.is_typing and keys(model) == [RATE]
-    assert model.cancel() and len(keys(model)) == 28 and model.key == RATE
+    assert model.cancel() and len(keys(model)) == 45 and model.key == RATE
     assert not model.cancel()
 
 
@@ -106,7 +106,7 @@ def test_what_differs_can_be_shown_alone_and_what_is_advanced_too():
     model = opened("profile = 'char-lm'\n[training]\nadam_beta1 = 0.8\n")
     assert "training.adam_beta1" in keys(model) and "training.adam_beta2" not in keys(model)
     model.toggle_advanced()
-    assert len(keys(model)) == model.setting_count == 40
+    assert len(keys(model)) == model.setting_count == 70
     model.toggle_changed_only()
     assert keys(model) == ["training.adam_beta1"] == [model.key]
     model.reset()
@@ -147,7 +147,9 @@ def test_a_wrong_text_stays_in_the_editor_with_the_reason():
 
 def test_an_editor_that_nobody_typed_into_writes_nothing():
     model = opened()
-    for key in sorted(set(all_settings()) - {"schema_version", "profile"}):
+    switches = {key for key, setting in all_settings().items() if setting.expected == "true or false"}
+    assert len(switches) == 9
+    for key in sorted(set(all_settings()) - switches - {"schema_version", "profile"}):
         model.show(key)
         model.edit()
         model.accept()
@@ -202,7 +204,7 @@ def test_keys_change_a_value_and_say_where_they_end():
 
 
 def test_the_next_problem_is_found_wherever_it_hides():
-    model = opened("[training]\nadam_beta1 = 2.0\nnonsense = 1\n", f"{HEADS}=0")
+    model = opened("profile = 'quickstart'\n[training]\nadam_beta1 = 2.0\nnonsense = 1\n", f"{HEADS}=0")
     model.toggle_changed_only()
     model.filter.put("rate")
     assert model.key == HEADS and keys(model) == []
@@ -216,7 +218,7 @@ def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
     model = edited()
     model.show("profile")
     model.edit()
-    model.move(-1)
+    model.move(-4)
     text = drawn(model, 120, 33)
     assert "char-lm" in text and "It changes 11 settings" in text and "max_chars" in text
     assert "3 settings of yours" in text and "20" in text
@@ -226,3 +228,17 @@ def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
     assert model.undo() == "undid recipe quickstart -> char-lm"
     model.open_recipes()
     assert model.cancel() and model.document.recipe_name == "quickstart"
+
+
+def test_a_switch_that_may_be_auto_is_picked_from_all_three():
+    model = opened()
+    model.show("data.packing")
+    model.edit()
+    assert model.editor.options == ("auto", "false", "true") and model.editor.chosen == 0
+    model.move(1)
+    model.accept()
+    assert model.document.value("data.packing") is False
+    model.edit()
+    model.move(-1)
+    model.accept()
+    assert model.document.value("data.packing") == "auto"

@@ -140,7 +140,7 @@ def test_the_text_of_wide_signs_is_cut_by_cells_and_not_by_letters():
 
 def test_what_is_used_and_what_is_wrong_come_first():
     lines = text_of(draw(MACHINES["stale driver"])).splitlines()
-    assert lines[1].startswith("device     CPU: this version of tui-trainer trains on the CPU only")
+    assert lines[1].startswith("device     CPU: torch is built for CUDA 13.2, the driver serves 12.4")
     problem = next(index for index, line in enumerate(lines) if "problems: 1" in line)
     assert problem < 8
     assert lines[problem + 1].startswith("\u2717  torch is built for CUDA 13.2, the driver serves 12.4")

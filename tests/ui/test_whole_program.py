@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 CONFIG = """
+[task]
+type = "char_lm"
+
 [data]
 path = "{data}"
 max_length = 32

@@ -1,4 +1,4 @@
-"""What a plan was reckoned from, and how it would be with some settings changed: the plan's own rules, without torch."""
+"""What a plan was reckoned from, and how it would be with some settings changed, by the plan's own rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Basis:
         return cls(target=target, room=Room.of(hardware, target), shape=shape, regime=regime)
 
     def regime_with(self, loaded: LoadedConfig, hardware: Hardware, patch: Mapping[str, Any]) -> Regime:
-        """How the model would be trained with some settings changed. Raises ConfigError for targets that match nothing."""
+        """How the model would be trained with some settings changed. Raises ConfigError for wrong LoRA targets."""
         changed = with_settings(loaded, patch)
         precision = choices.precision(changed, hardware, self.target, self.shape).value
         return choices.regime(

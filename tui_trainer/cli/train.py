@@ -66,7 +66,7 @@ def _train(loaded: LoadedConfig, as_json: bool) -> int:
     from tui_trainer.launching.start import open_new
 
     plan = estimated_plan(loaded, show_progress)
-    run = open_new(loaded)
+    run = open_new(loaded, plan)
     greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
     if not run.remembered:
         greeting.append("the index of runs cannot be written: `resume` and `stop` need this run's path")

@@ -36,10 +36,16 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Pl
     try:
         facts = _estimated_facts(loaded.config, progress)
     except InputError as error:
-        raise ConfigError([*problems, *(loaded.placed(problem) for problem in error.problems)]) from None
+        # What stops the counting because of a setting that is told already is told once.
+        keys = {problem.key for problem in problems} - {""}
+        more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
+        raise ConfigError([*problems, *more]) from None
     if problems:
         raise ConfigError(problems)
-    return planning.make(loaded, with_memory_now(probe()), facts)
+    try:
+        return planning.make(loaded, with_memory_now(probe()), facts)
+    except ConfigError as error:
+        raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
 
 
 def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:

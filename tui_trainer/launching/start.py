@@ -10,9 +10,11 @@ from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.save import to_toml
-from tui_trainer.errors import FolderError, Problem
+from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.problems import model_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
@@ -54,8 +56,23 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
     return [replace(problem, key="output.name")] if problem else []
 
 
-def open_new(loaded: LoadedConfig) -> OpenRun:
-    """Make the run folder and write what was asked. Raises FolderError."""
+def start_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Why a run cannot start that can be planned: only the catalogue knows its model."""
+    model = loaded.config.model
+    facts = find_model(model.model_name_or_path, model.revision) if model.model_name_or_path else None
+    if facts is None or facts.folder is not None:
+        return []
+    return [loaded.placed(problem) for problem in model_problems(facts, model.init, model.trust_remote_code)]
+
+
+def open_new(loaded: LoadedConfig, estimate: Plan | None = None) -> OpenRun:
+    """Make the run folder and write what was asked. Raises InputError for what can be known before, and then makes
+    no folder. `estimate` is the estimated plan of this very config, where it was made already.
+    """
+    if estimate is None or estimate.config != loaded.config:
+        estimated_plan(loaded)
+    if problems := start_problems(loaded):
+        raise ConfigError(problems)
     output = loaded.config.output
     runs_dir = Path(output.runs_dir)
     folder = RunFolder.create(runs_dir, output.name or free_name(runs_dir, loaded))

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tui_trainer.data.collate import IGNORE, Batch
@@ -53,11 +55,23 @@ class MicroBatch:
         return replace(self, inputs=inputs, labels=self.labels.pin_memory(), places=self.places.pin_memory())
 
 
-def micro_batch(batch: Batch) -> MicroBatch:
-    """A padded batch of rows as tensors on the CPU."""
+def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
+    """A padded batch of rows as tensors on the CPU.
+
+    `by_lengths`: with where each packed document begins in the rows laid end to end, for attention that goes by it.
+    """
     labels = torch.from_numpy(batch.labels).flatten()
     places = (labels != IGNORE).nonzero().flatten()
-    inputs = {"input_ids": torch.from_numpy(batch.input_ids)}
+    inputs: dict[str, Any] = {"input_ids": torch.from_numpy(batch.input_ids)}
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
+    if by_lengths and batch.document_lengths is not None:
+        inputs |= _lengths(batch.document_lengths)
     return MicroBatch(inputs, labels[places], places, batch.rows)
+
+
+def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
+    """In the words of transformers: running sums from 0, int32 [documents + 1], and the longest."""
+    ends = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
+    longest = int(document_lengths.max())
+    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}

@@ -23,6 +23,7 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts], *, is_known: 
         found.append(f"config.json says {shape.layers} layers, the weights have {layers}")
     elif is_known:
         found += _linear_misfits(shape, headers)
+        found += _norm_misfits(shape, headers)
     if is_known and not shape.tied_embeddings and not has_head(headers):
         found.append("the weights have no head (lm_head.weight), so that the model cannot continue a text")
     return found
@@ -65,6 +66,20 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
                 yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing in the weights"
             elif wrong := next((name for name in names if not _has_size(headers[name], linear)), None):
                 yield _differs(wrong, headers[wrong], (linear.outputs, linear.inputs))
+
+
+def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
+    """Norms may hold several tensors under their name (StableLM has one for each head)."""
+    weights = [name for name in headers if name.endswith(".weight")]
+    places = [f".{place_in_block(name)}" for name in weights]
+    for part in shape.parts:
+        if part.is_embedding:
+            continue
+        if part.count == 1:
+            if not any(f".{part.name}." in f".{name}" for name in weights):
+                yield f"the weights have no {part.path}.weight"
+        elif (found := sum(f".{part.path}." in place for place in places)) < part.count:
+            yield f"{part.count - found} of {part.count} {part.path}.weight are missing in the weights"
 
 
 def _has_size(facts: TensorFacts, linear: Linear) -> bool:

@@ -5,12 +5,14 @@ What cannot be loaded becomes one sentence: the file, what is wrong, what to do.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.safe_text import one_line
@@ -50,8 +52,7 @@ def load_pretrained(folder: Path, model: ModelSection, dtype: torch.dtype) -> Pr
             **_attention(model),
         )
     except Exception as error:  # whatever its parts raise
-        hint = "copy the model again"
-        raise bad_model(_sentence("the model cannot be loaded", error), hint, str(folder)) from None
+        raise _cannot_load(error, folder, model) from None
     loaded: PreTrainedModel = result[0]
     report: dict[str, Any] = result[1]
     for kind in ("missing_keys", "mismatched_keys"):
@@ -125,6 +126,22 @@ def _attention(model: ModelSection) -> dict[str, Any]:
     return {} if model.attn_implementation == "auto" else {"attn_implementation": model.attn_implementation}
 
 
+def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:
+    """What transformers could not do, in words that say what to do about it."""
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError):
+        hint = "take the version of the model with .safetensors files"
+        return bad_model("a file with weights holds more than tensors and is not loaded", hint, str(folder))
+    if "does not recognize this architecture" in text:
+        kind = (read_json(folder / "config.json") or {}).get("model_type")
+        message = f"this version of transformers does not know the architecture {one_line(str(kind), 80)}"
+        return bad_model(message, "install a newer one: uv pip install -U transformers", str(folder))
+    if model.attn_implementation != "auto" and "attention" in text.lower():
+        message = _sentence(f"the model cannot be loaded with {model.attn_implementation}", error)
+        return ConfigError(Problem(message=message, key="model.attn_implementation", hint="set it to auto"))
+    return bad_model(_sentence("the model cannot be loaded", error), "copy the model again", str(folder))
+
+
 def _does_not_fit(folder: Path, kind: str, names: Iterable[str]) -> ConfigError:
     first, *more = names
     what = "is not in the files" if kind == "missing_keys" else "has another shape in the files than in config.json"
@@ -135,5 +152,5 @@ def _does_not_fit(folder: Path, kind: str, names: Iterable[str]) -> ConfigError:
 
 
 def _sentence(what: str, error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
+    text = str(error).strip().rstrip(".") or type(error).__name__
     return f"{what}: {one_line(text, 240)}"

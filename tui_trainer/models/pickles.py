@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import pickletools
 import re
+import tarfile
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
+# A file of torch.save before torch 1.6 begins with pickles of: a magic number, a version, the machine, the tensors,
+# and the names of their storages. Source: `_legacy_load` in torch/serialization.py of torch 2.15.
+_OLD_PICKLES = 5
 _LARGEST_PICKLE = 64 * 1024 * 1024
 _PLAIN = re.compile(
     r"collections\.(OrderedDict|Counter)|_codecs\.encode|(__builtin__|builtins)\.(bytearray|set|complex)"
@@ -23,12 +28,12 @@ _PLAIN = re.compile(
 def foreign_calls(path: Path) -> tuple[str, ...]:
     """The functions and classes that a file of torch.save names beside those of plain tensors, as `posix.system`.
 
-    Empty for plain tensors, and for files of the form before torch 1.6, which torch judges when it loads them.
-    Raises ValueError for a file that is damaged.
+    Empty for plain tensors, and for the archives before torch 0.2, which torch judges when it loads them. Raises
+    ValueError for a file that is damaged.
     """
-    if not zipfile.is_zipfile(path):
-        return ()
     try:
+        if not zipfile.is_zipfile(path):
+            return () if tarfile.is_tarfile(path) else _foreign(_old_names(path))
         with zipfile.ZipFile(path) as archive:
             inside = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
             if not inside or inside[0].file_size > _LARGEST_PICKLE:
@@ -36,10 +41,19 @@ def foreign_calls(path: Path) -> tuple[str, ...]:
             content = archive.read(inside[0])
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
         raise ValueError(str(error)) from None
-    return tuple(sorted(name for name in _names(content) if not _PLAIN.fullmatch(name)))
+    return _foreign(_names(content))
 
 
-def _names(content: bytes) -> set[str]:
+def _foreign(names: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if not _PLAIN.fullmatch(name)))
+
+
+def _old_names(path: Path) -> set[str]:
+    with path.open("rb") as file:
+        return set().union(*(_names(file) for _ in range(_OLD_PICKLES)))
+
+
+def _names(content: bytes | BinaryIO) -> set[str]:
     """`module.name` of every GLOBAL; those of STACK_GLOBAL take the last two texts before them."""
     found: set[str] = set()
     texts: list[str] = []

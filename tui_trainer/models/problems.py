@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.config_fields import MODEL_KEY
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.fit import embedding_rows, misfits
+from tui_trainer.models.headers import SINGLE_FILE
 from tui_trainer.models.hub_cache import remedies
 from tui_trainer.models.pickles import foreign_calls
 from tui_trainer.models.shape import FAMILIES, ModelShape
@@ -49,6 +50,16 @@ def conversion_command(folder: Path) -> str:
     target = f"{folder}-safetensors"
     code = "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
     code += f"[c.from_pretrained({str(folder)!r}).save_pretrained({target!r}) for c in (M, T)]"
+    return f'python -c "{code}"'
+
+
+def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:
+    """A command that writes the tensors of .bin files as model.safetensors beside them. It runs code in them."""
+    paths = [str(folder / name) for name in files]
+    code = "import torch; from safetensors.torch import save_file; "
+    code += f"t = {{k: v.contiguous().clone() for f in {paths!r} for k, v in "
+    code += "torch.load(f, 'cpu', weights_only=False).items() if torch.is_tensor(v)}; "
+    code += f"save_file(t, {str(folder / SINGLE_FILE)!r}, {{'format': 'pt'}})"
     return f'python -c "{code}"'
 
 
@@ -116,7 +127,9 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
             continue
         if calls:
             what = f"{name} holds more than tensors ({one_line(', '.join(calls[:3]), 120)}) and is not loaded"
-            yield _about(facts, what, "take the version with .safetensors files; reading this one could run its code")
+            command = unsafe_conversion_command(folder, facts.weight_files)
+            hint = "take the version with .safetensors files, or, if you trust its author with all that you can do, "
+            yield _about(facts, what, f"{hint}convert this one, which runs its code: {command}")
 
 
 def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:

@@ -74,8 +74,8 @@ def _model(config: dict[str, Any], regime: dict[str, Any], layers: int) -> Any:
     fields = {key: value for key, value in config.items() if key not in ("auto_map", "model_type")}
     cut: Any = AutoConfig.for_model(name, **fields)
     cut.num_hidden_layers = layers
-    if getattr(cut, "layer_types", None):
-        cut.layer_types = list(cut.layer_types)[:layers]
+    if kinds := list(getattr(cut, "layer_types", None) or ()):
+        cut.layer_types = (kinds * layers)[:layers]
     attention = {"attn_implementation": "eager"} if regime["eager_attention"] else {}
     dtype = getattr(torch, regime["weights"])
     model: Any = AutoModelForCausalLM.from_config(cut, dtype=dtype, **attention)  # type: ignore[no-untyped-call]

@@ -3,8 +3,8 @@
 glibc keeps what a moment has given back, so moments add up more than one would think. torch asks for aligned blocks,
 for which glibc wants some bytes more than it then uses: the place of a freed block is too small for the next of its
 size and stays empty between two that are kept (glibc 2.36; gradients, for instance, do not fit into the places that
-activations leave). How much of that remains was measured over 40 configurations of six families and both methods by
-tests/benchmarks/memory_grid.py: the shares below, with 39 of them within 15 % (AMD EPYC, torch 2.15).
+activations leave). How much of that remains was measured over 40 configurations of six families and both methods in
+the way of tests/benchmarks/memory_grid.py: the shares below, with 42 of 45 within 10 % (AMD EPYC, torch 2.15).
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from tui_trainer.units import MIB
 LIBRARY_BYTES = 20_000_000
 # From here on glibc maps a block by itself and gives it back whole (its M_MMAP_THRESHOLD grows up to this size).
 MAPPED_BLOCK_BYTES = 32 * MIB
-# Of the results of a forward pass that nothing keeps, the share whose places stay empty.
-PASSING_SHARE = 0.33
-# Those of adapters are as wide as what they follow; in 16 bits they fit into the places of fp32 results.
-ADAPTER_SHARE = {FLOAT: 0.62, HALF: 0.34}
+# Of the results of a forward pass that nothing keeps, the share whose places stay empty; and how much of the gradients
+# goes into these.
+PASSING_SHARE, FILLED_SHARE = 0.67, 0.74
+# Results of adapters are as wide as what they follow; in 16 bits they fit into the places of fp32 results.
+ADAPTER_SHARE = {FLOAT: 0.45, HALF: 0.22}
 # With checkpointing, a layer's results are there once for the forward and again for the backward pass, and gradients
 # and inputs of layers stand between them: so many times one layer's results, by the size of a number between layers.
 CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
+# Of the results of a layer in an evaluation, the share that is resident at one time: nothing keeps their places apart.
+EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
 
 def cpu_parts(
@@ -34,10 +37,10 @@ def cpu_parts(
 ) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
     static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens, counted)
-    steps = (_activations(layer, batch), _passing(layer, batch), _backward(static, batch), _loss(static, batch))
+    steps = (_activations(layer, batch), _passing(static, layer, batch), _backward(static, batch), _loss(static, batch))
     return (
         static.weights(),
-        _gradients(static, batch.accumulation),
+        _gradients(static, batch.accumulation, steps[0].bytes),
         static.optimiser(),
         *steps,
         _evaluation(static, layer, batch, sum(part.bytes for part in steps)),
@@ -47,8 +50,15 @@ def cpu_parts(
     )
 
 
-def _gradients(static: Static, accumulation: int) -> MemoryPart:
-    """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made."""
+def _gradients(static: Static, accumulation: int, activations: int) -> MemoryPart:
+    """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made.
+
+    Gradients in 16 bits become fp32 after the backward pass, all at once, in the places that activations have left.
+    """
+    if static.has_masters:
+        copies = max(0, FLOAT * static.trained - activations)
+        formula = "2 bytes x trained parameters, and their fp32 copies beyond the places of activations"
+        return MemoryPart(name="gradients", bytes=HALF * static.trained + copies, formula=formula)
     sets = 2 if accumulation > 1 else 1
     tied = static.shape.tied_embeddings and static.regime.method == "full"
     second = FLOAT * static.shape.vocabulary * static.shape.hidden_size if tied else 0
@@ -69,19 +79,20 @@ def _activations(layer: Layer, batch: Batch) -> MemoryPart:
     return MemoryPart(name="activations", bytes=kept + ends, formula=formula)
 
 
-def _passing(layer: Layer, batch: Batch) -> MemoryPart:
+def _passing(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
     if layer.regime.gradient_checkpointing:
         times = CHECKPOINTED_LAYERS[layer.residual]
         formula = f"{times} x the results of one layer, which are computed twice"
         return MemoryPart(name="passing results", bytes=int(times * batch.tokens * layer.made), formula=formula)
-    adapters = ADAPTER_SHARE[layer.compute] * layer.adapters_passing
-    per_token = PASSING_SHARE * layer.own_passing + adapters
-    if FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES:
-        per_token = 0
+    through = layer.shape.layers * batch.tokens
+    own, adapters = through * layer.own_passing, through * layer.adapters_passing
+    gradients = FLOAT * static.trained * (2 if batch.accumulation > 1 else 1)
+    found = PASSING_SHARE * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[layer.compute] * adapters
+    mapped = FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         name="passing results",
-        bytes=int(layer.shape.layers * batch.tokens * per_token),
-        formula="layers x tokens x bytes of short-lived results, whose places glibc cannot fill again",
+        bytes=0 if mapped else max(0, int(found)),
+        formula="layers x tokens x bytes of short-lived results, whose places glibc fills with gradients at most",
     )
 
 
@@ -114,7 +125,10 @@ def _mapped_gradients(static: Static, batch: Batch) -> int:
 
 
 def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
-    """All results of one layer, as nothing is kept, and then the logits. No dropout here."""
-    wanted = batch.eval_tokens * layer.made_without_dropout + static.evaluation_logits(batch.eval_tokens)
-    formula = "what one evaluation batch needs beyond the places of a step's activations"
-    return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)
+    """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
+    adapters = layer.adapters_passing
+    own = layer.made_without_dropout - adapters
+    results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
+    wanted = int(results) + static.evaluation_logits(batch.eval_tokens)
+    formula = "what one evaluation batch needs beyond the places of a step's activations and gradients"
+    return MemoryPart(name="evaluation", bytes=max(0, wanted - there - static.gradient_bytes), formula=formula)

@@ -160,7 +160,9 @@ class Layer:
         return [linear for linear in self.shape.linears if group_of(linear, self.shape) == group]
 
     def _needs_input(self, linear: Linear) -> bool:
-        return self.regime.method == "full" or linear.name in self.regime.lora_targets
+        """Whether autograd keeps it; an adapter's dropout keeps another instead, which is counted with the adapter."""
+        adapted = linear.name in self.regime.lora_targets and not self.regime.lora_dropout
+        return self.regime.method == "full" or adapted
 
     @property
     def _norms_kept(self) -> float:
@@ -229,7 +231,7 @@ class Layer:
     @property
     def _attention_made(self) -> float:
         q, k, c = self.queries, self.keys, self.compute
-        made = c * (q + 2 * k + q + self.shape.hidden_size) + FLOAT * self.shape.attention_heads
+        made: float = c * (q + 2 * k + q + self.shape.hidden_size) + FLOAT * self.shape.attention_heads
         made += self._rotation_made * (q + k)
         if self.block.copies_attention:
             made += c * q
@@ -273,7 +275,8 @@ class Layer:
         kept = self.compute * self.regime.lora_rank * len(self._adapted)
         if not self.regime.lora_dropout:
             return kept
-        return kept + 2 * self.compute * sum(linear.inputs for linear in self._adapted)
+        mask = 1 if self.regime.device == "cuda" else self.compute
+        return kept + (self.compute + mask) * sum(linear.inputs for linear in self._adapted)
 
     @property
     def _casts(self) -> int:

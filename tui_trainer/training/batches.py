@@ -30,25 +30,38 @@ WINDOW = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How rows lie in a forward pass: `rows` of them at a time; packed ones share rows of `packed_width` (0: no)."""
+    """How rows lie in a forward pass: `rows` of them at a time; packed ones share rows of `packed_width` (0: no).
+
+    `fixed_width` > 0: all rows are filled up to it, as compiled layers are made anew for each new width. `by_lengths`:
+    packed rows tell the attention where their documents begin (`training/varlen.py`).
+    """
 
     collate: Collate
     pad_id: int
     rows: int
     packed_width: int = 0
+    fixed_width: int = 0
+    by_lengths: bool = False
 
     def window(self, documents: Sequence[Tokens]) -> Iterator[MicroBatch]:
         """All forward passes over these documents. Passes of one batch are about equally large."""
         if self.packed_width:
             packed = pack_batch(documents, self.packed_width)
             for part in _equal_parts(packed, self.rows):
-                yield micro_batch(collate_packed(part, self.pad_id))
+                batch = collate_packed(part, self.pad_id, width=self.fixed_width)
+                yield micro_batch(batch, by_lengths=self.by_lengths)
             return
         if len(documents) > self.rows:
             # Rows of similar length in one pass need the least padding.
             documents = sorted(documents, key=len, reverse=True)
         for start in range(0, len(documents), self.rows):
-            yield micro_batch(self.collate(documents[start : start + self.rows]))
+            part = documents[start : start + self.rows]
+            if self.fixed_width:
+                yield micro_batch(
+                    collate_packed([[document] for document in part], self.pad_id, width=self.fixed_width)
+                )
+            else:
+                yield micro_batch(self.collate(part))
 
 
 class Batches:

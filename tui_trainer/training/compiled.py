@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.training.learner import Learner
+
+_MOST_COMPILATIONS = 32
 
 
 def compile_layers(learner: Learner, tell: Callable[[str, str, str], None]) -> None:
@@ -22,13 +26,17 @@ def compile_layers(learner: Learner, tell: Callable[[str, str, str], None]) -> N
     The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
     nor random state.
     """
+    # Compilations for training and evaluation, with the first number of rows and then with any.
+    torch._dynamo.config.recompile_limit = _MOST_COMPILATIONS
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     layers = _decoder_layers(learner.model)
     mode = learner.plan.config.training.torch_compile_mode
     for layer in layers:
         layer.compile(mode=None if mode == "default" else mode)
     started = perf_counter()
     try:
-        _try_one_pass(learner)
+        for batch in _passes_of_two_sizes(learner):
+            _try_one_pass(learner, batch)
     except Exception as error:  # the compiler raises whatever its parts raise
         for layer in layers:
             layer._compiled_call_impl = None
@@ -45,8 +53,16 @@ def _decoder_layers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in kinds]
 
 
-def _try_one_pass(learner: Learner) -> None:
-    batch = learner.batches.at(1)[0].to(learner.device)
+def _passes_of_two_sizes(learner: Learner) -> list[MicroBatch]:
+    """A first pass, and one of fewer rows: with the second the code is made for any number of them."""
+    batches = learner.batches
+    count = min(learner.plan.effective_batch_size.value, len(batches.rows))
+    documents = [batches.rows.row(index) for index in range(count)]
+    whole, part = (next(batches.layout.window(some)) for some in (documents, documents[: -(-count // 2)]))
+    return [whole.to(learner.device), part.to(learner.device)]
+
+
+def _try_one_pass(learner: Learner, batch: MicroBatch) -> None:
     gpus = [learner.device] if learner.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=gpus):

@@ -26,14 +26,17 @@ _DOCUMENTS, _MOST_TOKENS = 3, 48
 _MOST_DIFFERENCE, _MOST_SHARE_OF_CONTROL = 1e-5, 0.1
 
 
-def packing_leaks(learner: Learner, rows: Rows) -> float | None:
-    """How far logits of packed documents are from those of each alone, if that is too far; None: they do not leak."""
+def packing_leaks(learner: Learner, rows: Rows, *, by_lengths: bool = False) -> float | None:
+    """How far logits of packed documents are from those of each alone, if that is too far; None: they do not leak.
+
+    `by_lengths`: as for `Layout`.
+    """
     documents = [rows.row(index)[:_MOST_TOKENS] for index in range(min(_DOCUMENTS, len(rows)))]
     learner.model.eval()
     try:
         with torch.inference_mode(), learner.numbers.autocast():
             alone = torch.cat([_logits(learner, [document], packed=False) for document in documents])
-            packed = _logits(learner, documents, packed=True)
+            packed = _logits(learner, documents, packed=True, by_lengths=by_lengths)
             control = _logits(learner, documents, packed=False)
     finally:
         learner.model.train()
@@ -44,9 +47,11 @@ def packing_leaks(learner: Learner, rows: Rows) -> float | None:
     return None if difference <= limit else difference
 
 
-def _logits(learner: Learner, documents: Sequence[NDArray[np.int32]], *, packed: bool) -> Tensor:
+def _logits(
+    learner: Learner, documents: Sequence[NDArray[np.int32]], *, packed: bool, by_lengths: bool = False
+) -> Tensor:
     """fp32 logits [tokens, V] of documents one behind another in one row."""
-    batch = micro_batch(collate_packed([documents], learner.pad_id)).to(learner.device)
+    batch = micro_batch(collate_packed([documents], learner.pad_id), by_lengths=by_lengths).to(learner.device)
     inputs = batch.inputs if packed else {"input_ids": batch.inputs["input_ids"]}
     logits: Tensor = learner.model(**inputs, use_cache=False).logits
     return logits[0].float()

@@ -11,6 +11,7 @@ import torch
 from tui_trainer.data.rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.tasks import find_task
+from tui_trainer.training import varlen
 from tui_trainer.training.ahead import Ahead
 from tui_trainer.training.batches import Batches, Layout
 from tui_trainer.training.clock import Clock
@@ -42,12 +43,14 @@ class Learner:
         self.model: Any = build_model(job, self.tokenizer, self.device)
         self.loss = task.loss(self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         rows = Rows(job.data.train_path)
-        packed_width = config.data.max_length if plan.packing.value and self._can_pack(rows, tell) else 0
+        packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
             collate=partial(task.collate, tokenizer=self.tokenizer),
             pad_id=self.pad_id,
             packed_width=packed_width,
+            by_lengths=by_lengths,
+            fixed_width=config.data.max_length if config.training.torch_compile else 0,
         )
         self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
         self.batches = Batches(
@@ -88,12 +91,21 @@ class Learner:
         if self._ahead:
             self._ahead.close()
 
-    def _can_pack(self, rows: Rows, tell: Tell) -> bool:
+    def _packing(self, rows: Rows, tell: Tell) -> tuple[int, bool]:
+        """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
+        if not self.plan.packing.value:
+            return 0, False
+        width = self.plan.config.data.max_length
+        if varlen.switch_on(self.model, self.device, self.numbers.dtype):
+            if packing_leaks(self, rows, by_lengths=True) is None:
+                return width, True
+            varlen.switch_off(self.model)
         leak = packing_leaks(self, rows)
-        if leak is not None:
-            message = f"packed documents see each other in this model (logits differ by {leak:.2g} from those alone)"
-            tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
-        return leak is None
+        if leak is None:
+            return width, False
+        message = f"packed documents see each other in this model (logits differ by {leak:.2g} from those alone)"
+        tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
+        return 0, False
 
     def _make_ahead(self) -> Ahead | None:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader

@@ -27,7 +27,7 @@ def build_model(job: Job, tokenizer: Any, device: torch.device) -> Any:
         model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
     )
     if config.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_activations(model)
     model.to(device)
     model.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
@@ -45,10 +45,10 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
             raise ConfigError(Problem(message=message, where=name, key="model.model_name_or_path", hint=hint))
 
 
-def trained_and_all(model: nn.Module) -> tuple[int, int]:
-    """Parameters that move, and all of them."""
-    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return sum(count for count, moves in counts if moves), sum(count for count, _ in counts)
+def checkpoint_activations(model: Any) -> None:
+    """Keep the layers' inputs only. transformers 5.2x renames the switch, and will drop the old name."""
+    switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    switch({"use_reentrant": False})
 
 
 def device_of(plan: Plan) -> torch.device:

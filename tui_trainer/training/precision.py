@@ -24,17 +24,17 @@ class Numbers:
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
         self._device_type = device.type
-        self._dtype = DTYPES[precision]
+        self.dtype = DTYPES[precision]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=FIRST_SCALE) if precision == "fp16" else None
 
     @property
     def is_coarse(self) -> bool:
         """Whether products are computed in 16 bits."""
-        return self._dtype != torch.float32
+        return self.dtype != torch.float32
 
     def autocast(self) -> AbstractContextManager[object]:
         """Around every forward pass: training, evaluation and text samples."""
-        return torch.autocast(self._device_type, dtype=self._dtype) if self.is_coarse else nullcontext()
+        return torch.autocast(self._device_type, dtype=self.dtype) if self.is_coarse else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         (self.scaler.scale(loss) if self.scaler else loss).backward()

@@ -39,11 +39,22 @@ def offer_start(bench: Workbench) -> None:
     if bench.plan is None:
         bench.app.open(_refusal(bench))
         return
+    if problems := _start_problems(bench):
+        bench.app.open(_problems(bench, "This cannot start yet", problems))
+        return
     title = f"Start {one_line(bench.plan.recipe or bench.plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
     bench.app.open(ChoiceDialog(title, _what_would_happen(bench, bench.plan), answers))
+
+
+def _start_problems(bench: Workbench) -> list[Problem]:
+    """What stands against a run that can be planned."""
+    from tui_trainer.launching.start import start_problems
+
+    loaded = bench.document.loaded if bench.document else None
+    return start_problems(loaded) if loaded else []
 
 
 def _is_refused_now(bench: Workbench) -> bool:
@@ -132,9 +143,9 @@ def start(bench: Workbench) -> None:
         bench.app.open(_refusal(bench))
         return
     try:
-        run = CurrentRun(open_new(loaded))
+        run = CurrentRun(open_new(loaded, bench.plan))
     except InputError as error:
-        bench.tell(one_line(str(error)), "bad")
+        tell_refusal(bench, error.problems)
         return
     _begin(bench, run)
 

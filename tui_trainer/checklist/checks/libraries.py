@@ -33,19 +33,19 @@ def _missing(context: Context) -> Verdict | None:
     """A library that the settings need and that is not installed; nothing where versions were not read."""
     installed, config = context.hardware.libraries, context.config
     if config.tuning.method == "lora" and installed.get("peft", "") is None:
-        sentence = 'tuning.method = "lora" needs peft, of which 0 versions are installed'
+        sentence = 'tuning.method = "lora" needs peft, which is not installed'
         return failed(sentence, advice="install it: uv pip install peft")
-    if "8bit" in config.training.optim or config.training.optim.startswith("paged"):
-        if installed.get("bitsandbytes", "") is None:
-            sentence = f"training.optim = {config.training.optim} needs bitsandbytes, which is not installed"
-            return failed(sentence, fix={"training.optim": "adamw_torch_fused"}, advice="uv pip install bitsandbytes")
+    optimiser = config.training.optim
+    if ("8bit" in optimiser or optimiser.startswith("paged")) and installed.get("bitsandbytes", "") is None:
+        sentence = f'training.optim = "{optimiser}" needs bitsandbytes, which is not installed'
+        return failed(sentence, fix={"training.optim": "adamw_torch_fused"}, advice="uv pip install bitsandbytes")
     return None
 
 
 CHECK = Check(
     name="libraries",
     order=30,
-    title="torch fits the driver",
+    title="Libraries fit the driver",
     guides=("E diagnostic tool", "E still slow 3"),
     claim="",
     why="A torch that does not fit the driver falls back to the CPU without a word.",

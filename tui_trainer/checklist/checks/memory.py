@@ -24,9 +24,11 @@ def look(context: Context) -> Verdict:
 
 
 def _advice(context: Context) -> str:
-    smaller = "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
-    optimiser = ', or training.optim = "adafactor"' if context.config.training.optim == "adamw_torch_fused" else ""
-    return f"{smaller} or lower data.max_length{optimiser}: not even one row at a time fits"
+    config = context.config
+    ways = ["lower model.scratch.hidden_size" if is_from_scratch(config) else "choose a smaller model"]
+    if config.tuning.method == "full" and config.training.optim == "adamw_torch_fused":
+        ways.append('set training.optim = "adafactor"')
+    return f"{', '.join(ways)} or lower data.max_length: not even one row at a time fits"
 
 
 CHECK = Check(

@@ -11,6 +11,7 @@ from tui_trainer.ui.spans import Line, fit
 
 if TYPE_CHECKING:
     from tui_trainer.config.document import Document
+    from tui_trainer.planning.plan import Plan
 
 
 class ConfigPage(ConfigFiles):
@@ -28,14 +29,18 @@ class ConfigPage(ConfigFiles):
         if self.model is None:
             return [fit([], width), fit([("  reading the settings ...", "dim")], width)]
         from tui_trainer.ui.screens.config_estimate import PlanSummary
+        from tui_trainer.ui.screens.config_memory import room_for
         from tui_trainer.ui.screens.config_view import draw_config
 
         bench = self.bench
-        memory = bench.memory_free_bytes
+
+        def summary(plan: Plan | None) -> PlanSummary | None:
+            return PlanSummary.of(plan, room_for(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
+
         return draw_config(
             self.model,
-            plan=PlanSummary.of(bench.plan, memory) if bench.plan else None,
-            preset_plan=PlanSummary.of(bench.preset_plan, memory) if bench.preset_plan else None,
+            plan=summary(bench.plan),
+            preset_plan=summary(bench.preset_plan),
             planning=bench.is_planning,
             width=width,
             height=height,

@@ -32,13 +32,8 @@ def detail_lines(model: ConfigModel, width: int, height: int, glyphs: Glyphs) ->
         room = height - len(parts[0])
         parts.append(_option_lines(model.editor, width, room, glyphs))
     parts += [
-        [
-            [(line, "text")]
-            for line in wrap(
-                f"{setting.help}{' (advanced)' if setting.advanced else ''}", width, break_on_hyphens=False
-            )
-        ],
-        _labelled("takes", "" if model.editor and model.editor.closed else _takes(setting), width),
+        [[(line, "text")] for line in wrap(setting.help, width, break_on_hyphens=False)],
+        _labelled("takes", "" if model.editor and model.editor.closed else _takes(model, setting), width),
         _labelled("value", _now(model, setting), width),
         _labelled("memory", setting.memory, width),
         _labelled("speed", setting.speed, width),
@@ -86,9 +81,11 @@ def _last_part(setting: Setting, option: str) -> str:
     return option[len(folder) + len(slash) :]
 
 
-def _takes(setting: Setting) -> str:
-    default = display_text(setting, setting.default)
-    return f"{setting.expected} (default {default})"
+def _takes(model: ConfigModel, setting: Setting) -> str:
+    """What fits, and the default, unless the line of the value names it."""
+    if model.document.where(setting.key) == "default":
+        return setting.expected
+    return f"{setting.expected} (default {display_text(setting, setting.default)})"
 
 
 def _now(model: ConfigModel, setting: Setting) -> str:
@@ -99,7 +96,7 @@ def _now(model: ConfigModel, setting: Setting) -> str:
     text = f"{value_text(setting, value)}, {from_where}"
     if document.is_changed(setting.key):
         text += f" (preset {display_text(setting, preset)})"
-    return text
+    return f"{text}; advanced" if setting.advanced else text
 
 
 def value_text(setting: Setting, value: Any) -> str:

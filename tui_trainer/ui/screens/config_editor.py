@@ -34,7 +34,8 @@ class Editor:
         """Begins with the text of the value, never with a placeholder, and the cursor behind it."""
         text = edit_text(setting, value)
         editor = cls(setting=setting, line=LineText(text=text, cursor=len(text)), names=names, original=text)
-        if closed := choices(setting):
+        # A switch that may also be "auto" takes that as well.
+        if closed := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
             editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
             editor.chosen = next((place for place, choice in enumerate(closed) if choice == value), 0)
         else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tui_trainer.planning.fit import Room
 from tui_trainer.planning.plan import Plan
+from tui_trainer.ui.screens.config_memory import MemoryUse
 from tui_trainer.ui.spans import Line, Role, Span
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
@@ -23,24 +25,26 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanSummary:
-    """Bytes, seconds and steps of a plan; `memory_share` of the machine's memory, or None when that is not known."""
+    """Bytes, seconds and steps of a plan; `memory_share` of what is free where it computes, or None when not known."""
 
     memory_bytes: Figure
     memory_share: float | None
     duration_seconds: Figure
     disk_bytes: Figure
     total_steps: Figure
+    memory_use: MemoryUse | None = None
 
     @classmethod
-    def of(cls, plan: Plan, machine_bytes: int | None) -> PlanSummary:
-        """The summary of a plan for a machine (or a card) with so much memory."""
+    def of(cls, plan: Plan, room: Room) -> PlanSummary:
+        """The summary of a plan beside the memory of its card, or of the machine."""
         memory = plan.memory_bytes
         return cls(
             memory_bytes=Figure(value=memory.value, exact=memory.exact),
-            memory_share=memory.value / machine_bytes if machine_bytes else None,
+            memory_share=memory.value / room.free_bytes if room.free_bytes else None,
             duration_seconds=Figure(value=plan.duration_seconds.value, exact=plan.duration_seconds.exact),
             disk_bytes=Figure(value=plan.disk_bytes.value, exact=plan.disk_bytes.exact),
             total_steps=Figure(value=plan.total_steps.value, exact=plan.total_steps.exact),
+            memory_use=MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], room),
         )
 
     @property

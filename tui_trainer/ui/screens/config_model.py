@@ -102,7 +102,7 @@ class ConfigModel(SettingsTable):
             return None
         if setting.completes == "recipe" and not first:
             return self.open_recipes()
-        if setting.kinds == (bool,):
+        if setting.kinds == (bool,) and not setting.choices:
             return self.toggle()
         self.editor = Editor.open(setting, self.document.value(setting.key), self.names.get(setting.key, ()))
         if first and not self.editor.closed:

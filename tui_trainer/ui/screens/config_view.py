@@ -14,6 +14,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_details import detail_lines, title_of
 from tui_trainer.ui.screens.config_estimate import PlanSummary, estimate_column, estimate_lines
+from tui_trainer.ui.screens.config_memory import memory_lines
 from tui_trainer.ui.screens.config_model import ConfigModel
 from tui_trainer.ui.screens.config_recipes_view import recipe_lines
 from tui_trainer.ui.screens.config_table_view import head_line, shortened, table_lines, title_rule
@@ -21,6 +22,8 @@ from tui_trainer.ui.spans import Line, Span, beside, fit
 
 WIDE, WIDEST = 120, 180
 DETAIL_LINES = 6
+# A rule, two lines of figures, the bar of the memory and its legend.
+PLAN_LINES = 5
 GROUP_CELLS = 25
 DETAIL_CELLS, WIDEST_DETAIL_CELLS = 44, 72
 DIVIDER_CELLS = 3
@@ -28,7 +31,7 @@ DIVIDER_CELLS = 3
 
 def page_rows(width: int, height: int) -> int:
     """Rows of the table on a screen of this size."""
-    above, below = 2, 0 if width >= WIDEST else 3 if width >= WIDE else 3 + DETAIL_LINES
+    above, below = 2, 0 if width >= WIDEST else PLAN_LINES if width >= WIDE else PLAN_LINES + DETAIL_LINES
     return max(height - above - below, 1)
 
 
@@ -53,15 +56,23 @@ def draw_config(
     elif width >= WIDEST:
         lines = _three_columns(model, plan, preset_plan, planning, width, body, glyphs)
     elif width >= WIDE:
-        lines = _two_columns(model, width, body - 3, glyphs)
-        lines += [title_rule("", width, glyphs), *estimate_lines(plan, preset_plan, planning)]
+        lines = _two_columns(model, width, body - PLAN_LINES, glyphs)
+        lines += [title_rule("", width, glyphs), *_plan_lines(plan, preset_plan, planning, width, glyphs)]
     else:
-        lines = _table(model, width, body - DETAIL_LINES - 3, glyphs)
+        lines = _table(model, width, body - DETAIL_LINES - PLAN_LINES, glyphs)
         details = detail_lines(model, width, DETAIL_LINES, glyphs)
         lines += [title_rule(title_of(model), width, glyphs), *_filled(details, DETAIL_LINES)]
-        lines += estimate_lines(plan, preset_plan, planning)
+        lines += _plan_lines(plan, preset_plan, planning, width, glyphs)
     lines = [_top_line(model, width, glyphs), *_filled(lines, body)]
     return [fit(_drawable(line, glyphs), width, glyphs.ellipsis) for line in lines]
+
+
+def _plan_lines(
+    plan: PlanSummary | None, preset_plan: PlanSummary | None, planning: bool, width: int, glyphs: Glyphs
+) -> list[Line]:
+    """Memory, time, disk and steps; what the presets give; the memory by part."""
+    bar = memory_lines(plan.memory_use if plan else None, width, glyphs)
+    return [*estimate_lines(plan, preset_plan, planning), *bar]
 
 
 def _top_line(model: ConfigModel, width: int, glyphs: Glyphs) -> Line:
@@ -107,7 +118,8 @@ def _three_columns(
     middle = width - GROUP_CELLS - cells - 2 * DIVIDER_CELLS
     details = detail_lines(model, cells, height // 3, glyphs)
     right = [title_rule(title_of(model), cells, glyphs), *_filled(details, 12), []]
-    right += [title_rule("Plan", cells, glyphs), *_filled(estimate_column(plan, preset_plan, planning), 5), []]
+    right += [title_rule("Plan", cells, glyphs), *_filled(estimate_column(plan, preset_plan, planning), 5)]
+    right += [*memory_lines(plan.memory_use if plan else None, cells, glyphs), []]
     right += [title_rule("Saved as", cells, glyphs), *_toml_lines(model, height - len(right) - 1, glyphs)]
     columns = [
         (_group_lines(model, glyphs), GROUP_CELLS),

@@ -1,0 +1,211 @@
+"""What the checks say of pretrained models on cards: planned from the catalogue, no model and no card here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tui_trainer.checklist.contract import Context, Finding
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import all_checks, patched, run_checks
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.launching.start import load_config
+from tui_trainer.units import GIB
+
+LIBRARIES = {
+    "torch": "2.15.0",
+    "pip": "26.0",
+    "peft": "0.18",
+    "bitsandbytes": None,
+    "triton": "3.4",
+    "flash-attn": None,
+}
+LENGTHS = [5 + 37 * n % 190 for n in range(400)]
+
+
+def machine(name: str, capability: tuple[int, int], gib: float, **libraries: str | None) -> Hardware:
+    """A machine with one idle card, and a torch that serves it."""
+    memory = int(gib * GIB)
+    card = Gpu(index=0, name=name, capability=capability, memory_bytes=memory, memory_free_bytes=int(0.97 * memory))
+    return Hardware(
+        cpu_name="Test CPU",
+        usable_cores=8,
+        memory_bytes=64 * GIB,
+        memory_available_bytes=60 * GIB,
+        platform="Linux",
+        python_version="3.11",
+        gpus=(card,),
+        driver=Driver(version="580", cuda=(13, 0)),
+        torch_cuda=(12, 6) if capability < (7, 5) else (13, 0),
+        libraries=LIBRARIES | libraries,
+    )
+
+
+T4 = machine("Tesla T4", (7, 5), 15)
+PASCAL = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
+RTX = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
+H200 = machine("NVIDIA H200", (9, 0), 141)
+WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
+
+
+@pytest.fixture
+def asked(documents):
+    """`asked(profile, {"data.packing": "false"})`: a recipe on documents with a few settings changed."""
+    path = documents(LENGTHS)
+
+    def load(profile: str, changes: dict[str, object] | None = None) -> LoadedConfig:
+        settings = {"profile": profile, "data.path": path, **(changes or {})}
+        return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+
+    return load
+
+
+def seen(loaded: LoadedConfig, hardware: Hardware, seconds: float = 3600.0) -> Context:
+    """What the checks look at; the run takes so many seconds, however long this machine thinks."""
+    context = replace(gather(loaded, hardware=hardware), load_average=0.0, environment={}, disk_free_bytes=2000 * GIB)
+    plan = context.planned
+    step = plan.step_seconds.model_copy(update={"value": seconds / plan.total_steps.value})
+    total = plan.duration_seconds.model_copy(update={"value": seconds})
+    return replace(context, plan=plan.model_copy(update={"step_seconds": step, "duration_seconds": total}))
+
+
+def found(name: str, context: Context) -> Finding:
+    return next(finding for finding in run_checks(context) if finding.name == name)
+
+
+FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
+# Name of the check, recipe, what is wrong, the machine.
+BAD = [
+    ("precision", "qwen-lora", {"training.mixed_precision": "no"}, RTX),
+    ("precision", "qwen-lora", {"training.mixed_precision": "fp16"}, RTX),
+    ("precision", "tinyllama-lora", {"training.mixed_precision": "no"}, T4),
+    ("tf32", "tinyllama-lora", {"training.mixed_precision": "no", "training.tf32": "false"}, RTX),
+    ("attention", "qwen-lora", {"model.attn_implementation": "eager"}, RTX),
+    ("attention", "qwen-lora", {"model.attn_implementation": "flash_attention_2"}, T4),
+    ("torch_compile", "qwen-lora", {}, H200),
+    ("gradient_checkpointing", "tinyllama-lora", {"training.gradient_checkpointing": "true"}, H200),
+    (
+        "gradient_checkpointing",
+        "tinyllama-lora",
+        {"training.gradient_checkpointing": "true", "training.per_device_train_batch_size": 1},
+        RTX,
+    ),
+    ("gradient_checkpointing", "llama-8b-lora", {"training.gradient_checkpointing": "false"}, RTX),
+    ("optimizer", "qwen-lora", FULL, WITH_BITSANDBYTES),
+    ("lora_rank", "qwen-lora", {"tuning.r": 512}, H200),
+    ("lora_rank", "qwen-lora", {"tuning.target_modules": '"q_proj, v_proj"'}, RTX),
+    ("lora_alpha", "qwen-lora", {"tuning.r": 4}, RTX),
+    ("lora_alpha", "qwen-lora", {"tuning.lora_alpha": 1.0}, RTX),
+    ("lora_alpha", "qwen-lora", {"tuning.lora_alpha": 128.0, "tuning.use_rslora": "true"}, RTX),
+    ("padding", "qwen-lora", {"data.packing": "false"}, RTX),
+    ("sequence_length", "tinyllama-lora", {"data.max_length": 4096}, RTX),
+    ("data_loading", "qwen-lora", {"dataloader.num_workers": 0}, RTX),
+    ("learning_rate", "qwen-lora", {"training.learning_rate": 0.01}, RTX),
+    ("learning_rate", "qwen-lora", {"training.learning_rate": 1e-5}, RTX),
+    ("learning_rate", "qwen-lora", {"tuning.method": "full", "training.learning_rate": 1e-3}, H200),
+    ("memory", "tinyllama-lora", {"training.effective_batch_size": 64, "data.packing": "false",
+                                  "training.per_device_train_batch_size": 64}, T4),
+    ("memory", "qwen-lora", FULL, RTX),
+    ("model_size", "qwen-lora", FULL, RTX),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "recipe", "changes", "hardware"), BAD)
+def test_a_fix_is_offered_and_makes_its_check_pass(asked, name, recipe, changes, hardware):
+    loaded = asked(recipe, changes)
+    before = found(name, seen(loaded, hardware))
+    assert before.is_open and before.fix, before.verdict
+    after = found(name, seen(patched(loaded, before.fix), hardware))
+    assert after.status in ("pass", "n/a"), (dict(before.fix), after.verdict)
+
+
+@pytest.mark.parametrize("hardware", [T4, PASCAL, RTX, H200], ids=["t4", "pascal", "rtx", "h200"])
+@pytest.mark.parametrize("recipe", ["tinyllama-lora", "llama-8b-lora", "qwen-lora", "distilgpt2-full", "scratch-llama"])
+def test_every_check_looks_at_every_recipe_on_every_card(asked, recipe, hardware):
+    findings = run_checks(seen(asked(recipe), hardware))
+    assert len(findings) == len(all_checks())
+    for finding in findings:
+        evidence = finding.verdict.evidence
+        assert finding.status != "error", evidence
+        assert any(sign.isdigit() for sign in evidence) or finding.status == "n/a", evidence
+        assert evidence.isascii() and "\n" not in evidence and not evidence.endswith(".")
+        assert not finding.is_open or finding.fix or finding.verdict.advice, finding.name
+
+
+def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):
+    many_rows = {
+        "data.packing": "false",
+        "training.effective_batch_size": 64,
+        "training.per_device_train_batch_size": 64,
+    }
+    rows = found("memory", seen(asked("tinyllama-lora", many_rows), T4)).fix
+    assert (
+        rows
+        and set(rows) == {"training.per_device_train_batch_size"}
+        and rows["training.per_device_train_batch_size"] < 64
+    )
+    no_checkpoints = {"training.gradient_checkpointing": "false"}
+    assert found("memory", seen(asked("llama-8b-lora", no_checkpoints), RTX)).fix == {
+        "training.gradient_checkpointing": True
+    }
+    assert found("memory", seen(asked("qwen-lora", FULL), RTX)).fix == {"tuning.method": "lora"}
+    eight_bits = found("memory", seen(asked("qwen-lora", FULL), WITH_BITSANDBYTES)).fix
+    assert eight_bits == {"training.optim": "adamw_8bit"}
+    nothing = found("memory", seen(asked("llama-8b-lora"), T4))
+    assert nothing.status == "fail" and nothing.fix is None and "choose a smaller model" in nothing.verdict.advice
+
+
+def test_a_short_run_is_not_compiled_and_a_long_one_pays_for_it(asked):
+    loaded, compiled = asked("qwen-lora"), asked("qwen-lora", {"training.torch_compile": "true"})
+    assert found("torch_compile", seen(loaded, RTX, seconds=300)).status == "n/a"
+    assert found("torch_compile", seen(compiled, RTX, seconds=300)).fix == {"training.torch_compile": False}
+    assert found("torch_compile", seen(compiled, RTX, seconds=7200)).status == "pass"
+    without_triton = machine("NVIDIA GeForce RTX 4090", (8, 9), 24, triton=None)
+    assert "triton" in found("torch_compile", seen(compiled, without_triton, seconds=7200)).verdict.evidence
+    assert "7.0 and newer" in found("torch_compile", seen(asked("distilgpt2-full"), PASCAL)).verdict.evidence
+
+
+def test_tf32_is_told_by_the_card(asked):
+    for hardware, status, words in ((T4, "n/a", "7.5 has no TF32"), (RTX, "pass", "not computed in bf16")):
+        verdict = found("tf32", seen(asked("qwen-lora"), hardware)).verdict
+        assert verdict.status == status and words in verdict.evidence
+
+
+def test_a_library_that_the_settings_need_is_missed(asked):
+    loaded = asked("tinyllama-lora")
+    assert found("libraries", seen(loaded, RTX)).status == "pass"
+    missing = found("libraries", seen(loaded, machine("NVIDIA GeForce RTX 4090", (8, 9), 24, peft=None)))
+    assert missing.status == "fail" and "peft" in missing.verdict.advice
+    eight_bits = asked("tinyllama-lora", {"training.optim": "adamw_8bit"})
+    refused = found("libraries", gather(eight_bits, hardware=RTX))
+    assert refused.status == "fail" and refused.fix == {"training.optim": "adamw_torch_fused"}
+
+
+def test_packed_rows_are_not_documents(asked):
+    context = seen(asked("qwen-lora"), RTX)
+    plan = context.planned
+    assert plan.packing.value and context.step_rows < plan.effective_batch_size.value
+    assert context.row_tokens == context.config.data.max_length
+    assert f"of {context.step_rows} packed rows" in found("batch_size", context).verdict.evidence
+    assert "documents" in found("accumulation", context).verdict.evidence
+    padded = seen(asked("qwen-lora", {"data.packing": "false"}), RTX)
+    assert padded.row_tokens < context.row_tokens and padded.step_rows == plan.effective_batch_size.value
+
+
+def test_a_model_that_packing_would_mix_is_grouped_by_length(asked, documents):
+    loaded = asked("qwen-lora")
+    context = seen(loaded, RTX)
+    bloom = replace(context, plan_basis=replace(context.basis, shape=replace(context.basis.shape, model_type="bloom")))
+    unpacked = context.planned.packing.model_copy(
+        update={"value": False, "reason": "Bloom: packed documents would mix"}
+    )
+    bloom = replace(bloom, plan=context.planned.model_copy(update={"packing": unpacked}))
+    uneven = replace(bloom.facts, row_tokens=100.0, longest_row=900)
+    finding = found("padding", replace(bloom, facts=uneven))
+    assert (
+        finding.fix == {"data.group_by_length": True} and "up to 89% of a pass is padding" in finding.verdict.evidence
+    )
+    even = replace(bloom.facts, row_tokens=100.0, longest_row=150)
+    assert found("padding", replace(bloom, facts=even)).status == "pass"

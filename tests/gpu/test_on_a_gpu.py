@@ -1,0 +1,140 @@
+"""On a real GPU: runs end to end, what the kernels compute, and what the plan says about memory.
+
+uv run pytest -m gpu tests/gpu
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
+from tui_trainer.config.load import Request
+from tui_trainer.data.collate import collate
+from tui_trainer.data.pack import collate_packed
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.losses.micro_batch import micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import varlen
+
+pytestmark = pytest.mark.gpu
+GPU = torch.device("cuda")
+
+
+@pytest.fixture
+def tune(tmp_path):
+    """`tune(family, changes)`: carries a run out on the GPU; its folder."""
+    path = tmp_path / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
+
+    def run(family: str, changes: dict | None = None, again: Path | None = None):
+        model = tmp_path / family
+        if not model.exists():
+            save_tiny_model(model, family)
+        settings = {
+            "data.max_length": 64, "training.effective_batch_size": 8, "training.learning_rate": 0.01,
+            "training.max_steps": 12, "evaluation.eval_steps": 0.5, "checkpoint.save_steps": 4,
+            "logging.sample_steps": 6, "output.runs_dir": tmp_path / "runs", **(changes or {}),
+        }  # fmt: skip
+        assignments = tuple(f"{key}={value}" for key, value in settings.items())
+        shortcuts = {"data.path": str(path), "model.model_name_or_path": str(model)}
+        opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
+        outcome = carry_out(opened)
+        assert outcome.exit_code == 0, outcome
+        return opened.folder
+
+    return run
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("family", TRAINED)
+def test_every_family_learns_on_the_gpu(family, method, tune):
+    folder = tune(family, {"tuning.method": method})
+    plan = read_plan(folder)
+    assert plan.device == "cuda"
+    assert plan.packing.value
+    steps = of_kind(folder, StepDone)
+    assert steps[-1].loss < 0.9 * steps[0].loss
+    assert of_kind(folder, EvalDone)[-1].loss < steps[0].loss
+    assert not of_kind(folder, RunProblem)
+    assert all(step.forward_seconds > 0 and step.backward_seconds > 0 for step in steps)
+    if method == "full":
+        assert AutoModelForCausalLM.from_pretrained(folder.model)
+
+
+@pytest.mark.parametrize("switch", [
+    {"training.gradient_checkpointing": "true"},
+    {"training.mixed_precision": "no"},
+    {"training.mixed_precision": "fp16"},
+    {"model.dtype": "bfloat16"},
+    {"training.torch_compile": "true"},
+    {"training.loss_chunk_tokens": 32},
+    {"dataloader.num_workers": 0},
+    {"training.deterministic": "true"},
+], ids=str)  # fmt: skip
+def test_switches_learn_the_same_on_the_gpu(switch, tune):
+    ends = []
+    for name, changes in (("plain", {}), ("switched", switch)):
+        folder = tune("llama", {"output.name": name, "tuning.method": "full", **changes})
+        ends.append(of_kind(folder, EvalDone)[-1].loss)
+    assert ends[1] == pytest.approx(ends[0], rel=0.05)
+
+
+def test_a_resumed_run_is_the_same_with_deterministic_kernels(tune):
+    import shutil
+
+    changes = {"training.deterministic": "true", "tuning.method": "full"}
+    whole = tune("llama", {**changes, "output.name": "whole"})
+    parted = tune("llama", {**changes, "output.name": "parted"})
+    shutil.rmtree(parted.checkpoints / "step-12")
+    shutil.rmtree(parted.model)
+    assert carry_out(open_again(parted)).exit_code == 0
+    ends = [(folder.model / "model.safetensors").read_bytes() for folder in (whole, parted)]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
+    if torch.cuda.get_device_capability() < (8, 0) or varlen.find_kernel() is None:
+        pytest.skip("no kernel for attention by lengths here")
+    draw = np.random.default_rng(5)
+    documents = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9)]
+    model = tiny_model(family).to(GPU).eval()
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        alone = torch.cat([model(**micro_batch(collate([d], 0)).to(GPU).inputs).logits[0] for d in documents]).float()
+        assert varlen.switch_on(model, GPU, torch.bfloat16)
+        batch = micro_batch(collate_packed([documents], 0), by_lengths=True).to(GPU)
+        packed = model(**batch.inputs, use_cache=False).logits[0].float()
+    assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
+
+
+def test_a_chunked_loss_takes_less_memory_and_gives_the_same_gradient():
+    draw = np.random.default_rng(2)
+    rows = [draw.integers(3, 380, size=129, dtype=np.int32) for _ in range(32)]
+    batch = micro_batch(collate(rows, 0)).to(GPU)
+    results = []
+    for chunk in (0, 256):
+        model = tiny_model("llama").to(GPU)
+        loss = NextTokenLoss(model, chunk_tokens=chunk)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        value = loss(batch)
+        value.backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        results.append((value.item(), gradient, torch.cuda.max_memory_allocated() - before))
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-4)
+    torch.testing.assert_close(results[1][1], results[0][1], atol=1e-2, rtol=1e-2)
+    assert results[1][2] < results[0][2]

@@ -1,0 +1,83 @@
+"""The tables of what a layer keeps and makes, held against real layers of every family that has a formula."""
+
+from dataclasses import asdict
+
+import pytest
+
+from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, regime_of
+from tui_trainer.models.shape import shape_of
+from tui_trainer.planning import dry_run_child
+from tui_trainer.planning.memory_layers import Layer, LayerBytes, has_formula
+
+HALF = {"precision": "bf16", "weights": "bfloat16"}
+REGIMES = {
+    "full": {},
+    "full autocast": {"precision": "bf16"},
+    "full 16 bits": HALF,
+    "lora": {"lora": True},
+    "lora 16 bits": {"lora": True, **HALF},
+    "packed lora 16 bits": {"lora": True, "packed": True, **HALF},
+}
+
+
+@pytest.fixture(autouse=True)
+def unpatched(monkeypatch):
+    """The child changes torch and transformers, as it ends with its answer; a test goes on."""
+    import torch
+    from transformers import masking_utils
+
+    monkeypatch.setattr(torch.nn.Module, "_apply", torch.nn.Module._apply)
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", REGIMES)
+def test_a_real_layer_keeps_what_the_formula_says(family, name):
+    config, regime = config_of(family), regime_of(family, **REGIMES[name])
+    counted = dry_run_child.count(config, asdict(regime), ROW_TOKENS)
+    layer = Layer(shape_of(config), regime, ROW_TOKENS)
+    assert layer.kept == pytest.approx(counted["kept"], rel=0.001)
+    assert layer.made == pytest.approx(counted["made"], rel=0.09)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "phi"])
+def test_an_adapter_on_queries_and_values_keeps_only_their_input(family):
+    regime = regime_of(family, lora=True, targets=("q_proj", "v_proj"))
+    counted = dry_run_child.count(config_of(family), asdict(regime), ROW_TOKENS)
+    some, every = (
+        Layer(shape_of(config_of(family)), regime, ROW_TOKENS).kept for regime in (regime, regime_of(family, lora=True))
+    )
+    assert some == pytest.approx(counted["kept"], rel=0.001)
+    assert some < every
+
+
+def test_dropout_of_adapters_keeps_a_mask_and_the_dropped_input():
+    regime = regime_of("llama", lora=True, dropout=True)
+    counted = dry_run_child.count(config_of("llama"), asdict(regime), ROW_TOKENS)
+    assert Layer(shape_of(config_of("llama")), regime, ROW_TOKENS).kept == pytest.approx(counted["kept"], rel=0.001)
+
+
+@pytest.mark.parametrize("key_value_heads", [1, 4])
+def test_dropout_of_attention_keeps_three_numbers_a_head_for_each_pair_of_tokens(key_value_heads):
+    config = config_of("llama", attention_dropout=0.1, num_key_value_heads=key_value_heads)
+    counted = dry_run_child.count(config, asdict(regime_of("llama")), ROW_TOKENS)
+    layer = Layer(shape_of(config), regime_of("llama"), ROW_TOKENS)
+    assert layer.kept == pytest.approx(counted["kept"], rel=0.02)
+    longer = Layer(shape_of(config), regime_of("llama"), 2 * ROW_TOKENS)
+    assert longer.kept - layer.kept == 4 * 3 * 4 * ROW_TOKENS
+
+
+def test_a_card_attends_to_packed_documents_without_a_mask():
+    shape = shape_of(config_of("llama"))
+    kept = [Layer(shape, regime_of("llama", packed=packed, device="cuda"), ROW_TOKENS).kept for packed in (True, False)]
+    assert kept[0] == kept[1]
+
+
+def test_what_a_dry_run_counted_is_believed_before_the_formula():
+    layer = Layer(shape_of(config_of("llama")), regime_of("llama"), ROW_TOKENS, LayerBytes(kept=100, made=300))
+    assert (layer.kept, layer.made, layer.own_passing) == (100, 300, 200)
+
+
+def test_a_family_has_a_formula_only_in_the_form_that_was_counted():
+    assert has_formula(shape_of(config_of("llama")))
+    assert not has_formula(shape_of({**config_of("llama"), "model_type": "olmo2"}))

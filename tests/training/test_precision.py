@@ -1,0 +1,88 @@
+"""Fifty steps in every precision that this machine can compute: the losses agree within stated tolerances."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny_models import tiny_model
+
+from tui_trainer.config.sections import TrainingSection
+from tui_trainer.data.collate import collate
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.training.clock import Clock
+from tui_trainer.training.model import checkpoint_activations
+from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.precision import Numbers
+from tui_trainer.training.step import take_step
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+STEPS, LR = 50, 3e-3
+# Of the loss, in nats a token: the largest difference from fp32 in any step, and in the mean of the last ten.
+WORST, LAST_TEN = 0.02, 0.005
+
+
+def batch_of(step: int) -> MicroBatch:
+    """Rows that can be learnt: each token follows from the one before it."""
+    draw = np.random.default_rng([9, step])
+    starts = draw.integers(3, 60, size=8)
+    rows = [((start + np.arange(33) * (start % 5 + 1)) % 57 + 3).astype(np.int32) for start in starts]
+    return micro_batch(collate(rows, 0)).to(DEVICE)
+
+
+@cache
+def losses(precision: str, weights: torch.dtype = torch.float32, checkpointing: bool = False) -> tuple[float, ...]:
+    """Nats a token of each of fifty steps."""
+    torch.manual_seed(1)
+    model = tiny_model("llama").to(DEVICE, weights)
+    if checkpointing:
+        checkpoint_activations(model)
+    model.train()
+    numbers, clock = Numbers(precision, DEVICE), Clock(DEVICE)
+    updater, loss = Updater(model, TrainingSection(), lr=LR), NextTokenLoss(model)
+    reports = [
+        take_step(lambda at=step: [batch_of(at)], loss, updater, numbers, clock, lr=LR, max_grad_norm=1.0)
+        for step in range(STEPS)
+    ]
+    return tuple(float(report.loss_sum) / report.tokens for report in reports)
+
+
+def test_fp32_learns():
+    assert np.mean(losses("fp32")[-10:]) < 0.6 * losses("fp32")[0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights"),
+    [("bf16", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float32)],
+    ids=["bf16 products", "bf16 weights with fp32 copies", "fp16 products with a scaled loss"],
+)
+def test_sixteen_bits_learn_as_fp32_does(precision, weights):
+    exact, found = np.array(losses("fp32")), np.array(losses(precision, weights))
+    print(f"worst {np.abs(found - exact).max():.4f}, last ten {found[-10:].mean() - exact[-10:].mean():+.4f}")
+    assert np.isfinite(found).all()
+    assert not np.array_equal(found, exact), "it was not computed in fp32"
+    assert np.abs(found - exact).max() < WORST
+    assert abs(found[-10:].mean() - exact[-10:].mean()) < LAST_TEN
+
+
+def test_without_fp32_copies_bf16_weights_learn_less():
+    """The control of the tolerance: an optimiser on the 16-bit weights themselves is out of it."""
+    torch.manual_seed(1)
+    model = tiny_model("llama").to(DEVICE, torch.bfloat16).train()
+    optimiser, loss = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0), NextTokenLoss(model)
+    found = []
+    for step in range(STEPS):
+        batch = batch_of(step)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            value = loss(batch)
+        (value / batch.label_tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        found.append(float(value.detach()) / batch.label_tokens)
+    assert abs(np.mean(found[-10:]) - np.mean(losses("fp32")[-10:])) > LAST_TEN
+
+
+def test_gradient_checkpointing_changes_no_bit():
+    assert losses("fp32", checkpointing=True) == losses("fp32")

@@ -1,0 +1,38 @@
+"""Is the adapters' update scaled so that the learning rate means what it usually does?"""
+
+from __future__ import annotations
+
+import math
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+
+_KEY = "tuning.lora_alpha"
+_LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
+
+
+def look(context: Context) -> Verdict:
+    tuning = context.config.tuning
+    if tuning.method != "lora":
+        return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
+    # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
+    by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
+    factor = tuning.lora_alpha / by
+    root = "the root of " if tuning.use_rslora else ""
+    sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
+    fix = {_KEY: float(f"{_GOOD * by:.3g}")}
+    if factor > _MOST:
+        return warned(f"{sentence}; above {_MOST:g} it is a higher learning rate in disguise", fix=fix)
+    if factor < _LEAST:
+        return warned(f"{sentence}; below {_LEAST:g} the adapters hardly change the model", fix=fix)
+    return passed(sentence)
+
+
+CHECK = Check(
+    name="lora_alpha",
+    order=205,
+    title="LoRA's update is scaled well",
+    guides=("C reduce memory 3",),
+    claim="",
+    why="Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it.",
+    look=look,
+)

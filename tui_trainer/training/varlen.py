@@ -1,0 +1,114 @@
+"""Attention of packed rows by the lengths of their documents, on a GPU: no mask is built, and none is computed.
+
+torch's kernel for rows of several documents, put behind transformers' door for attention functions. What the kernel
+takes differs between versions of torch, so its own signature decides. Whether a model really hands the lengths down to
+its attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+NAME = "tui_trainer_varlen"
+# Flash kernels: Ampere and newer, 16 bits, heads of at most 256.
+_LEAST_CAPABILITY, _LARGEST_HEAD = (8, 0), 256
+Kernel = Callable[..., Any]
+
+
+def switch_on(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Let the model's attention go by lengths, where card, precision and torch can; whether it does now."""
+    kernel = find_kernel()
+    if kernel is None or device.type != "cuda" or dtype == torch.float32:
+        return False
+    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY or not _suits(model, kernel):
+        return False
+    AttentionInterface.register(NAME, attention_by(kernel))
+    model.set_attn_implementation(NAME)
+    return True
+
+
+def switch_off(model: Any) -> None:
+    """Back to torch's attention with a mask of documents."""
+    model.set_attn_implementation("sdpa")
+
+
+@cache
+def find_kernel() -> Kernel | None:
+    """torch's attention by lengths, from torch 2.10 on; None before."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    kernel: Kernel = varlen_attn
+    return kernel
+
+
+def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
+    """An attention function as transformers calls it, on that kernel."""
+    takes = frozenset(inspect.signature(kernel).parameters)
+
+    def attend(
+        module: nn.Module,
+        query_BHTD: Tensor,
+        key_BKTD: Tensor,
+        value_BKTD: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """H heads, K of them for keys and values, head size D. Returns [B, T, H, D]. Without lengths: torch's SDPA."""
+        cu_seq_lens, longest = kwargs.get("cu_seq_lens_q"), kwargs.get("max_length_q")
+        if cu_seq_lens is None or longest is None:
+            return sdpa_attention_forward(  # type: ignore[no-any-return]
+                module, query_BHTD, key_BKTD, value_BKTD, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+            )
+        batch, heads, tokens, size = query_BHTD.shape
+        groups = heads // key_BKTD.shape[1]
+        if groups > 1 and "enable_gqa" not in takes:
+            key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
+        # Norms of queries and keys with fp32 weights give fp32, which the kernel does not take.
+        three = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
+        flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], size) for x in three]
+        more, flat[0] = _settings(takes, scaling, flat[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
+        result = kernel(*flat, cu_seq_lens, cu_seq_lens, longest, longest, **more)
+        output: Tensor = result[0] if isinstance(result, tuple) else result
+        return output.reshape(batch, tokens, heads, size), None
+
+    return attend
+
+
+def _settings(
+    takes: frozenset[str], scaling: float | None, query: Tensor, *, gqa: bool, window: int | None
+) -> tuple[dict[str, Any], Tensor]:
+    """The kernel's switches for causal attention, and the query, scaled beforehand where the kernel takes no scale."""
+    more: dict[str, Any] = {}
+    if "window_size" in takes:
+        more["window_size"] = (window - 1 if window else -1, 0)
+    else:
+        more["is_causal"] = True
+    if gqa and "enable_gqa" in takes:
+        more["enable_gqa"] = True
+    if scaling is None:
+        return more, query
+    if "scale" in takes:
+        more["scale"] = scaling
+        return more, query
+    return more, query * (scaling * query.shape[-1] ** 0.5)
+
+
+def _suits(model: Any, kernel: Kernel) -> bool:
+    """The kernel has no dropout and no head beyond 256, and older ones cannot cut a window."""
+    config = model.config
+    rates = (getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    cuts = "window_size" in inspect.signature(kernel).parameters
+    return not any(rates) and head <= _LARGEST_HEAD and (cuts or not getattr(config, "sliding_window", None))
