@@ -170,6 +170,8 @@ BAD = [
     ("torch_compile", {"training__torch_compile": "true"}, {}),
     ("attention", {"model__attn_implementation": "eager"}, {}),
     ("attention", {"model__attn_implementation": "flash_attention_2"}, {}),
+    ("precision", {"training__mixed_precision": "fp16"}, {}),
+    ("optimizer", {"training__optim": "paged_adamw_8bit"}, {}),
     ("gradient_checkpointing", {"training__gradient_checkpointing": "true"}, {}),
     ("data_loading", {"dataloader__num_workers": 3}, {}),
     ("disk", {"checkpoint__save_total_limit": 50, "checkpoint__save_steps": 1}, {"disk_free_bytes": 200 * MIB}),
@@ -239,7 +241,7 @@ def test_every_fix_loads_is_minimal_and_makes_its_check_pass():
             assert again.status not in ("pass", "n/a") or _batch_would_change(loaded, rest, found.fix), (name, key)
         swept += 1
         kinds.add(name)
-    assert swept == len(BAD) == 61
+    assert swept == len(BAD) == 63
     assert len(kinds) == 26
 
 

@@ -71,7 +71,7 @@ def test_a_run_too_is_planned_for_the_memory_of_now(monkeypatch, limited, tiny_r
     estimated_plan(asked())
     limited(300 * MIB)
     tiny_run("one", {"training.max_steps": 1})
-    assert seen == [400 * MIB, 300 * MIB]
+    assert seen == [400 * MIB, 300 * MIB, 300 * MIB], "a run is estimated when it is opened, and planned exactly"
 
 
 def test_a_cache_below_a_closed_folder_is_one_that_cannot_be_made(monkeypatch, tmp_path):

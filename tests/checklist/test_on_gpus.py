@@ -65,7 +65,9 @@ def asked(documents):
 def seen(loaded: LoadedConfig, hardware: Hardware, seconds: float = 3600.0) -> Context:
     """What the checks look at; the run takes so many seconds, however long this machine thinks."""
     context = replace(gather(loaded, hardware=hardware), load_average=0.0, environment={}, disk_free_bytes=2000 * GIB)
-    plan = context.planned
+    if context.plan is None:
+        return context
+    plan = context.plan
     step = plan.step_seconds.model_copy(update={"value": seconds / plan.total_steps.value})
     total = plan.duration_seconds.model_copy(update={"value": seconds})
     return replace(context, plan=plan.model_copy(update={"step_seconds": step, "duration_seconds": total}))
@@ -209,3 +211,9 @@ def test_a_model_that_packing_would_mix_is_grouped_by_length(asked, documents):
     )
     even = replace(bloom.facts, row_tokens=100.0, longest_row=150)
     assert found("padding", replace(bloom, facts=even)).status == "pass"
+
+
+def test_a_model_that_only_the_catalogue_knows_is_planned_and_cannot_start(asked):
+    finding = found("plan", seen(asked("qwen-lora"), RTX))
+    assert finding.status == "fail" and "can be planned, but it is not on this machine" in finding.verdict.evidence
+    assert "tui-trainer download" in finding.verdict.advice

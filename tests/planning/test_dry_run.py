@@ -4,7 +4,8 @@ from tests.planning.families import config_of, regime_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import dry_run
 from tui_trainer.planning.dry_run import measure_layer
-from tui_trainer.planning.memory_layers import Layer, LayerBytes
+from tui_trainer.planning.memory_layers import Layer
+from tui_trainer.planning.regime import LayerBytes
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,7 @@ from tests.planning.families import config_of, regime_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import memory_parts, total_bytes
 from tui_trainer.planning.memory_cpu import MAPPED_BLOCK_BYTES
-from tui_trainer.planning.memory_layers import LayerBytes
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.regime import LayerBytes, Regime
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
@@ -14,9 +13,9 @@ HALF = {"precision": "bf16", "weights": "bfloat16"}
 GIB = 2**30
 
 
-def parts(regime=None, *, micro_batch=4, eval_batch=4, row_tokens=32, accumulation=1, config=None, counted=None):
+def parts(regime=None, *, micro_batch=4, eval_batch=4, row_tokens=32, accumulation=1, config=None):
     found = memory_parts(shape_of(config or config_of("llama")), regime, micro_batch=micro_batch, eval_batch=eval_batch,
-                         row_tokens=row_tokens, accumulation=accumulation, counted=counted)  # fmt: skip
+                         row_tokens=row_tokens, accumulation=accumulation)  # fmt: skip
     return {part.name: part.bytes for part in found}
 
 
@@ -127,7 +126,7 @@ def test_gradients_of_large_embeddings_take_the_place_of_large_logits():
 
 
 def test_what_a_dry_run_counted_is_added_up():
-    found = parts(counted=LayerBytes(kept=1000, made=1000))
+    found = parts(Regime(counted=LayerBytes(kept=1000, made=1000)))
     assert found["activations"] == 2 * 4 * 32 * 1000 + 3 * 4 * 4 * 32 * 96
     assert found["passing results"] == 0
 

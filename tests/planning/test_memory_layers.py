@@ -1,13 +1,14 @@
 """The tables of what a layer keeps and makes, held against real layers of every family that has a formula."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, regime_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import dry_run_child
-from tui_trainer.planning.memory_layers import Layer, LayerBytes, has_formula
+from tui_trainer.planning.memory_layers import Layer, has_formula
+from tui_trainer.planning.regime import LayerBytes
 
 HALF = {"precision": "bf16", "weights": "bfloat16"}
 REGIMES = {
@@ -74,7 +75,8 @@ def test_a_card_attends_to_packed_documents_without_a_mask():
 
 
 def test_what_a_dry_run_counted_is_believed_before_the_formula():
-    layer = Layer(shape_of(config_of("llama")), regime_of("llama"), ROW_TOKENS, LayerBytes(kept=100, made=300))
+    regime = replace(regime_of("llama"), counted=LayerBytes(kept=100, made=300))
+    layer = Layer(shape_of(config_of("llama")), regime, ROW_TOKENS)
     assert (layer.kept, layer.made, layer.own_passing) == (100, 300, 200)
 
 

@@ -12,7 +12,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import choices
-from tui_trainer.planning.fit import Room
+from tui_trainer.planning.fit import Room, with_dry_run
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.regime import Regime
 from tui_trainer.tasks import find_task
@@ -43,13 +43,17 @@ class Basis:
             packed=plan.packing.value,
             chunk=plan.loss_chunk_tokens.value,
         )
+        regime, _ = with_dry_run(config, shape, regime, plan.vocabulary.value)
         return cls(target=target, room=Room.of(hardware, target), shape=shape, regime=regime)
 
     def regime_with(self, loaded: LoadedConfig, hardware: Hardware, patch: Mapping[str, Any]) -> Regime:
-        """How the model would be trained with some settings changed. Raises ConfigError for wrong LoRA targets."""
+        """How the model would be trained with some settings changed. Raises ConfigError for wrong LoRA targets.
+
+        What a dry run counted for the plan is taken as it is: another one takes seconds.
+        """
         changed = with_settings(loaded, patch)
         precision = choices.precision(changed, hardware, self.target, self.shape).value
-        return choices.regime(
+        regime = choices.regime(
             changed.config,
             self.shape,
             self.target,
@@ -58,6 +62,7 @@ class Basis:
             packed=self.regime.packed,
             chunk=choices.loss_chunk(changed, self.target).value,
         )
+        return replace(regime, counted=self.regime.counted)
 
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:

@@ -120,7 +120,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise."""
+    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise.
+
+    `way_out`: what mends a setting that no plan can be made with, by its key.
+    """
 
     name: str
     order: int
@@ -130,6 +133,7 @@ class Check:
     why: str
     look: Callable[[Context], Verdict]
     needs_plan: bool = True
+    way_out: Patch = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

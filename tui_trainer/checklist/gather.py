@@ -19,6 +19,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import start_problems
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
@@ -50,7 +51,7 @@ def gather(
         plan=plan,
         plan_basis=_basis(loaded, hardware, plan),
         facts=facts,
-        problems=problems,
+        problems=problems or _start_problems(loaded),
         all_tokens=_all_tokens(loaded.config, facts, progress),
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
         cache_folder=str(cache),
@@ -82,6 +83,13 @@ def _plan(
         if facts and facts.rows:
             return planning.make(loaded, _of_unknown_size(hardware), facts), problems
     return None, problems
+
+
+def _start_problems(loaded: LoadedConfig) -> tuple[Problem, ...]:
+    """Why a run cannot start that can be planned; what stands against planning is told already."""
+    with suppress(InputError):
+        return tuple(start_problems(loaded))
+    return ()
 
 
 def _of_unknown_size(hardware: Hardware) -> Hardware:

@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from tui_trainer.checklist import checks
-from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Patch, Status, Verdict
+from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Patch, Status, Verdict, failed
 from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
@@ -84,12 +84,21 @@ def _finding(check: Check, context: Context) -> Finding:
 
 def _look(check: Check, context: Context) -> Verdict:
     if check.needs_plan and context.plan is None:
-        return Verdict(status="n/a", evidence=_NO_PLAN)
+        return _without_plan(check, context)
     try:
         return check.look(context)
     except Exception as error:  # the one place: a check that breaks is a finding, and the others are made all the same
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Verdict(status="error", evidence=f"this check could not be made: {reason}")
+
+
+def _without_plan(check: Check, context: Context) -> Verdict:
+    """The setting that is in the way, where it is one of this check's."""
+    refused = [problem for problem in context.problems if problem.key in check.way_out]
+    if not refused:
+        return Verdict(status="n/a", evidence=_NO_PLAN)
+    fix = {problem.key: check.way_out[problem.key] for problem in refused}
+    return failed("; ".join(f"{problem.key}: {problem.message}" for problem in refused), fix=fix)
 
 
 def _assignment(item: tuple[str, Any]) -> str:

@@ -103,20 +103,23 @@ def formula_parameters(linears: tuple[Linear, ...], parts: tuple[Part, ...], tie
 
 
 def scratch_shape(scratch: ScratchSection, vocabulary: int) -> ModelShape:
-    """The model that `[model.scratch]` describes: Llama, head and embedding tied, no biases."""
-    return shape_of(
-        {
-            "model_type": "llama",
-            "hidden_size": scratch.hidden_size,
-            "num_hidden_layers": scratch.num_hidden_layers,
-            "num_attention_heads": scratch.num_attention_heads,
-            "num_key_value_heads": scratch.key_value_heads,
-            "intermediate_size": scratch.mlp_size,
-            "attention_dropout": scratch.attention_dropout,
-            "vocab_size": vocabulary,
-            "tie_word_embeddings": True,
-        }
-    )
+    """The model that `[model.scratch]` describes."""
+    return shape_of(scratch_config(scratch, vocabulary))
+
+
+def scratch_config(scratch: ScratchSection, vocabulary: int) -> dict[str, Any]:
+    """`[model.scratch]` in the words of a config.json: Llama, head and embedding tied, no biases."""
+    return {
+        "model_type": "llama",
+        "hidden_size": scratch.hidden_size,
+        "num_hidden_layers": scratch.num_hidden_layers,
+        "num_attention_heads": scratch.num_attention_heads,
+        "num_key_value_heads": scratch.key_value_heads,
+        "intermediate_size": scratch.mlp_size,
+        "attention_dropout": scratch.attention_dropout,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": True,
+    }
 
 
 def _shape(fields: ConfigFields, anatomy: Anatomy, *, parameters: int) -> ModelShape:

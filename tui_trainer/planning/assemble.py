@@ -35,6 +35,7 @@ class Decisions:
     weights: Planned[Dtype]
     packing: Planned[bool]
     loss_chunk: Planned[int]
+    memory_reason: str
 
 
 def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
     total = memory.total_bytes(parts)
     return {
         "memory_parts": parts,
-        "memory_bytes": Planned(value=total, exact=False, reason="the sum of the parts, at the peak of a step"),
+        "memory_bytes": Planned(value=total, exact=False, reason=made.memory_reason),
         "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),

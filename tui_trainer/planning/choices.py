@@ -96,7 +96,19 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
     if training.optim in _NEEDS_BITSANDBYTES:
         problems += _bitsandbytes_problems(loaded, hardware, target)
-    return problems
+    return problems + _attention_problems(loaded, hardware, target)
+
+
+def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
+    """Attention kernels that are not on this machine."""
+    key, wish = "model.attn_implementation", loaded.config.model.attn_implementation
+    package = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn"}.get(wish, "")
+    if (package or wish == "flex_attention") and target.device == "cpu":
+        return [loaded.problem(key, f"{wish} needs a GPU, and this run is on the CPU", "set it to auto")]
+    if package and hardware.libraries.get(package) is None:
+        hint = "set it to auto: torch has a flash kernel of its own"
+        return [loaded.problem(key, f"{wish} needs the package {package}, which is not installed", hint)]
+    return []
 
 
 _NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")

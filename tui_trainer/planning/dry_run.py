@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.hardware.places import prepared_data_folder
-from tui_trainer.planning.memory_layers import LayerBytes
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.regime import LayerBytes, Regime
 from tui_trainer.safe_text import one_line
 
 TIMEOUT_SECONDS = 120.0

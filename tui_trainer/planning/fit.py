@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import memory
 from tui_trainer.planning.choices import Target
+from tui_trainer.planning.dry_run import measure_layer
 from tui_trainer.planning.regime import Regime
+from tui_trainer.tasks import find_task
 
 # Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
@@ -36,6 +38,18 @@ class Room:
         free = target.gpu.memory_free_bytes
         total = target.gpu.memory_bytes
         return cls(free_bytes=total if free is None else free, total_bytes=total, where="the GPU", share=GPU_SHARE)
+
+
+def with_dry_run(config: Config, shape: ModelShape, regime: Regime, vocabulary: int) -> tuple[Regime, str]:
+    """The regime with what a dry run counted, where the family has no formula; and what the memory is reckoned from."""
+    reason = "the sum of the parts, at the peak of a step"
+    if memory.has_formula(shape):
+        return regime, reason
+    model = find_task(config.task.type).model_config(config, vocabulary)
+    found = measure_layer(model, regime, config.data.max_length)
+    if found.layer is None:
+        return regime, f"{reason}; activations as of a Llama, as those of {shape.model_type} are {found.reason}"
+    return replace(regime, counted=found.layer), f"{reason}; activations of {shape.model_type} {found.reason}"
 
 
 def largest_micro_batch(shape: ModelShape, regime: Regime, config: Config, room: Room, limit: int) -> int:

@@ -7,36 +7,34 @@ formula are measured by `dry_run`. It does not know what data preparation needs,
 
 from __future__ import annotations
 
-from tui_trainer.models.shape import ModelShape, shape_of
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_cpu import cpu_parts
 from tui_trainer.planning.memory_gpu import gpu_parts
-from tui_trainer.planning.memory_layers import Layer, LayerBytes, has_formula
+from tui_trainer.planning.memory_layers import Layer, has_formula
 from tui_trainer.planning.memory_parts import Batch, MemoryPart
-from tui_trainer.planning.model_shape import ModelShape as LlamaShape
 from tui_trainer.planning.regime import Regime
 
-__all__ = ["LayerBytes", "MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
+__all__ = ["MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
 
 
 def memory_parts(
-    shape: ModelShape | LlamaShape,
+    shape: ModelShape,
     regime: Regime | None = None,
     *,
     micro_batch: int,
     eval_batch: int,
     row_tokens: int,
     accumulation: int = 1,
-    counted: LayerBytes | None = None,
 ) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part. Without a regime: all weights in fp32 on a CPU.
 
-    `counted` is what a dry run found for a family of which `has_formula` is False; without it such a family is taken
-    for Llama's, which is an assumption that a plan has to state.
+    A family of which `has_formula` is False is reckoned with what a dry run found (`Regime.counted`); without it, as
+    Llama's, which is an assumption that a plan has to state.
     """
     regime = regime or Regime()
     batch = Batch(rows=micro_batch, eval_rows=eval_batch, row_tokens=row_tokens, accumulation=accumulation)
     parts = gpu_parts if regime.device == "cuda" else cpu_parts
-    return parts(_whole(shape), regime, batch, counted)
+    return parts(shape, regime, batch)
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
@@ -44,24 +42,6 @@ def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
     return sum(part.bytes for part in parts)
 
 
-def activation_bytes_per_token(shape: ModelShape | LlamaShape, row_tokens: int, regime: Regime | None = None) -> int:
+def activation_bytes_per_token(shape: ModelShape, row_tokens: int, regime: Regime | None = None) -> int:
     """What autograd keeps of one token in one layer. Exact: saved_tensors_hooks count the same."""
-    return Layer(_whole(shape), regime or Regime(), row_tokens).kept
-
-
-def _whole(shape: ModelShape | LlamaShape) -> ModelShape:
-    if isinstance(shape, ModelShape):
-        return shape
-    return shape_of(
-        {
-            "model_type": "llama",
-            "hidden_size": shape.hidden_size,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.attention_heads,
-            "num_key_value_heads": shape.key_value_heads,
-            "intermediate_size": shape.mlp_size,
-            "attention_dropout": shape.attention_dropout,
-            "vocab_size": shape.vocabulary,
-            "tie_word_embeddings": True,
-        }
-    )
+    return Layer(shape, regime or Regime(), row_tokens).kept

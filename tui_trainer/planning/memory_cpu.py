@@ -4,13 +4,13 @@ glibc keeps what a moment has given back, so moments add up more than one would 
 for which glibc wants some bytes more than it then uses: the place of a freed block is too small for the next of its
 size and stays empty between two that are kept (glibc 2.36; gradients, for instance, do not fit into the places that
 activations leave). How much of that remains was measured over 40 configurations of six families and both methods in
-the way of tests/benchmarks/memory_grid.py: the shares below, with 42 of 45 within 10 % (AMD EPYC, torch 2.15).
+the way of tests/benchmarks/memory_grid.py: the shares below, with 40 of 43 within 10 % (AMD EPYC, torch 2.15).
 """
 
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory_layers import Layer, LayerBytes
+from tui_trainer.planning.memory_layers import Layer
 from tui_trainer.planning.memory_parts import FLOAT, HALF, Batch, MemoryPart, Static
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import MIB
@@ -32,11 +32,9 @@ CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
 EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
 
-def cpu_parts(
-    shape: ModelShape, regime: Regime, batch: Batch, counted: LayerBytes | None = None
-) -> tuple[MemoryPart, ...]:
+def cpu_parts(shape: ModelShape, regime: Regime, batch: Batch) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
-    static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens, counted)
+    static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens)
     steps = (_activations(layer, batch), _passing(static, layer, batch), _backward(static, batch), _loss(static, batch))
     return (
         static.weights(),

@@ -9,7 +9,7 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory_layers import Layer, LayerBytes
+from tui_trainer.planning.memory_layers import Layer
 from tui_trainer.planning.memory_parts import FLOAT, HALF, Batch, MemoryPart, Static
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import GIB
@@ -20,11 +20,9 @@ PIECES_SHARE = 0.03
 CONTEXT_BYTES = int(0.7 * GIB)
 
 
-def gpu_parts(
-    shape: ModelShape, regime: Regime, batch: Batch, counted: LayerBytes | None = None
-) -> tuple[MemoryPart, ...]:
+def gpu_parts(shape: ModelShape, regime: Regime, batch: Batch) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
-    static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens, counted)
+    static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens)
     moments = _with_checkpoints(static, layer, batch) if regime.gradient_checkpointing else _plain(static, layer, batch)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)

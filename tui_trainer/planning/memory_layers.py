@@ -51,14 +51,6 @@ BLOCKS: dict[str, Block] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerBytes:
-    """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all."""
-
-    kept: int
-    made: int
-
-
 def has_formula(shape: ModelShape) -> bool:
     """Whether memory is known by formula: a family of `BLOCKS` in the form that was counted."""
     block = BLOCKS.get(shape.model_type)
@@ -72,22 +64,21 @@ class Layer:
     shape: ModelShape
     regime: Regime
     row_tokens: int
-    counted: LayerBytes | None = None
     """Of a family without a formula, by `dry_run`."""
 
     @property
     def kept(self) -> int:
         """What autograd keeps from the forward to the backward pass."""
-        if self.counted:
-            return self.counted.kept
+        if self.regime.counted:
+            return self.regime.counted.kept
         parts = (self._norms_kept, self._inputs_kept, self._attention_kept, self._mlp_kept, self._adapters_kept)
         return int(sum(parts))
 
     @property
     def made(self) -> int:
         """All results of the forward pass, kept or not."""
-        if self.counted:
-            return self.counted.made
+        if self.regime.counted:
+            return self.regime.counted.made
         parts = (self._norms_made, self._attention_made, self._mlp_made, self._adapters_kept, self._casts)
         residuals = 2 * self.residual * self.shape.hidden_size
         return int(sum(parts) + residuals + self.adapters_passing)
@@ -98,7 +89,7 @@ class Layer:
 
         Where these have 16 bits, the norms' fp32 results are left out: their places are large enough for what follows.
         """
-        in_floats = self.residual == HALF and not self.counted
+        in_floats = self.residual == HALF and not self.regime.counted
         norms = self._norms_made - self._norms_kept if in_floats else 0
         return int(max(0, self.made - self.kept - self.adapters_passing - norms))
 
@@ -111,7 +102,7 @@ class Layer:
     def made_without_dropout(self) -> int:
         """`made` in an evaluation."""
         regime = replace(self.regime, lora_dropout=False)
-        return Layer(replace(self.shape, attention_dropout=0.0), regime, self.row_tokens, self.counted).made
+        return Layer(replace(self.shape, attention_dropout=0.0), regime, self.row_tokens).made
 
     @property
     def input(self) -> int:

@@ -19,7 +19,7 @@ from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.batching import cut_batch
-from tui_trainer.planning.fit import Room, largest_micro_batch
+from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
 from tui_trainer.planning.packing import packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision
@@ -125,6 +125,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     regime = choices.regime(
         config, shape, target, precision=precision.value, weights=weights.value, packed=packed.value, chunk=chunk.value
     )
+    regime, memory_reason = with_dry_run(config, shape, regime, facts.vocabulary)
     room = Room.of(hardware, target)
 
     def largest_fit(limit: int) -> int:
@@ -146,4 +147,5 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         weights=weights,
         packing=packed,
         loss_chunk=chunk,
+        memory_reason=memory_reason,
     )

@@ -13,6 +13,14 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LayerBytes:
+    """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all."""
+
+    kept: int
+    made: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Regime:
     """`precision` is what products are computed in, `weights` what the model's own weights are kept in.
 
@@ -39,3 +47,5 @@ class Regime:
     compiled: bool = False
     tf32: bool = True
     """Products of fp32 numbers with 10 bits behind the point, on cards that have them."""
+    counted: LayerBytes | None = None
+    """For a family without a formula: what a dry run has counted."""

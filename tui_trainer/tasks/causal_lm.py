@@ -6,7 +6,7 @@ rows of a batch is the plan's matter (`planning/packing.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, weights_key
 from tui_trainer.models.problems import length_problems, model_problems
-from tui_trainer.models.shape import ModelShape, scratch_shape, shape_of
+from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.tasks.contract import Baselines, DataFacts
 
@@ -66,9 +66,13 @@ class CausalLm:
     def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
         if config.model.init == "pretrained":
             return _model(config).shape
+        return shape_of(self.model_config(config, vocabulary))
+
+    def model_config(self, config: Config, vocabulary: int) -> Mapping[str, Any]:
         if not config.model.model_name_or_path:
-            return scratch_shape(config.model.scratch, vocabulary)
-        return shape_of({**_model(config).config, "vocab_size": vocabulary})
+            return scratch_config(config.model.scratch, vocabulary)
+        changes = {"vocab_size": vocabulary} if config.model.init == "scratch" else {}
+        return {**_model(config).config, **changes}
 
     def model_key(self, config: Config) -> str:
         return weights_key(_model(config)) if config.model.init == "pretrained" else ""

@@ -5,7 +5,7 @@ The vocabulary is the training text's own characters; the tokenizer is a real on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, 
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
 from tui_trainer.errors import Problem
-from tui_trainer.models.shape import ModelShape, scratch_shape
+from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
 from tui_trainer.tasks.contract import Baselines, DataFacts
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ class CharLm:
         return found
 
     def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
-        return scratch_shape(config.model.scratch, vocabulary)
+        return shape_of(self.model_config(config, vocabulary))
+
+    def model_config(self, config: Config, vocabulary: int) -> Mapping[str, Any]:
+        return scratch_config(config.model.scratch, vocabulary)
 
     def model_key(self, config: Config) -> str:
         return ""

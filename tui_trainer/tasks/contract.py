@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,6 +65,9 @@ class Task(Protocol):
 
     def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
         """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
+
+    def model_config(self, config: Config, vocabulary: int) -> Mapping[str, Any]:
+        """What the model's config.json says, for families whose memory only a dry run can tell."""
 
     def model_key(self, config: Config) -> str:
         """Names the weights that a run starts from, so that it does not go on with others; empty: random ones."""

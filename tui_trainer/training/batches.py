@@ -47,8 +47,8 @@ class Layout:
         """All forward passes over these documents. Passes of one batch are about equally large."""
         if self.packed_width:
             packed = pack_batch(documents, self.packed_width)
-            for part in _equal_parts(packed, self.rows):
-                batch = collate_packed(part, self.pad_id, width=self.fixed_width)
+            for shared in _equal_parts(packed, self.rows):
+                batch = collate_packed(shared, self.pad_id, width=self.fixed_width)
                 yield micro_batch(batch, by_lengths=self.by_lengths)
             return
         if len(documents) > self.rows:

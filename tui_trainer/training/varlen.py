@@ -68,7 +68,7 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
         """H heads, K of them for keys and values, head size D. Returns [B, T, H, D]. Without lengths: torch's SDPA."""
         cu_seq_lens, longest = kwargs.get("cu_seq_lens_q"), kwargs.get("max_length_q")
         if cu_seq_lens is None or longest is None:
-            return sdpa_attention_forward(  # type: ignore[no-any-return]
+            return sdpa_attention_forward(
                 module, query_BHTD, key_BKTD, value_BKTD, attention_mask, dropout=dropout, scaling=scaling, **kwargs
             )
         batch, heads, tokens, size = query_BHTD.shape

@@ -42,4 +42,5 @@ CHECK = Check(
     claim="5-15 % faster optimiser step (guide E); +10 % (guide B)",
     why="One pass over the weights instead of one for each operation and each tensor.",
     look=look,
+    way_out={OPTIMISER: "adamw_torch_fused"},
 )

@@ -38,4 +38,5 @@ CHECK = Check(
     claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
     why="Products in 16 bits are faster and halve activations, where the processor has them natively.",
     look=look,
+    way_out={_KEY: "auto", choices.DTYPE: "auto"},
 )

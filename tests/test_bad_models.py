@@ -1,0 +1,394 @@
+"""Models that cannot be trained: one sentence for each mistake, exit code 2, no folder of a run, and no foreign code.
+
+`main` runs in this process on a machine without a GPU, with an empty cache of the hub and no network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.cli import main
+from tui_trainer.hardware.probe import probe
+from tui_trainer.models.catalogue import all_entries
+from tui_trainer.runs.events import RunFailed, RunProblem
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.registry import known_runs
+from tui_trainer.safe_text import visible
+
+SETTINGS = {
+    "data.path": "documents.jsonl",
+    "data.max_length": 64,
+    "data.eval_fraction": 0.2,
+    "training.max_steps": 2,
+    "training.effective_batch_size": 4,
+    "logging.sample_steps": 0,
+}
+MODEL = "model.model_name_or_path"
+MIB = 1024**2
+
+
+def words(settings: dict) -> list[str]:
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def train(model: str | Path, **changes: object) -> int:
+    """`tui-trainer --no-ui --model MODEL`; settings are given as `data__max_length=256`."""
+    settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
+    return main(["--no-ui", "--model", str(model), *words(settings)])
+
+
+@pytest.fixture(scope="session")
+def good_models(tmp_path_factory) -> Callable[[str], Path]:
+    """`good_models(family)`: a whole tiny model, made once; whoever damages it copies it first."""
+    root = tmp_path_factory.mktemp("good")
+
+    def folder(family: str) -> Path:
+        return root / family if (root / family).exists() else save_tiny_model(root / family, family)
+
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with data, an empty cache of the hub, and a machine without a GPU."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts(60))
+    (tmp_path / "documents.jsonl").write_text(rows)
+    machine(monkeypatch)
+    return tmp_path
+
+
+def machine(monkeypatch, **changes: object) -> None:
+    """This machine as it would be with other facts."""
+    facts = replace(probe(), gpus=(), nvidia_pci_devices=0, cpu_flags=frozenset(), **changes)
+    for user in ("launching.start", "launching.prepare"):
+        monkeypatch.setattr(f"tui_trainer.{user}.probe", lambda: facts)
+
+
+@pytest.fixture
+def barred(monkeypatch) -> None:
+    """Training that would begin ends with exit code 1, before torch has loaded anything."""
+    monkeypatch.setitem(sys.modules, "tui_trainer.training.run", None)
+
+
+@pytest.fixture
+def copied(good_models, tmp_path) -> Callable[[str], Path]:
+    """`copied(family)`: a copy to damage."""
+    return lambda family="llama": Path(shutil.copytree(good_models(family), tmp_path / "model"))
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def drop(name: str) -> Callable[[Path], None]:
+    return lambda folder: change_tensors(folder, lambda tensors: tensors.pop(name))
+
+
+def configure(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, **changes)
+
+
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def tear(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def enlarge_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    template = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    content["added_tokens"] += [{"id": 384 + n, "content": f"<more{n}>", **template} for n in range(3)]
+    path.write_text(json.dumps(content))
+
+
+def as_adapter(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base", "r": 8}))
+    (folder / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
+def as_bin(folder: Path, *, old_form: bool = False, **more: object) -> None:
+    """The weights as torch.save writes them, with `more` beside the tensors."""
+    content = load_file(folder / "model.safetensors") | more
+    torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not old_form)
+    (folder / "model.safetensors").unlink()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake: what is done to a copy of a good model, and what the one line says about it."""
+
+    name: str
+    damage: Callable[[Path], object]
+    words: tuple[str, ...]
+    family: str = "llama"
+
+
+CASES = [
+    Case("no weights", remove("model.safetensors"), ("a config.json and no weights", "copy model.safetensors")),
+    Case("another vocabulary", configure(vocab_size=500), ("embed_tokens.weight is 384 x 32 and by config.json 500",)),
+    Case("more layers", configure(num_hidden_layers=3), ("config.json says 3 layers, the weights have 2",)),
+    Case("fewer layers", configure(num_hidden_layers=1), ("config.json says 1 layers, the weights have 2",)),
+    Case("another width", configure(intermediate_size=80), ("mlp.gate_proj.weight is 64 x 32", "by config.json 80 x")),
+    Case("no matrix", drop("model.layers.1.mlp.up_proj.weight"), ("1 of 2 mlp.up_proj.weight are missing",)),
+    Case("no norm", drop("model.layers.0.input_layernorm.weight"), ("1 of 2 input_layernorm.weight are missing",)),
+    Case("no last norm", drop("model.norm.weight"), ("the weights have no model.norm.weight", "of the same model")),
+    Case("no head", drop("lm_head.weight"), ("the weights have no head (lm_head.weight)",), family="qwen2"),
+    Case("torn file", tear, ("model.safetensors is cut short: 100 of", "copy or download the model again")),
+    Case("garbage", write("model.safetensors", b"\0" * 999), ("model.safetensors is no safetensors file",)),
+    Case("pointer of git-lfs", write("model.safetensors", b"version https://git-lfs.x/v1\n"), ("`git lfs pull`",)),
+    Case("no tensors", write("model.safetensors", b"\2" + b"\0" * 7 + b"{}"), ("hold no tensors",)),
+    Case("garbage as .bin", lambda f: (remove("model.safetensors")(f), write("pytorch_model.bin", b"x" * 99)(f)),
+         ("pytorch_model.bin is damaged", "copy the model again")),
+    Case("larger tokenizer", enlarge_tokenizer, ("the tokenizer has 387 tokens and the embedding 384 rows",)),
+    Case("no tokenizer", remove("tokenizer.json"), ("the folder has no tokenizer", "copy tokenizer.json")),
+    Case("damaged tokenizer", write("tokenizer.json", b"{}"), ("tokenizer.json is damaged; copy it again",)),
+    Case("damaged config", write("config.json", b"{"), ("config.json cannot be read as JSON",)),
+    Case("hostile config", configure(model_type="\x1b[31mred", architectures=["BertForMaskedLM\n"]), ("BertForMasked",)),
+    Case("encoder", configure(model_type="bert", architectures=["BertForMaskedLM"]),
+         ("BertForMaskedLM is an encoder", "does not continue a text; take a decoder")),
+    Case("seq2seq", configure(model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]),
+         ("a sequence-to-sequence model", "take a decoder")),
+    Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a classifier of texts",)),
+    Case("adapter", as_adapter, ("an adapter for org/base and no model", "merge the adapter into it first")),
+    Case("empty folder", lambda f: (shutil.rmtree(f), f.mkdir()), ("the folder has no config.json",)),
+    Case("quantised", configure(quantization_config={"quant_method": "gptq"}), ("stored quantised (gptq)", "16 bits")),
+]  # fmt: skip
+
+
+def refused(capsys, code: int, *, lines: int = 1) -> str:
+    """What was told, after a look at its form: exit code 2, a line for each problem, no traceback, no run."""
+    told = capsys.readouterr().err
+    assert code == 2, told
+    assert told.count("\n") == told.count("tui-trainer: ") == lines and told.endswith("\n"), told
+    assert visible(told) == told and "Traceback" not in told
+    assert not Path("runs").exists() and known_runs() == []
+    return told
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_bad_model_is_refused_in_one_line_before_there_is_a_run(case, copied, capsys, barred):
+    folder = copied(case.family)
+    case.damage(folder)
+    told = refused(capsys, train(folder))
+    assert f"{folder}: {MODEL}: " in told
+    for word in case.words:
+        assert word in told
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "opt", "phi"])
+def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barred):
+    """The control of all cases: a good model gets past every check, and only then meets the bar."""
+    assert train(good_models(family), output__name="good") == 1
+    assert "tui_trainer.training.run" in capsys.readouterr().err
+    assert (Path("runs") / "good").is_dir()
+
+
+def test_a_file_and_a_folder_that_is_not_there(place, capsys, barred):
+    (place / "weights.safetensors").write_bytes(b"x")
+    assert "is a file, not a folder; give the folder that holds" in refused(capsys, train("./weights.safetensors"))
+    assert "there is no folder ./nowhere" in refused(capsys, train("./nowhere"))
+
+
+def test_a_hub_name_that_nobody_knows_names_the_folder_and_the_command(capsys, barred):
+    told = refused(capsys, train("org/unheard-of"))
+    assert "org/unheard-of is not on this machine" in told
+    assert "`tui-trainer download org/unheard-of`" in told and "./unheard-of" in told
+
+
+def test_a_catalogued_model_can_be_planned_and_not_trained(capsys, barred):
+    name = min(all_entries(), key=lambda entry: entry.parameters).name
+    assert main(["plan", "--model", name, "--json", *words(SETTINGS)]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["parameters"]["value"] > 10**6 and plan["memory_bytes"]["value"] > plan["parameters"]["value"]
+    told = refused(capsys, train(name))
+    assert f"{name} can be planned, but it is not on this machine" in told and f"tui-trainer download {name}" in told
+
+
+def test_targets_that_match_nothing_name_the_nearest(good_models, capsys, barred):
+    told = refused(capsys, train(good_models("llama"), tuning__target_modules="q_prj"))
+    assert "--set: tuning.target_modules" in told and "did you mean q_proj" in told and "down_proj" in told
+    told = refused(capsys, train(good_models("gpt2"), tuning__target_modules="q_proj,v_proj"), lines=2)
+    assert told.count("linear layers of the model: c_attn, c_proj, c_fc") == 2
+
+
+def test_random_weights_cannot_be_frozen(good_models, capsys, barred):
+    told = refused(capsys, train(good_models("llama"), model__init="scratch", tuning__method="lora"))
+    assert "--set: tuning.method: random weights cannot be frozen" in told and '"full"' in told
+
+
+def test_precision_and_optimisers_that_a_cpu_lacks_are_told_together(good_models, capsys, barred):
+    code = train(good_models("llama"), training__mixed_precision="fp16", training__optim="adamw_8bit")
+    first, second = refused(capsys, code, lines=2).splitlines()
+    assert "training.mixed_precision: fp16 is for GPUs" in first and "set it to auto" in first
+    assert "training.optim: adamw_8bit needs a GPU" in second and "adafactor" in second
+
+
+def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, barred):
+    told = refused(capsys, train(good_models("gpt2"), data__max_length=256))
+    assert "--set: data.max_length: 256 is above 128, the positions that this gpt2 model has learnt" in told
+    assert "set data.max_length = 128 or less" in told
+
+
+LARGE = {"data.max_length": 2048, "training.effective_batch_size": 16, "training.per_device_train_batch_size": 16}
+
+
+@pytest.mark.parametrize(("memory_mib", "method"), [(100, "full"), (60, "full"), (30, "full"), (30, "lora")])
+def test_what_would_make_a_plan_fit_does(memory_mib, method, good_models, capsys, monkeypatch, barred):
+    machine(monkeypatch, memory_bytes=memory_mib * MIB)
+    settings = LARGE | {"tuning.method": method}
+    told = refused(capsys, train(good_models("llama"), **{key.replace(".", "__"): v for key, v in settings.items()}))
+    assert f"of memory, this machine has {memory_mib}.0 MiB; in the order of what it costs: " in told
+    ways = re.findall(r'([a-z_.]+ = "?\w+"?)[^(]*\(([\d.]+) MiB\)', told)
+    needed = [float(bytes_mib) for _, bytes_mib in ways]
+    assert needed == sorted(needed, reverse=True) and len(set(needed)) == len(needed)
+    assert needed[-1] < memory_mib and all(one > 0.8 * memory_mib for one in needed[:-1])
+
+    changed = settings | {key: value.strip('"') for key, _, value in (way.partition(" = ") for way, _ in ways)}
+    assert main(["plan", "--model", str(good_models("llama")), "--json", *words(SETTINGS | changed)]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["memory_bytes"]["value"] / MIB == pytest.approx(needed[-1], rel=0.05)
+
+
+def test_a_machine_that_is_too_small_for_anything_is_told_so(good_models, capsys, monkeypatch, barred):
+    machine(monkeypatch, memory_bytes=2 * MIB)
+    told = refused(capsys, train(good_models("llama"), data__max_length=2048))
+    assert told.endswith("then none of this is enough: choose a smaller model\n")
+
+
+def test_random_weights_are_not_advised_to_be_frozen(capsys, monkeypatch, barred):
+    machine(monkeypatch, memory_bytes=2 * MIB)
+    changes = {"model.init": "scratch", "model.scratch.vocab_size": 300}
+    told = refused(capsys, main(["--no-ui", "--task", "causal_lm", *words(SETTINGS | changes)]))
+    assert "in the order of what it costs" in told and "lora" not in told
+
+
+def test_plain_tensors_in_a_bin_file_are_trained(copied):
+    folder = copied()
+    as_bin(folder)
+    assert train(folder, output__name="from-bin") == 0
+    run = RunFolder(Path("runs") / "from-bin")
+    assert (run.model / "adapter_model.safetensors").is_file()
+    assert not [event for event in read_all(run.journal) if isinstance(event, RunProblem | RunFailed)]
+
+
+class _Payload:
+    """What a pickle of a stranger may do."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self):
+        return os.system, (f"touch {shlex.quote(str(self.canary))}",)
+
+
+@pytest.mark.parametrize("old_form", [False, True], ids=["zip", "before torch 1.6"])
+def test_a_pickle_that_calls_something_is_refused_unread(old_form, copied, place, capsys, barred):
+    folder, canary = copied(), place / "canary"
+    as_bin(folder, old_form=old_form, extra=_Payload(canary))
+    told = refused(capsys, train(folder))
+    assert "pytorch_model.bin holds more than tensors (posix.system) and is not loaded" in told
+    assert "take the version with .safetensors files" in told and "convert this one, which runs its code: python" in told
+    assert not canary.exists()
+    torch.load(folder / "pytorch_model.bin", weights_only=False)
+    assert canary.exists(), "the canary is alive"
+
+
+@pytest.mark.parametrize("old_form", [False, True], ids=["zip", "before torch 1.6"])
+def test_the_command_that_is_told_converts_a_pickle(old_form, copied, capsys, barred):
+    folder = copied()
+    as_bin(folder, old_form=old_form, came_from=Path("somewhere"))
+    told = refused(capsys, train(folder))
+    command = told.rpartition("which runs its code: python ")[2].strip()
+    subprocess.run(f"{shlex.quote(sys.executable)} {command}", shell=True, check=True, capture_output=True)
+    assert main(["plan", "--model", str(folder), *words(SETTINGS)]) == 0
+
+
+def test_weights_that_are_not_finite_are_named_while_loading(copied, capsys):
+    folder, name = copied(), "model.layers.1.mlp.up_proj.weight"
+    change_tensors(folder, lambda tensors: tensors[name].__setitem__((3, 4), float("nan")))
+    assert train(folder, output__name="poisoned") == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and f"{folder}: {MODEL}: {name} holds 1 " in told and "not finite" in told
+    run = RunFolder(Path("runs") / "poisoned")
+    last = read_all(run.journal)[-1]
+    assert isinstance(last, RunFailed) and name in last.message
+    assert not list(run.logs.glob("error*")) and not run.model.exists()
+
+
+OWN_CODE = """
+from pathlib import Path
+from transformers import LlamaConfig, LlamaForCausalLM
+Path({canary!r}).touch()
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_code_of_a_model_runs_only_where_it_is_trusted(copied, place, capsys, monkeypatch):
+    folder, canary = copied(), place / "canary"
+    (folder / "own.py").write_text(OWN_CODE.format(canary=str(canary)))
+    names = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    change_config(folder, model_type="own", architectures=["OwnModel"], auto_map=names)
+    told = refused(capsys, train(folder))
+    assert "wants to run Python code that comes with it" in told and "model.trust_remote_code = true" in told
+    assert not canary.exists()
+    settings = words(SETTINGS | {"model.trust_remote_code": "true", "output.name": "trusted"})
+    # In a process of its own: transformers keeps such code in a folder that it looks up once.
+    command = [sys.executable, "-m", "tui_trainer", "--no-ui", "--model", str(folder), *settings]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert canary.exists()
+
+
+def test_an_architecture_that_transformers_does_not_know_is_one_sentence(copied, capsys):
+    folder = copied()
+    change_config(folder, model_type="of_tomorrow", architectures=["TomorrowForCausalLM"])
+    assert train(folder) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "does not know the architecture of_tomorrow; install a newer one" in told
+
+
+def test_an_attention_kernel_that_is_not_installed_names_its_setting(good_models, capsys):
+    assert train(good_models("llama"), model__attn_implementation="flash_attention_2") == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "--set: model.attn_implementation: " in told and "set it to auto" in told
