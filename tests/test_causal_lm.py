@@ -300,3 +300,19 @@ def test_a_compiler_that_fails_is_told_and_the_run_goes_on(losses, monkeypatch):
     told = of_kind(folder, RunProblem)
     assert [problem.kind for problem in told] == ["not compiled"]
     assert "no compiler here" in told[0].message
+
+
+def test_a_run_does_not_go_on_with_another_model(tune, tmp_path, tiny_folder):
+    folder, _ = tune("phi", "lora")
+    shutil.rmtree(folder.checkpoints / "step-12")
+    shutil.rmtree(folder.model)
+    weights = tiny_folder("phi") / "model.safetensors"
+    before = weights.read_bytes()
+    try:
+        weights.write_bytes(before[:-8] + bytes(8))
+        outcome = carry_out(open_again(folder))
+        assert outcome.exit_code == 2
+        assert "the model changed since this run began" in str(outcome.problems[0])
+    finally:
+        weights.write_bytes(before)
+    assert carry_out(open_again(folder)).exit_code == 0

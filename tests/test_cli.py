@@ -1,14 +1,31 @@
 """The first things that a person types."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tui_trainer import lines
 from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.launching.start import load_config
+from tui_trainer.planning import plan as planning
 from tui_trainer.runs.events import EvalDone, RunFinished
 from tui_trainer.runs.registry import RunSummary
 from tui_trainer.runs.state import RunState
+from tui_trainer.tasks.contract import DataFacts
+
+GIB = 2**30
+MACHINE = Hardware(
+    cpu_name="Test CPU", usable_cores=2, memory_bytes=64 * GIB, memory_available_bytes=60 * GIB, platform="Linux",
+    python_version="3.11",
+)  # fmt: skip
+CARD = Gpu(index=0, name="Tesla T4", capability=(7, 5), memory_bytes=15 * GIB, memory_free_bytes=14 * GIB)
+FACTS = DataFacts(
+    rows=900, eval_rows=100, tokens=90_000, eval_tokens=9000, vocabulary=32_000, exact=False, reason="made up",
+    row_tokens=100.0, longest_row=300, packed_rows=1.9,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["help"], ["-h"], ["--help"]])
@@ -72,3 +89,35 @@ def test_the_table_of_runs_fits_the_terminal(width, has_folder):
     assert max(map(len, table)) <= width
     assert ("/data/runs" in table[1]) == has_folder
     assert "100000/200000" in table[1]
+
+
+def planned(recipe: str, machine: Hardware) -> planning.Plan:
+    return planning.make(load_config(Request(profile=recipe)), machine, FACTS)
+
+
+def test_the_greeting_says_where_it_trains_in_what_numbers_and_how_much_moves():
+    on_card = lines.start_lines("run", "/runs/run", planned("tinyllama-lora", replace(MACHINE, gpus=(CARD,))))
+    assert "trains on GPU 0, Tesla T4 in fp16; 12.6 M of 1.1 G parameters move" in on_card
+    on_cpu = lines.start_lines("run", "/runs/run", planned("quickstart", MACHINE))
+    words = "trains on the CPU (Test CPU, 2 threads) in fp32: no NVIDIA GPU was found on this machine; all "
+    assert any(line.startswith(words) and line.endswith("parameters move") for line in on_cpu)
+
+
+def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off():
+    on_card = lines.plan_lines(planned("tinyllama-lora", replace(MACHINE, gpus=(CARD,))))
+    on_cpu = lines.plan_lines(planned("quickstart", MACHINE))
+    told = {
+        "packing": "yes ~",
+        "trained parameters": "12.6 M = 1.15% of the model",
+        "precision": "fp16 = compute capability 7.5",
+        "weights": "float16 = they are frozen",
+        "learning rate": "0.0002 = ",
+        "tokens of a loss": "4,096 = ",
+        "loader threads": "1 = ",
+    }
+    for label, shown in told.items():
+        (line,) = [line for line in on_card if line.startswith(f"{label} ")]
+        assert shown in line
+    assert on_card[-1].endswith("memory is that of the card") and "with its libraries loaded" in on_cpu[-1]
+    for label in ("trained parameters", "tokens of a loss", "loader threads"):
+        assert not any(line.startswith(label) for line in on_cpu)

@@ -8,16 +8,27 @@ import sys
 from statistics import median
 from time import perf_counter
 
+from transformers.utils.logging import disable_progress_bar
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer.models.catalogue import all_entries
+
 HEAVY = ("torch", "transformers", "datasets", "textual", "peft")
 PAIRS = 5
+COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"]]
 LOOK = f"""
 import sys
 from tui_trainer.cli import main
-codes = [main(["--help"]), main(["plan"]), main(["explain", "data"]), main(["runs"]), main(["profiles"])]
-assert codes == [0] * 5, codes
+for command in COMMANDS:
+    assert main(command) == 0, command
 loaded = [name for name in {HEAVY!r} if name in sys.modules]
 sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 """
+
+
+def look(commands: list[list[str]]) -> str:
+    """A program that carries the commands out, and fails when a heavy library was loaded for one."""
+    return LOOK.replace("COMMANDS", repr(commands))
 
 
 def run(*arguments: str, home: str) -> subprocess.CompletedProcess[str]:
@@ -28,14 +39,27 @@ def run(*arguments: str, home: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_light_commands_load_no_heavy_library(tmp_path):
-    done = run("-c", LOOK, home=str(tmp_path))
+    done = run("-c", look(COMMANDS), home=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "tui-trainer --no-ui" in done.stdout and "micro-batch" in done.stdout
 
 
+def test_a_plan_for_a_pretrained_model_loads_no_heavy_library(tmp_path):
+    disable_progress_bar()
+    model = str(save_tiny_model(tmp_path / "model", "llama"))
+    (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
+    plan = ["plan", "--model", model, "--data", "rows.csv", "--set"]
+    smallest = min(all_entries(), key=lambda entry: entry.parameters)
+    catalogued = ["plan", "--model", smallest.name, "--data", "rows.csv"]
+    commands = [[*plan, "tuning.method=full"], [*plan, "tuning.method=lora"], catalogued]
+    done = run("-c", look(commands), home=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("micro-batch") == len(commands)
+
+
 def test_the_look_sees_a_heavy_library(tmp_path):
     (tmp_path / "peft.py").write_text("")
-    done = run("-c", "import sys; sys.path.insert(0, '.'); import peft" + LOOK, home=str(tmp_path))
+    done = run("-c", "import sys; sys.path.insert(0, '.'); import peft" + look(COMMANDS), home=str(tmp_path))
     assert done.returncode == 1
     assert "loaded: ['peft']" in done.stderr
 

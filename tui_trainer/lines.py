@@ -125,7 +125,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    lines = [f"run {name} in {folder}", profiles, f"trains {_place_words(plan)}; {_tuning_words(plan)}"]
+    lines = [f"run {name} in {folder}", profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
@@ -134,7 +134,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     return lines
 
 
-def _place_words(plan: Plan) -> str:
+def place_words(plan: Plan) -> str:
     """Where a run computes and in which numbers; why it does so on a CPU is said."""
     name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
     if plan.device == "cuda":
@@ -142,7 +142,7 @@ def _place_words(plan: Plan) -> str:
     return f"on the CPU ({name}, {plan.threads.value} threads) in {precision}: {reason}"
 
 
-def _tuning_words(plan: Plan) -> str:
+def tuning_words(plan: Plan) -> str:
     trained, every = plan.trained_parameters.value, plan.parameters.value
     if trained >= every:
         return f"all {format_count(every)} parameters move"
@@ -199,7 +199,7 @@ def better_before(state: RunState) -> str | None:
 def plan_lines(plan: Plan) -> list[str]:
     """The whole plan, each number with its reason; `~` marks an estimate."""
     lines = [
-        f"trains {_place_words(plan)}",
+        f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
     ]
     lines += [_plan_line(*row) for row in [*_data_rows(plan), *_model_rows(plan), *_step_rows(plan)]]

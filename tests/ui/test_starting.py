@@ -168,6 +168,33 @@ def test_a_run_that_is_refused_says_why_and_leaves_nothing(request_of_seconds, t
     asyncio.run(go())
 
 
+@pytest.fixture
+def request_of_a_model_elsewhere(request_of_seconds, tmp_path, monkeypatch) -> Request:
+    """A model that only the catalogue knows: it can be planned, and not be trained."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    settings = ("data.max_length=16", f"data.path={tmp_path / 'sums.txt'}", "training.max_steps=20")
+    return Request(assignments=settings, shortcuts={"model.model_name_or_path": "distilbert/distilgpt2"})
+
+
+def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the_start(
+    request_of_a_model_elsewhere, tmp_path
+):
+    async def go() -> None:
+        async with opened(request_of_a_model_elsewhere) as (app, pilot):
+            assert app.bench.plan is not None and app.bench.plan.parameters.value > 80_000_000
+            await pilot.press("t")
+            await until(pilot, lambda: "This cannot start yet" in text_of(app.shown))
+            assert "`tui-trainer download" in text_of(app.shown)
+            await pilot.press("escape")
+            # Also by the way that asks nothing.
+            starting.start(app.bench)
+            assert "The run was refused" in text_of(app.shown)
+            assert app.bench.run is None and not (tmp_path / "runs").exists()
+
+    asyncio.run(go())
+
+
 def test_a_problem_that_planning_finds_stands_beside_its_setting(request_of_seconds, tmp_path):
     async def go() -> None:
         async with opened(request_of_seconds) as (app, pilot):

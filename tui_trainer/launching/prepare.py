@@ -12,7 +12,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.prepare import PreparedData
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.rows import evenly_spaced
-from tui_trainer.errors import ConfigError, DataError, FolderError, InputError
+from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
@@ -24,7 +24,7 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
-_PACKAGES = ("tui-trainer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+_PACKAGES = ("tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Plan:
@@ -72,6 +72,10 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> Prep
     if data.folder.name != plan.data_key:
         hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
         raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
+    if find_task(plan.config.task.type).model_key(plan.config) != plan.model_key:
+        name = plan.config.model.model_name_or_path
+        hint = "a resumed run would not continue the same curve; start a new run, or put the old model back"
+        raise ConfigError(Problem(message="the model changed since this run began", where=name, hint=hint))
     return data
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import InputError, Problem
+from tui_trainer.lines import tuning_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
+from tui_trainer.ui.screens.config_memory import room_for
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
 from tui_trainer.units import format_bytes, format_seconds
@@ -79,6 +82,17 @@ def offer_lines(plan: Plan) -> list[str]:
     ]
 
 
+def _model_words(plan: Plan) -> str:
+    name = plan.config.model.model_name_or_path
+    return f"{one_line(Path(name).name)}, {tuning_words(plan)}" if name else tuning_words(plan)
+
+
+def _device_words(plan: Plan) -> str:
+    if plan.device == "cuda":
+        return f"{one_line(plan.device_name)} in {plan.precision.value}"
+    return f"CPU, {plan.threads.value} threads, in {plan.precision.value}"
+
+
 def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
     rows = [
         ("steps", f"{_mark(plan.total_steps)}{plan.total_steps.value:,} of {plan.effective_batch_size.value} rows"),
@@ -86,14 +100,15 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
         (
             "memory",
             f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} "
-            f"of {format_bytes(bench.memory_free_bytes)} free",
+            f"of {format_bytes(room_for(plan, bench.hardware, bench.memory_free_bytes).free_bytes)} free",
         ),
         (
             "disk",
             f"{_mark(plan.disk_bytes)}{format_bytes(plan.disk_bytes.value)} in {one_line(plan.config.output.runs_dir)}",
         ),
         ("data", one_line(plan.config.data.path)),
-        ("device", f"{plan.device.upper()}, {plan.threads.value} threads"),
+        ("model", _model_words(plan)),
+        ("device", _device_words(plan)),
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     mark, role = bench.checks_mark()

@@ -9,6 +9,8 @@ from tui_trainer.units import format_seconds
 _KEY = "training.torch_compile"
 # The compiler takes a minute or more; the guides' lowest gain must bring back three times that before it is worth it.
 _COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
+# A character model of 4.9 M parameters in bf16, one core: 3369 tokens a second, compiled by layers 3718.
+_ON_A_CPU = "on a CPU it gained 10 % (measured when it was built), where a C++ compiler is installed"
 _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 
 
@@ -21,6 +23,7 @@ def look(context: Context) -> Verdict:
         if why_not:
             return warned(f"on for {length}: {why_not}", fix={_KEY: False}, switch="torch.compile on")
         return passed(f"on for {length}: each layer is compiled once", switch="torch.compile on")
+    why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
     if why_not or seconds is None:
         return not_applicable(f"off for {length}: {why_not or 'a step is not measured yet'}", switch=_off(why_not))
     sentence = f"off for {length}, which would pay for the minute that the compiler takes"
@@ -29,11 +32,9 @@ def look(context: Context) -> Verdict:
 
 def _why_not(context: Context, seconds: float | None) -> str:
     gpu = context.basis.target.gpu
-    if gpu is None:
-        return "it gains next to nothing on a CPU"
-    if gpu.capability and gpu.capability < TENSOR_CORES_FROM:
+    if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
         return f"the compiler serves compute capability 7.0 and newer, this card has {dotted(gpu.capability)}"
-    if context.hardware.libraries and context.hardware.libraries.get("triton") is None:
+    if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
         return "triton, which it needs on a GPU, is not installed"
     if seconds is not None and seconds < _WORTH_SECONDS:
         return f"shorter than {format_seconds(_WORTH_SECONDS)}, it does not repay the minute that the compiler takes"
@@ -41,7 +42,7 @@ def _why_not(context: Context, seconds: float | None) -> str:
 
 
 def _off(why_not: str) -> str:
-    return "torch.compile: off" if "repay" in why_not or not why_not else "torch.compile: not here"
+    return "torch.compile: not here" if "serves" in why_not or "triton" in why_not else "torch.compile: off"
 
 
 CHECK = Check(
