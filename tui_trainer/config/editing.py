@@ -104,7 +104,7 @@ def parse(setting: Setting, text: str) -> Any:
 def choices(setting: Setting) -> tuple[Any, ...]:
     """The values of a setting that takes nothing else; empty for one that is typed."""
     if setting.kinds == (bool,):
-        return (False, True)
+        return (*setting.choices, False, True)
     return () if setting.kinds else setting.choices
 
 

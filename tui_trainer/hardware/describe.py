@@ -30,7 +30,7 @@ def device_rows(diagnosis: Diagnosis, hardware: Hardware, profile: Row) -> list[
     """What training runs on, how many threads, and the hardware profile (its name, and why)."""
     name, why = profile
     return [
-        ("device", f"{'GPU' if diagnosis.device == 'cuda' else 'CPU'}: {diagnosis.device_reason}"),
+        ("device", diagnosis.device_reason if diagnosis.device == "cuda" else f"CPU: {diagnosis.device_reason}"),
         ("threads", threads_words(hardware)),
         ("profile", one_line(f"{name}: {why}" if name else why)),
     ]

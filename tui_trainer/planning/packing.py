@@ -13,7 +13,7 @@ from dataclasses import replace
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.batching import MICRO, BatchCut
+from tui_trainer.planning.batching import ACCUMULATION, MICRO, BatchCut
 from tui_trainer.planning.planned import Planned
 from tui_trainer.tasks.contract import DataFacts
 
@@ -64,8 +64,12 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
 def packed_cut(loaded: LoadedConfig, cut: BatchCut, packed_rows: float, largest_fit: Callable[[int], int]) -> BatchCut:
     """The cut of a step whose documents share rows: a micro-batch counts those rows."""
     rows = min(cut.effective, math.ceil(packed_rows * _SPREAD))
-    if loaded.origin(MICRO).by_user and isinstance(loaded.config.training.per_device_train_batch_size, int):
+    training = loaded.config.training
+    parts = training.gradient_accumulation_steps
+    if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
         micro, reason = min(cut.micro, rows), cut.micro_reason
+    elif isinstance(parts, int):
+        micro, reason = -(-rows // min(parts, rows)), f"packed rows / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
     else:
         fits = largest_fit(rows)
         micro = -(-rows // -(-rows // fits))
