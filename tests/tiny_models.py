@@ -69,7 +69,11 @@ def texts(count: int = 200) -> list[str]:
 def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     """A folder as the hub has it: config.json, model.safetensors, tokenizer.json."""
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=train_tokenizer(texts(), VOCABULARY), pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=EOS
+        tokenizer_object=train_tokenizer(texts(), VOCABULARY),
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=EOS,
     )
     model = tiny_model(family, **changes)
     model.save_pretrained(folder)

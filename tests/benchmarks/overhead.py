@@ -29,6 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tui_trainer.config.load import Request
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.launching.thread import RunThread
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import JournalWriter, read_all
 from tui_trainer.training.session import Session
@@ -68,10 +69,10 @@ class Turns:
         self._started = 0.0
 
     def install(self) -> None:
-        finished = Session.finished_step
+        take = Session.take_step
 
-        def finished_step(session: Session, step: int, report: Any) -> None:
-            finished(session, step, report)
+        def take_step(session: Session, step: int) -> None:
+            take(session, step)
             if step % TURN_STEPS == 0:
                 self.seconds.append(perf_counter() - self._started)
                 self.session = session
@@ -79,7 +80,14 @@ class Turns:
                 self.mine.acquire()
                 self._started = perf_counter()
 
-        Session.finished_step = finished_step  # type: ignore[method-assign]
+        Session.take_step = take_step  # type: ignore[method-assign]
+
+
+def _padded(batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels [B, T] of a pass, as a hand-written loop has them."""
+    ids: torch.Tensor = batch.inputs["input_ids"]
+    labels = torch.full((ids.numel(),), -100).index_copy(0, batch.places, batch.labels)
+    return ids, labels.view_as(ids)
 
 
 def measure(pairs: int, folder: Path) -> tuple[list[float], list[float], Path]:
@@ -96,8 +104,8 @@ def measure(pairs: int, folder: Path) -> tuple[list[float], list[float], Path]:
     turns.other.acquire()
     assert turns.session is not None
     session = turns.session
-    batches = [(b.input_ids, b.labels) for step in range(1, 100) for b in session.batches.at(step)]
-    bare = bare_loop(batches, session.model.config, session.plan.threads.value)
+    batches = [_padded(b) for step in range(1, 100) for b in session.batches.at(step)]
+    bare = bare_loop(batches, session.learner.model.config, session.plan.threads.value)
     for _ in range(pairs + 2):
         started = perf_counter()
         for _ in range(TURN_STEPS):

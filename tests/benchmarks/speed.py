@@ -1,16 +1,17 @@
 """Real tokens a second on short documents, against the plain Hugging Face Trainer and against bare loops.
 
-    python tests/benchmarks/speed.py [--rounds N] [--device cuda]
+    python tests/benchmarks/speed.py [--rounds N]
 
-One pretrained-like Llama, one set of documents of about 50 tokens with a limit of 256, the same documents in every step
-for everybody. The contenders take turns, some steps each, in one process; the figures are medians of the rounds' ratios.
+One small Llama, one set of documents of about 50 tokens with a limit of 256, the same documents in every step for
+everybody. The contenders take turns, some steps each, in one process; the figures are medians of the rounds' ratios.
 
     ours        the program's own learner and step, packed as its plan says
     trainer     transformers.Trainer with its own collator: rows padded to the longest of the batch
     bare        a hand-written loop over the very batches of ours, without anything else
     lora        ours with LoRA on all linear layers, against the same peft model in a bare loop
 
-Real tokens are labels: padding does not count. The held-out loss of ours and of the Trainer after equal steps is printed.
+Real tokens are labels: padding does not count. The held-out losses of ours and of the Trainer after equal steps are
+printed.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
-from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.batches import windows
+from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.job import Job
 from tui_trainer.training.learner import Learner
 from tui_trainer.training.step import take_step
@@ -59,7 +60,7 @@ VOCABULARY = 4096
 
 
 def write_documents(path: Path) -> list[str]:
-    """Pieces of Python's reference whose lengths are spread as those of short answers are: log-normal, about 50 tokens."""
+    """Pieces of Python's reference, as long as short answers are: log-normal, about 50 tokens."""
     from pydoc_data.topics import topics
 
     words = " ".join(topics[name] for name in sorted(topics)).split(" ")
@@ -80,8 +81,8 @@ def write_model(folder: Path, texts: list[str]) -> None:
         tokenizer_object=train_tokenizer(texts, VOCABULARY), pad_token=PAD, bos_token=BOS, eos_token=EOS
     )
     torch.manual_seed(0)
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    shape = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=512, tie_word_embeddings=True, **SHAPE, **special)
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": True}
+    shape = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=512, **SHAPE, **special)
     LlamaForCausalLM(shape).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -173,7 +174,7 @@ class _Documents(torch.utils.data.Dataset):
         return {"input_ids": self._learner.batches.rows.row(int(self._learner.batches._order(epoch)[place])).tolist()}
 
 
-def hugging_face(learner: Learner, tokenizer: Any, model: Any, folder: Path) -> tuple[Callable[[int], int], Any]:
+def hugging_face(learner: Learner, tokenizer: Any, model: Any, folder: Path) -> Callable[[int], int]:
     """transformers.Trainer on the same documents in the same order, one optimiser step for as many of them."""
     from transformers import DataCollatorForLanguageModeling
 
@@ -187,7 +188,7 @@ def hugging_face(learner: Learner, tokenizer: Any, model: Any, folder: Path) -> 
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
     )  # fmt: skip
     trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(trainer.train_dataset)
-    return _turns_of(trainer, learner), trainer
+    return _turns_of(trainer, learner)
 
 
 def _turns_of(trainer: Trainer, learner: Learner) -> Callable[[int], int]:
@@ -271,12 +272,14 @@ def main() -> None:
         write_model(folder / "model", write_documents(folder / "documents.jsonl"))
         full, job = make_learner(folder, "full")
         plan = job.plan
-        print(f"load {os.getloadavg()[0]:.1f}; torch {torch.__version__}, {plan.threads.value} threads, {plan.device_name}")
+        print(
+            f"load {os.getloadavg()[0]:.1f}; torch {torch.__version__}, {plan.threads.value} threads, {plan.device_name}"
+        )
         print(f"{plan.parameters.value:,} parameters; packing: {plan.packing.reason}")
         load = partial(LlamaForCausalLM.from_pretrained, folder / "model", dtype=torch.float32)
         hf_model, bare_model = load(), load()
         bare_model.train()
-        turn, trainer = hugging_face(full, full.tokenizer, hf_model, folder)
+        turn = hugging_face(full, full.tokenizer, hf_model, folder)
         contenders = [
             Contender("ours", ours(full)), Contender("trainer", turn), Contender("bare", bare(full, bare_model)),
         ]  # fmt: skip

@@ -29,6 +29,9 @@ def chunked_head_loss(hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, ch
     if torch.is_autocast_enabled(hidden_Nh.device.type):
         dtype = torch.get_autocast_dtype(hidden_Nh.device.type)
         hidden_Nh, weight_Vh = hidden_Nh.to(dtype), weight_Vh.to(dtype)
+    if not torch.is_grad_enabled():
+        # A Function is told which arguments require a gradient, and not whether anybody will ask for it.
+        hidden_Nh, weight_Vh = hidden_Nh.detach(), weight_Vh.detach()
     with torch.autocast(hidden_Nh.device.type, enabled=False):
         loss: Tensor = _ChunkedHeadLoss.apply(hidden_Nh, weight_Vh, labels_N, chunk_tokens)
     return loss

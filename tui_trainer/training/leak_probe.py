@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tui_trainer.training.learner import Learner
 
 _DOCUMENTS, _MOST_TOKENS = 3, 48
-# In fp32 both ways differ by rounding alone. In 16 bits rounding is coarse, so the control is the measure.
+# In fp32 both ways differ by rounding alone. In 16 bits, and in TF32, rounding is coarse: the control is the measure.
 _MOST_DIFFERENCE, _MOST_SHARE_OF_CONTROL = 1e-5, 0.1
 
 
@@ -42,9 +42,14 @@ def packing_leaks(learner: Learner, rows: Rows, *, by_lengths: bool = False) -> 
         learner.model.train()
     scale = float(alone.abs().max())
     difference, without = (float((found - alone).abs().max()) for found in (packed, control))
-    in_16_bits = learner.numbers.is_coarse or any(p.dtype != torch.float32 for p in learner.model.parameters())
-    limit = _MOST_SHARE_OF_CONTROL * without if in_16_bits else _MOST_DIFFERENCE * max(1.0, scale)
+    limit = _MOST_SHARE_OF_CONTROL * without if _is_coarse(learner) else _MOST_DIFFERENCE * max(1.0, scale)
     return None if difference <= limit else difference
+
+
+def _is_coarse(learner: Learner) -> bool:
+    """Whether products are rounded to fewer bits than fp32 has."""
+    tf32 = learner.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return tf32 or learner.numbers.is_coarse or any(p.dtype != torch.float32 for p in learner.model.parameters())
 
 
 def _logits(

@@ -28,6 +28,14 @@ class Updater:
         self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
         self.torch = self.kind.build(_groups(self._trained.values(), training.weight_decay), lr, training)
 
+    def collect(self) -> None:
+        """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones."""
+        for name, master in self._masters.items():
+            weight = self._named[name]
+            if weight.grad is not None:
+                master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
+                weight.grad = None
+
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
@@ -36,11 +44,9 @@ class Updater:
         A loss or gradient that is not finite changes no weight. Fused optimisers skip the update on the device;
         others wait for the device once to know.
         """
+        self.collect()
         if scaler:
             scaler.unscale_(self.torch)
-        for name, master in self._masters.items():
-            gradient = self._named[name].grad
-            master.grad = None if gradient is None else gradient.float()
         grad_norm = _clip(list(self._trained.values()), max_grad_norm)
         for group in self.torch.param_groups:
             group["lr"] = lr
@@ -49,7 +55,6 @@ class Updater:
             scaler.update()
         for name, master in self._masters.items():
             self._named[name].data.copy_(master)
-            self._named[name].grad = None
         self.torch.zero_grad(set_to_none=True)
         return grad_norm
 
@@ -63,14 +68,17 @@ class Updater:
             self.torch.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` where weights have an fp32 copy."""
+        """The state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` where weights have an fp32 copy.
+
+        Each is in memory of its own, as safetensors wants it: bitsandbytes keeps one table for all parameters.
+        """
         found = {f"{name}.{_MASTER}": master.detach() for name, master in self._masters.items()}
         for name, parameter in self._trained.items():
             for key, value in self.torch.state.get(parameter, {}).items():
                 if key not in self.kind.state_keys:
                     raise CheckpointError(f"the optimiser {self.kind.name} keeps {key!r}, which cannot be saved")
                 found[f"{name}.{key}"] = _as_tensor(value)
-        return found
+        return _apart(found)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `tensors` gave. Raises CheckpointError when a parameter's state is not there."""
@@ -81,7 +89,8 @@ class Updater:
             state = by_name.get(name, {})
             if name in self._masters:
                 self._load_master(name, state.pop(_MASTER, None))
-            if missing := [key for key in self.kind.needed_keys if key not in state]:
+            # No state at all: it never had a gradient, or every step so far was passed over (fp16).
+            if state and (missing := sorted(self.kind.needed_keys - state.keys())):
                 raise CheckpointError(f"the optimiser state of {name} lacks {', '.join(missing)}")
             self._load_state(name, parameter, state)
 
@@ -135,6 +144,17 @@ def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
 
 def _as_tensor(value: Any) -> Tensor:
     return value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of those that share their memory with one before."""
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        shares = tensor.data_ptr() in places
+        places.add(tensor.data_ptr())
+        found[name] = tensor.clone() if shares else tensor
+    return found
 
 
 def _by_parameter(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -23,7 +23,8 @@ Build = Callable[[list[dict[str, Any]], float, TrainingSection], Optimizer]
 class OptimiserKind:
     """`state_keys` are all names in a parameter's state; `needed_keys` must be there, `shaped_keys` have its shape.
 
-    `number_keys` are plain Python numbers. `skips_on_device`: a fused kernel that takes `found_inf`.
+    `number_keys` are plain Python numbers, `host_keys` tensors that stay on the CPU. `skips_on_device`: a fused kernel
+    that takes `found_inf`.
     """
 
     name: str
@@ -32,11 +33,14 @@ class OptimiserKind:
     needed_keys: frozenset[str] = frozenset()
     shaped_keys: frozenset[str] = frozenset()
     number_keys: frozenset[str] = frozenset()
+    host_keys: frozenset[str] = frozenset()
     skips_on_device: bool = False
 
     def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
         """A saved value as the optimiser keeps it."""
-        return value.item() if key in self.number_keys else value.to(parameter.device)
+        if key in self.number_keys:
+            return value.item()
+        return value if key in self.host_keys else value.to(parameter.device)
 
 
 def _fused_adamw(groups: list[dict[str, Any]], lr: float, training: TrainingSection) -> Optimizer:
@@ -99,6 +103,8 @@ OPTIMISERS: dict[str, OptimiserKind] = {
             build=_adafactor,
             state_keys=frozenset({"step", "row_var", "col_var", "variance"}),
             needed_keys=frozenset({"step"}),
+            # It is read as a number at each step, which on a GPU would mean to wait for the device.
+            host_keys=frozenset({"step"}),
         ),
         OptimiserKind(name="sgd", build=_sgd, state_keys=frozenset({"momentum_buffer"}), skips_on_device=True),
         _of_bitsandbytes("adamw_8bit", "AdamW8bit"),

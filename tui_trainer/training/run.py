@@ -97,4 +97,5 @@ def _prepare_gpu(plan: Plan) -> None:
     torch.set_float32_matmul_precision("high" if training.tf32 and not training.deterministic else "highest")
     if training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(training.deterministic, warn_only=True)
+    # Not `warn_only`: then torch's attention kernels stay as they are, and the backward pass differs from run to run.
+    torch.use_deterministic_algorithms(training.deterministic)

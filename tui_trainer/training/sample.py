@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from tui_trainer.training.learner import Learner
@@ -16,7 +19,7 @@ def write_text(learner: Learner, prompt_ids: list[int], *, new_tokens: int, seed
     gpus = [learner.device] if learner.device.type == "cuda" else []
     model.eval()
     try:
-        with torch.random.fork_rng(devices=gpus), learner.numbers.autocast():
+        with torch.random.fork_rng(devices=gpus), learner.numbers.autocast(), _any_kernels():
             torch.manual_seed(seed)
             output_BT = model.generate(
                 input_ids=ids_BT,
@@ -30,3 +33,14 @@ def write_text(learner: Learner, prompt_ids: list[int], *, new_tokens: int, seed
         model.train()
     text = tokenizer.decode(output_BT[0, len(prompt_ids) :], skip_special_tokens=True)
     return str(text)
+
+
+@contextmanager
+def _any_kernels() -> Iterator[None]:
+    """Sampling may use kernels that have no deterministic form (sums for `top_p`); no weight depends on them."""
+    strict = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strict)

@@ -154,8 +154,10 @@ class Session:
         self.flush()
         rows = self._eval_rows or self.batches.rows
         step = self.position.step
-        prompt_ids = rows.row(step % len(rows))[:_PROMPT_TOKENS].tolist()
-        new_tokens = max(1, min(_SAMPLE_TOKENS, self.plan.config.data.max_length - len(prompt_ids)))
+        # A row has one token more than the model may have places.
+        width = self.plan.config.data.max_length
+        prompt_ids = rows.row(step % len(rows))[: min(_PROMPT_TOKENS, width)].tolist()
+        new_tokens = max(1, min(_SAMPLE_TOKENS, width - len(prompt_ids)))
         seed = self.plan.config.training.seed + step
         started = perf_counter()
         text = write_text(self.learner, prompt_ids, new_tokens=new_tokens, seed=seed)

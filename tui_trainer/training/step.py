@@ -90,6 +90,7 @@ def take_step(
             loss = loss_sum(batch)
         forwards.append((before, clock.mark()))
         numbers.backward(loss / tokens)
+        updater.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"

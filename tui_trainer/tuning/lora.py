@@ -1,7 +1,7 @@
 """Small matrices beside frozen weights (LoRA, arXiv:2106.09685), by peft; the adapter loads with plain peft.
 
-Adapters and saved modules are fp32, whatever the frozen weights are: an update below a 512th of a 16-bit weight is
-lost.
+Adapters are fp32, whatever the frozen weights are: an update below a 512th of a 16-bit weight is lost. Saved modules
+are as the rest of the model, which takes their results; in 16 bits the optimiser has fp32 copies of them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class Lora:
             # peft asks transformers by a name that is going to be dropped, and tells that GPT-2's layers lie crosswise.
             warnings.simplefilter("ignore")
             adapted: Any = get_peft_model(model, config)
+        spared = _saved_modules(adapted)
         for parameter in adapted.parameters():
-            if parameter.requires_grad and parameter.dtype != torch.float32:
+            if parameter.requires_grad and parameter not in spared and parameter.dtype != torch.float32:
                 parameter.data = parameter.data.float()
         if autocast:
             _without_input_casts(adapted)
@@ -71,6 +72,13 @@ class Lora:
     def save_model(self, model: Any, folder: Path) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)
+
+
+def _saved_modules(adapted: Any) -> set[Any]:
+    from peft.utils import ModulesToSaveWrapper
+
+    wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
+    return {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
 
 
 def _without_input_casts(adapted: Any) -> None:
