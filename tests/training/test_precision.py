@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from tests.tiny_models import tiny_model
 
+from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.data.collate import collate
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
