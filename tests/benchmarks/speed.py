@@ -272,9 +272,7 @@ def main() -> None:
         write_model(folder / "model", write_documents(folder / "documents.jsonl"))
         full, job = make_learner(folder, "full")
         plan = job.plan
-        print(
-            f"load {os.getloadavg()[0]:.1f}; torch {torch.__version__}, {plan.threads.value} threads, {plan.device_name}"
-        )
+        print(f"load {os.getloadavg()[0]:.1f}; torch {torch.__version__}, {plan.threads.value} threads")
         print(f"{plan.parameters.value:,} parameters; packing: {plan.packing.reason}")
         load = partial(LlamaForCausalLM.from_pretrained, folder / "model", dtype=torch.float32)
         hf_model, bare_model = load(), load()

@@ -8,7 +8,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batching import cut_batch
-from tui_trainer.planning.packing import packed_cut, packing, packing_problems
+from tui_trainer.planning.packing import packed_cut, packing, packing_problems, widest_row
 from tui_trainer.tasks.contract import DataFacts
 
 FACTS = DataFacts(
@@ -18,7 +18,8 @@ FACTS = DataFacts(
 
 
 def loaded(*assignments: str):
-    return load_config(Request(profile="finetune", assignments=("training.effective_batch_size=32", *assignments)))
+    always = ("training.effective_batch_size=32", "data.max_length=256")
+    return load_config(Request(profile="finetune", assignments=(*always, *assignments)))
 
 
 def shape(model_type: str = "llama"):
@@ -66,6 +67,28 @@ def test_packing_that_was_asked_for_and_would_mix_documents_is_refused():
 )
 def test_a_micro_batch_counts_packed_rows(config, fits, micro, accumulation):
     asked = loaded(*config)
-    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), 6.4, lambda limit: min(limit, fits))
+    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 256, lambda limit: min(limit, fits))
     assert (cut.micro, cut.accumulation) == (micro, accumulation)
     assert cut.effective == 32, "a step learns from the same documents, however they lie"
+
+
+@pytest.mark.parametrize(
+    ("length", "changes", "packed", "wanted"),
+    [
+        (256, {}, True, 256),  # 32 x 49 tokens fill several rows
+        (4096, {}, True, 2039),  # all in one row, and 30 % more on some steps
+        (4096, {"longest_row": 3000}, True, 3000),
+        (256, {}, False, 200),  # padded to the longest
+        (256, {"exact": False}, False, 256),  # the longest that was looked at, and half as much again
+        (1024, {"longest_row": 0, "packed_rows": None}, False, 1024),
+    ],
+)
+def test_the_widest_row_is_no_wider_than_what_a_batch_fills(length, changes, packed, wanted):
+    asked = loaded(f"data.max_length={length}")
+    assert widest_row(asked.config, replace(FACTS, **changes), packed) == wanted
+
+
+def test_a_small_batch_is_one_row():
+    asked = loaded("data.max_length=4096")
+    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 2039, lambda limit: limit)
+    assert (cut.micro, cut.accumulation) == (1, 1)

@@ -42,6 +42,7 @@ class Basis:
             weights=plan.weights_dtype.value,
             packed=plan.packing.value,
             chunk=plan.loss_chunk_tokens.value,
+            widest_row=plan.widest_row,
         )
         regime, _ = with_dry_run(config, shape, regime, plan.vocabulary.value)
         return cls(target=target, room=Room.of(hardware, target), shape=shape, regime=regime)
@@ -61,6 +62,7 @@ class Basis:
             weights=choices.weights_dtype(changed, precision).value,
             packed=self.regime.packed,
             chunk=choices.loss_chunk(changed, self.target).value,
+            widest_row=self.regime.widest_row,
         )
         return replace(regime, counted=self.regime.counted)
 

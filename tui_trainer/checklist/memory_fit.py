@@ -9,6 +9,7 @@ from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context, Patch
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory import memory_parts, total_bytes
 from tui_trainer.planning.regime import Regime
 
@@ -40,7 +41,7 @@ def _formula(context: Context, micro_batch: int, eval_batch: int, regime: Regime
         regime,
         micro_batch=micro_batch,
         eval_batch=eval_batch,
-        row_tokens=context.config.data.max_length,
+        row_tokens=row_tokens(context.config, regime),
         accumulation=-(-context.step_rows // micro_batch),
     )
     return total_bytes(parts)

@@ -13,7 +13,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
-from tui_trainer.planning.fit import Room
+from tui_trainer.planning.fit import Room, row_tokens
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 from tui_trainer.planning.steps import Steps
@@ -74,16 +74,23 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
     task = find_task(loaded.config.task.type)
     return {
         "model_key": task.model_key(loaded.config),
-        "vocabulary": Planned(value=facts.vocabulary, exact=facts.exact, reason=facts.reason),
+        "vocabulary": _vocabulary(loaded, facts),
         "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded)),
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),
         "precision": made.precision,
         "weights_dtype": made.weights,
         "learning_rate": choices.learning_rate(loaded),
         "packing": made.packing,
+        "widest_row": row_tokens(loaded.config, made.regime),
         "loss_chunk_tokens": made.loss_chunk,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
+
+
+def _vocabulary(loaded: LoadedConfig, facts: DataFacts) -> Planned[int]:
+    if choices.is_from_scratch(loaded.config):
+        return Planned(value=facts.vocabulary, exact=facts.exact, reason=facts.reason)
+    return Planned(value=facts.vocabulary, exact=True, reason=_parameters_reason(loaded))
 
 
 def _parameters_reason(loaded: LoadedConfig) -> str:
@@ -126,7 +133,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
         regime,
         micro_batch=cut.micro,
         eval_batch=_eval_batch(loaded, cut, facts)[0],
-        row_tokens=config.data.max_length,
+        row_tokens=row_tokens(config, regime),
         accumulation=cut.accumulation,
     )
     saved, saved_reason = checkpoint_bytes(regime)
@@ -150,7 +157,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
 
 
 def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
-    times = Times(facts, made.shape, made.regime, made.cut, steps, row_tokens=loaded.config.data.max_length)
+    times = Times(facts, made.shape, made.regime, made.cut, steps, row_tokens=row_tokens(loaded.config, made.regime))
     return times.numbers(hardware, made.target.gpu, training_threads(hardware.usable_cores))
 
 

@@ -173,6 +173,7 @@ def regime(
     weights: Dtype,
     packed: bool,
     chunk: int,
+    widest_row: int,
 ) -> Regime:
     """How the model is trained, as memory and time depend on it. Raises ConfigError for targets that match nothing."""
     training, tuning = config.training, config.tuning
@@ -194,6 +195,7 @@ def regime(
         optim=training.optim,
         gradient_checkpointing=training.gradient_checkpointing,
         packed=packed,
+        widest_row=widest_row,
         eager_attention=config.model.attn_implementation == "eager",
         loss_chunk_tokens=chunk,
         compiled=training.torch_compile,

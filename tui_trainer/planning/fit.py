@@ -46,7 +46,7 @@ def with_dry_run(config: Config, shape: ModelShape, regime: Regime, vocabulary: 
     if memory.has_formula(shape):
         return regime, reason
     model = find_task(config.task.type).model_config(config, vocabulary)
-    found = measure_layer(model, regime, config.data.max_length)
+    found = measure_layer(model, regime, row_tokens(config, regime))
     if found.layer is None:
         return regime, f"{reason}; activations as of a Llama, as those of {shape.model_type} are {found.reason}"
     return replace(regime, counted=found.layer), f"{reason}; activations of {shape.model_type} {found.reason}"
@@ -65,6 +65,11 @@ def largest_micro_batch(shape: ModelShape, regime: Regime, config: Config, room:
     return low
 
 
+def row_tokens(config: Config, regime: Regime) -> int:
+    """Tokens of the widest row: never more than the config allows now."""
+    return min(config.data.max_length, regime.widest_row or config.data.max_length)
+
+
 def needed_bytes(shape: ModelShape, regime: Regime, config: Config, micro_batch: int) -> int:
     """Memory at the peak with so many rows in a pass, evaluations alike."""
     parts = memory.memory_parts(
@@ -72,7 +77,7 @@ def needed_bytes(shape: ModelShape, regime: Regime, config: Config, micro_batch:
         regime,
         micro_batch=micro_batch,
         eval_batch=micro_batch,
-        row_tokens=config.data.max_length,
+        row_tokens=row_tokens(config, regime),
         accumulation=-(-config.training.effective_batch_size // micro_batch),
     )
     return memory.total_bytes(parts)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.batching import ACCUMULATION, MICRO, BatchCut
@@ -32,6 +33,8 @@ SEES_OTHERS = {
 _LEAST_SAVING = 0.1
 # The rows of a step differ in number; so many more than the mean are still taken in as few passes.
 _SPREAD = 1.2
+# The tokens of a batch above their mean, and the longest document above the longest that was looked at.
+_BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 
 def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
@@ -61,9 +64,26 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
     return []
 
 
-def packed_cut(loaded: LoadedConfig, cut: BatchCut, packed_rows: float, largest_fit: Callable[[int], int]) -> BatchCut:
+def widest_row(config: Config, facts: DataFacts, packed: bool) -> int:
+    """Tokens of the widest row that a pass gets: what memory is reckoned with, and what packing keeps to.
+
+    Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full.
+    """
+    length = config.data.max_length
+    spread = 1.0 if facts.exact else _GUESSED_SPREAD
+    longest = min(length, math.ceil((facts.longest_row or length) * spread))
+    if not packed:
+        return longest
+    together = min(config.training.effective_batch_size, facts.rows) * facts.row_tokens
+    return min(length, max(longest, math.ceil(together * _BATCH_SPREAD)))
+
+
+def packed_cut(
+    loaded: LoadedConfig, cut: BatchCut, facts: DataFacts, widest: int, largest_fit: Callable[[int], int]
+) -> BatchCut:
     """The cut of a step whose documents share rows: a micro-batch counts those rows."""
-    rows = min(cut.effective, math.ceil(packed_rows * _SPREAD))
+    in_one_row = widest < loaded.config.data.max_length
+    rows = 1 if in_one_row else min(cut.effective, math.ceil((facts.packed_rows or 1) * _SPREAD))
     training = loaded.config.training
     parts = training.gradient_accumulation_steps
     if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):

@@ -20,7 +20,7 @@ from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
-from tui_trainer.planning.packing import packed_cut, packing, packing_problems
+from tui_trainer.planning.packing import packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision
 from tui_trainer.planning.remedies import remedies
@@ -55,6 +55,7 @@ class Plan(BaseModel):
     weights_dtype: Planned[Dtype]
     learning_rate: Planned[float]
     packing: Planned[bool]
+    widest_row: int
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
     train_rows: Planned[int]
@@ -122,8 +123,16 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     weights = choices.weights_dtype(loaded, precision.value)
     chunk = choices.loss_chunk(loaded, target)
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
+    widest = widest_row(config, facts, packed.value)
     regime = choices.regime(
-        config, shape, target, precision=precision.value, weights=weights.value, packed=packed.value, chunk=chunk.value
+        config,
+        shape,
+        target,
+        precision=precision.value,
+        weights=weights.value,
+        packed=packed.value,
+        chunk=chunk.value,
+        widest_row=widest,
     )
     regime, memory_reason = with_dry_run(config, shape, regime, facts.vocabulary)
     room = Room.of(hardware, target)
@@ -136,7 +145,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:
-        cut = packed_cut(loaded, cut, facts.packed_rows, largest_fit)
+        cut = packed_cut(loaded, cut, facts, widest, largest_fit)
     return Decisions(
         target=target,
         room=room,

@@ -47,5 +47,7 @@ class Regime:
     compiled: bool = False
     tf32: bool = True
     """Products of fp32 numbers with 10 bits behind the point, on cards that have them."""
+    widest_row: int = 0
+    """Tokens of the widest row that a pass gets; 0: `data.max_length`."""
     counted: LayerBytes | None = None
     """For a family without a formula: what a dry run has counted."""

@@ -15,13 +15,17 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_seconds
 
 if TYPE_CHECKING:
+    from tui_trainer.planning.plan import Plan
     from tui_trainer.training.learner import Learner
 
+Tell = Callable[[str, str, str], None]
 _MOST_COMPILATIONS = 32
 
 
-def compile_layers(learner: Learner, tell: Callable[[str, str, str], None]) -> None:
+def compile_layers(learner: Learner, tell: Tell) -> bool:
     """Compile, and try a forward and backward pass with the first batch; what that costs is told, and so is a failure.
+
+    Whether the layers are compiled now.
 
     The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
     nor random state.
@@ -30,9 +34,9 @@ def compile_layers(learner: Learner, tell: Callable[[str, str, str], None]) -> N
     torch._dynamo.config.recompile_limit = _MOST_COMPILATIONS
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     layers = _decoder_layers(learner.model)
-    mode = learner.plan.config.training.torch_compile_mode
+    mode = _mode(learner.plan, tell)
     for layer in layers:
-        layer.compile(mode=None if mode == "default" else mode)
+        layer.compile(mode=mode)
     started = perf_counter()
     try:
         for batch in _passes_of_two_sizes(learner):
@@ -43,9 +47,21 @@ def compile_layers(learner: Learner, tell: Callable[[str, str, str], None]) -> N
         torch._dynamo.reset()
         reason = one_line(f"{type(error).__name__}: {error}", 200)
         tell("not compiled", f"torch.compile failed: {reason}", "training goes on without it, at its usual speed")
-    else:
-        seconds = format_seconds(perf_counter() - started)
-        tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "the time is not part of any step")
+        return False
+    seconds = format_seconds(perf_counter() - started)
+    tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "the time is not part of any step")
+    return True
+
+
+def _mode(plan: Plan, tell: Tell) -> str | None:
+    """As the config says. CUDA graphs reuse the memory of gradients, so these cannot be summed over several passes."""
+    mode = plan.config.training.torch_compile_mode
+    several = plan.packing.value or plan.gradient_accumulation_steps.value > 1
+    if mode == "reduce-overhead" and several:
+        message = "a step takes several forward passes, whose gradients CUDA graphs would write over each other"
+        tell("another compile mode", message, "layers are compiled with torch_compile_mode = default")
+        return None
+    return None if mode == "default" else mode
 
 
 def _decoder_layers(model: nn.Module) -> list[nn.Module]:

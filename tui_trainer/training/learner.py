@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -50,7 +51,7 @@ class Learner:
             pad_id=self.pad_id,
             packed_width=packed_width,
             by_lengths=by_lengths,
-            fixed_width=config.data.max_length if config.training.torch_compile else 0,
+            fixed_width=plan.widest_row if config.training.torch_compile else 0,
         )
         self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
         self.batches = Batches(
@@ -67,8 +68,8 @@ class Learner:
             warmup_steps=plan.warmup_steps.value,
             total_steps=plan.total_steps.value,
         )
-        if config.training.torch_compile:
-            compile_layers(self, tell)
+        if config.training.torch_compile and not compile_layers(self, tell):
+            self._free_widths()
         self._ahead = self._make_ahead()
 
     @property
@@ -95,9 +96,9 @@ class Learner:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
-        width = self.plan.config.data.max_length
+        width = self.plan.widest_row
         if varlen.switch_on(self.model, self.device, self.numbers.dtype):
-            if packing_leaks(self, rows, by_lengths=True) is None:
+            if self._goes_by_lengths(rows):
                 return width, True
             varlen.switch_off(self.model)
         leak = packing_leaks(self, rows)
@@ -106,6 +107,18 @@ class Learner:
         message = f"packed documents see each other in this model (logits differ by {leak:.2g} from those alone)"
         tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
         return 0, False
+
+    def _goes_by_lengths(self, rows: Rows) -> bool:
+        try:
+            return packing_leaks(self, rows, by_lengths=True) is None
+        except (RuntimeError, TypeError, ValueError):
+            # The kernel does not take these heads or this card, or the model does not take lengths.
+            return False
+
+    def _free_widths(self) -> None:
+        """Layers that are not compiled take rows of any width."""
+        self.eval_layout = replace(self.eval_layout, fixed_width=0)
+        self.batches.layout = replace(self.batches.layout, fixed_width=0)
 
     def _make_ahead(self) -> Ahead | None:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader

@@ -32,7 +32,8 @@ def switch_on(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
         return False
     AttentionInterface.register(NAME, attention_by(kernel))
     model.set_attn_implementation(NAME)
-    return True
+    # A model whose attention has another door is left as it was.
+    return bool(model.config._attn_implementation == NAME)
 
 
 def switch_off(model: Any) -> None:
@@ -71,17 +72,17 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
             return sdpa_attention_forward(
                 module, query_BHTD, key_BKTD, value_BKTD, attention_mask, dropout=dropout, scaling=scaling, **kwargs
             )
-        batch, heads, tokens, size = query_BHTD.shape
+        batch, heads, tokens, _ = query_BHTD.shape
         groups = heads // key_BKTD.shape[1]
         if groups > 1 and "enable_gqa" not in takes:
             key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
         # Norms of queries and keys with fp32 weights give fp32, which the kernel does not take.
         three = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
-        flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], size) for x in three]
+        flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in three]
         more, flat[0] = _settings(takes, scaling, flat[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
         result = kernel(*flat, cu_seq_lens, cu_seq_lens, longest, longest, **more)
         output: Tensor = result[0] if isinstance(result, tuple) else result
-        return output.reshape(batch, tokens, heads, size), None
+        return output.reshape(batch, tokens, heads, -1), None
 
     return attend
 
@@ -106,8 +107,13 @@ def _settings(
 
 
 def _suits(model: Any, kernel: Kernel) -> bool:
-    """The kernel has no dropout and no head beyond 256, and older ones cannot cut a window."""
+    """The kernel has no dropout and no head beyond 256, and older ones cannot cut a window.
+
+    It stands in for SDPA only: what a user chose stays, and a model without SDPA has more in its attention (sinks).
+    """
     config = model.config
+    if config._attn_implementation != "sdpa" or "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        return False
     rates = (getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cuts = "window_size" in inspect.signature(kernel).parameters

@@ -1,0 +1,136 @@
+"""What only a GPU or a compiler does, as far as it can be shown without one."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.runs.events import RunProblem
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import compiled, leak_probe, learner, run, sample, varlen
+from tui_trainer.training.precision import Numbers
+
+CPU = torch.device("cpu")
+
+
+def test_deterministic_kernels_are_demanded_and_not_only_wished_for():
+    """With `warn_only`, torch's attention kernels keep their backward pass that differs from run to run."""
+    training = SimpleNamespace(deterministic=True, tf32=True)
+    try:
+        run._prepare_gpu(SimpleNamespace(gpu_uuid="", config=SimpleNamespace(training=training)))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        with sample._any_kernels():
+            assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_tf32_is_judged_as_coarse_as_16_bits():
+    asked = SimpleNamespace(device=torch.device("cuda"), numbers=Numbers("fp32", CPU), model=torch.nn.Linear(2, 2))
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert leak_probe._is_coarse(asked)
+        torch.set_float32_matmul_precision("highest")
+        assert not leak_probe._is_coarse(asked)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("family", "attention", "expected"), [
+    ("llama", "sdpa", True), ("llama", "eager", False), ("gemma2", None, False),
+])  # fmt: skip
+def test_attention_by_lengths_stands_in_for_sdpa_only(family, attention, expected, monkeypatch):
+    """Gemma 2 caps its scores: neither SDPA nor the kernel does, so the probe could not see the difference."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 8} if family == "gemma2" else {}  # fmt: skip
+    monkeypatch.setitem(SHAPES, "gemma2", shape)
+    model = tiny_model(family)
+    if attention:
+        model.set_attn_implementation(attention)
+    before = model.config._attn_implementation
+    assert varlen.switch_on(model, torch.device("cuda"), torch.bfloat16) == expected
+    assert model.config._attn_implementation == (varlen.NAME if expected else before)
+
+
+def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
+    def refuse(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size=(-1, -1), enable_gqa=False):
+        raise RuntimeError("this head size is not supported")
+
+    def switch_on(model, device, dtype):
+        varlen.AttentionInterface.register(varlen.NAME, varlen.attention_by(refuse))
+        model.set_attn_implementation(varlen.NAME)
+        return True
+
+    monkeypatch.setattr(varlen, "switch_on", switch_on)
+    asked = learner.Learner.__new__(learner.Learner)
+    asked.model, asked.device, asked.numbers = tiny_model("llama"), CPU, Numbers("fp32", CPU)
+    asked.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
+    asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
+    draw = np.random.default_rng(5)
+    rows = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19)]
+
+    class Rows(list):
+        def row(self, index):
+            return self[index]
+
+    told = []
+    assert asked._packing(Rows(rows), lambda *what: told.append(what)) == (64, False)
+    assert asked.model.config._attn_implementation == "sdpa"
+    assert not told
+
+
+# torch.compile
+
+
+def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, monkeypatch):
+    seen = []
+
+    def fail(found, tell):
+        seen.append(found)
+        return compile_layers(found, tell)
+
+    compile_layers = compiled.compile_layers
+    monkeypatch.setattr(compiled, "_try_one_pass", lambda *_: 1 / 0)
+    monkeypatch.setattr(learner, "compile_layers", fail)
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(60)))
+    settings = {"data.max_length": 64, "training.effective_batch_size": 4, "training.max_steps": 2,
+                "tuning.method": "full", "output.runs_dir": tmp_path / "runs",
+                "training.torch_compile": "true", "data.packing": "false"}  # fmt: skip
+    shortcuts = {"data.path": str(documents), "model.model_name_or_path": str(save_tiny_model(tmp_path / "m", "llama"))}
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
+    outcome = carry_out(opened)
+    assert outcome.exit_code == 0, outcome
+    problems = [event.kind for event in read_all(opened.folder.journal) if isinstance(event, RunProblem)]
+    assert problems == ["not compiled"]
+    assert seen[0].batches.layout.fixed_width == seen[0].eval_layout.fixed_width == 0
+    widths = {batch.inputs["input_ids"].shape[1] for step in (1, 2) for batch in seen[0].batches.at(step)}
+    assert max(widths) < 64
+
+
+@pytest.mark.parametrize(
+    ("passes", "packed", "expected"), [(1, False, "reduce-overhead"), (2, False, None), (1, True, None)]
+)
+def test_cuda_graphs_are_for_steps_of_one_pass(passes, packed, expected):
+    training = SimpleNamespace(torch_compile_mode="reduce-overhead")
+    plan = SimpleNamespace(
+        config=SimpleNamespace(training=training),
+        packing=SimpleNamespace(value=packed),
+        gradient_accumulation_steps=SimpleNamespace(value=passes),
+    )
+    told = []
+    assert compiled._mode(plan, lambda *what: told.append(what)) == expected
+    assert bool(told) == (expected is None)
