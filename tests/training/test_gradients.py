@@ -77,6 +77,9 @@ class _KeepGradients:
     def __init__(self, model) -> None:
         self._model = model
 
+    def collect(self):
+        """All weights are fp32 here: their sums stay where they are."""
+
     def apply(self, loss_sum, *, lr, max_grad_norm, scaler=None):
         self.kept = {name: p.grad.clone() for name, p in self._model.named_parameters() if p.requires_grad}
         return torch.zeros(())

@@ -14,12 +14,19 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 # What a model's config says about logits that are changed after the head.
-_CHANGED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+_CHANGED_LOGITS = (
+    "final_logit_softcapping",
+    "logits_soft_cap",
+    "output_logit_soft_cap",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+)
 
 
 def has_plain_head(model: Any) -> bool:
     """Whether the logits are the product of hidden states and one weight matrix, and nothing else."""
-    head, config = model.get_output_embeddings(), model.config
+    head, config = model.get_output_embeddings(), model.config.get_text_config()
     changed = any(getattr(config, name, None) not in (None, 1, 1.0) for name in _CHANGED_LOGITS)
     return type(head) is nn.Linear and head.bias is None and not changed
 

@@ -29,25 +29,15 @@ class Full:
 
     def describe(self, model: Any, folder: Path) -> None:
         model.config.save_pretrained(folder)
-        if generation := getattr(model, "generation_config", None):
-            _write_generation_config(generation, folder)
+        _save_generation_config(model, folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        generation = getattr(model, "generation_config", None)
-        if generation is None:
-            model.save_pretrained(folder)
-            return
-        model.generation_config = type(generation)()
-        try:
-            model.save_pretrained(folder)
-        finally:
-            model.generation_config = generation
-        _write_generation_config(generation, folder)
+        model.save_pretrained(folder)
 
 
-def _write_generation_config(generation: Any, folder: Path) -> None:
-    """As it came with the model: some published ones contradict themselves, and transformers then refuses to save."""
-    generation.to_json_file(folder / "generation_config.json")
+def _save_generation_config(model: Any, folder: Path) -> None:
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
 
 
 METHOD = Full()
