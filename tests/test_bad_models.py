@@ -274,10 +274,18 @@ def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, 
 LARGE = {"data.max_length": 2048, "training.effective_batch_size": 16, "training.per_device_train_batch_size": 16}
 
 
+@pytest.fixture
+def long_text(tmp_path) -> Path:
+    """Documents that fill rows of 2048 tokens."""
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{n} is a number, " * 3000}) + "\n" for n in range(20)))
+    return path
+
+
 @pytest.mark.parametrize(("memory_mib", "method"), [(100, "full"), (60, "full"), (30, "full"), (30, "lora")])
-def test_what_would_make_a_plan_fit_does(memory_mib, method, good_models, capsys, monkeypatch, barred):
+def test_what_would_make_a_plan_fit_does(memory_mib, method, good_models, capsys, monkeypatch, barred, long_text):
     machine(monkeypatch, memory_bytes=memory_mib * MIB)
-    settings = LARGE | {"tuning.method": method}
+    settings = LARGE | {"tuning.method": method, "data.path": long_text}
     told = refused(capsys, train(good_models("llama"), **{key.replace(".", "__"): v for key, v in settings.items()}))
     assert f"of memory, this machine has {memory_mib}.0 MiB; in the order of what it costs: " in told
     ways = re.findall(r'([a-z_.]+ = "?\w+"?)[^(]*\(([\d.]+) MiB\)', told)
@@ -291,9 +299,9 @@ def test_what_would_make_a_plan_fit_does(memory_mib, method, good_models, capsys
     assert plan["memory_bytes"]["value"] / MIB == pytest.approx(needed[-1], rel=0.05)
 
 
-def test_a_machine_that_is_too_small_for_anything_is_told_so(good_models, capsys, monkeypatch, barred):
+def test_a_machine_that_is_too_small_for_anything_is_told_so(good_models, capsys, monkeypatch, barred, long_text):
     machine(monkeypatch, memory_bytes=2 * MIB)
-    told = refused(capsys, train(good_models("llama"), data__max_length=2048))
+    told = refused(capsys, train(good_models("llama"), data__max_length=2048, data__path=long_text))
     assert told.endswith("then none of this is enough: choose a smaller model\n")
 
 

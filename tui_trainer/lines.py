@@ -196,9 +196,18 @@ def better_before(state: RunState) -> str | None:
     )
 
 
+def _model_words(plan: Plan) -> str:
+    name = plan.config.model.model_name_or_path
+    if not name or plan.config.model.init == "scratch":
+        return "from random weights"
+    return f"{'LoRA on' if plan.config.tuning.method == 'lora' else 'all of'} {one_line(name)}"
+
+
 def plan_lines(plan: Plan) -> list[str]:
     """The whole plan, each number with its reason; `~` marks an estimate."""
     lines = [
+        f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {_model_words(plan)}",
+        f"learns from {one_line(plan.config.data.path)}",
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
     ]

@@ -26,6 +26,9 @@ KEYS = {
 PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 _CONFIG = """
+[task]
+type = "char_lm"
+
 [data]
 path = "{data}"
 max_length = 32

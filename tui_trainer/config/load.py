@@ -24,7 +24,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.safe_text import one_line
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
-_MODEL = "model.model_name_or_path"
+_MODEL, _INIT = "model.model_name_or_path", "model.init"
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 
 
@@ -153,7 +153,6 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
 
 
 def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem]) -> Profile | None:
-    # Without a config file there must be something to start from; a file that names no recipe wants none.
     name = _last("profile", user_layers, default_recipe(request, user_layers))
     try:
         return find_profile(name, "recipes") if name else None
@@ -164,9 +163,9 @@ def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem])
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
     """What a run starts from where no recipe is named: with a model, tuning it; else the quickstart."""
-    if request.config_file:
-        return ""
-    return DEFAULT_RECIPE_FOR_A_MODEL if _last(_MODEL, user_layers, "") else DEFAULT_RECIPE
+    if _last(_MODEL, user_layers, ""):
+        return DEFAULT_RECIPE_FOR_A_MODEL if _last(_INIT, user_layers, "pretrained") == "pretrained" else ""
+    return "" if request.config_file else DEFAULT_RECIPE
 
 
 def _hardware(

@@ -118,7 +118,7 @@ class TuningSection(Section):
     use_dora: bool = option(
         False,
         "LoRA: learn lengths and directions of the weights apart (DoRA).",
-        speed="about half as fast again",
+        speed="a third to a half slower",
         advanced=True,
     )
     modules_to_save: Names = option(

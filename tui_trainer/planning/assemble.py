@@ -9,6 +9,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
+from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.batching import BatchCut
@@ -97,7 +98,8 @@ def _parameters_reason(loaded: LoadedConfig) -> str:
     name = loaded.config.model.model_name_or_path
     if choices.is_from_scratch(loaded.config) and not name:
         return "counted from the shape in [model.scratch]"
-    return f"of {name}"
+    absent = find_model(name, loaded.config.model.revision).folder is None
+    return f"of {name}" + (", which is not on this machine: `tui-trainer download` fetches it" if absent else "")
 
 
 def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def packed_cut(
     parts = training.gradient_accumulation_steps
     if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
         micro, reason = min(cut.micro, rows), cut.micro_reason
+        reason += f"; a step has no more than {rows} packed rows" if micro < cut.micro else ""
     elif isinstance(parts, int):
         micro, reason = -(-rows // min(parts, rows)), f"packed rows / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
     else:

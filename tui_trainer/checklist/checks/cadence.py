@@ -22,8 +22,9 @@ def look(context: Context) -> Verdict:
         return not_applicable("how long a step takes is not known, so no share of it can be said")
     parts = overheads(context)
     share = _share(parts, training)
-    named = [f"{part.name} {part.seconds / training:.1%}" for part in parts if part.seconds / training >= _SHOWN_SHARE]
-    sentence = f"{share:.1%} of the training time goes to interruptions: {', '.join(named) or 'hardly any'}"
+    whole = training + sum(part.seconds for part in parts)
+    named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
+    sentence = f"{share:.1%} of the time goes to interruptions: {', '.join(named) or 'hardly any'}"
     details = [
         f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
         for part in parts
@@ -34,7 +35,8 @@ def look(context: Context) -> Verdict:
 
 
 def _share(parts: list[Overhead], training: float) -> float:
-    return sum(part.seconds for part in parts) / training
+    interrupted = sum(part.seconds for part in parts)
+    return interrupted / (training + interrupted)
 
 
 def _fewer(context: Context, parts: list[Overhead], training: float) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Editor:
     options: tuple[str, ...] = ()
     chosen: int = -1
     error: str = ""
+    begun: str = ""
+    """What was typed to choose in a closed editor."""
     original: str = field(default="")
 
     @classmethod
@@ -86,7 +88,11 @@ class Editor:
         return parse(self.setting, text)
 
     def _jump(self, characters: str) -> None:
-        starting = [place for place, option in enumerate(self.options) if option.startswith(characters.lower())]
-        if starting:
-            later = [place for place in starting if place > self.chosen]
-            self.chosen = (later or starting)[0]
+        """To the option that begins with all that was typed; a first letter again goes to the next one with it."""
+        for begun in (self.begun + characters.lower(), characters.lower()):
+            starting = [place for place, option in enumerate(self.options) if option.lower().startswith(begun)]
+            if starting:
+                later = [place for place in starting if place > self.chosen]
+                self.chosen = (starting if len(begun) > 1 else later or starting)[0]
+                self.begun = begun
+                return

@@ -42,8 +42,9 @@ def table_rows(wanted: frozenset[str], query: str) -> list[Row]:
 def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None:
     """How well a query fits (0 is best) and which letters of the name it found; None when it does not fit.
 
-    Best is the beginning of the name, then the beginning of a word in it, any part of it, a part of the whole key,
-    beginnings of words (`lr` finds learning_rate), and from LOOSE on letters in order anywhere in the name.
+    Best is the beginning of the name, then the beginning of a word in it, any part of it, a part of the whole key, what
+    the help begins with (`lora` finds r, whose help is `LoRA: ...`), beginnings of words (`lr` finds learning_rate),
+    and from LOOSE on letters in order anywhere in the name.
     """
     if not query:
         return 0, ()
@@ -56,6 +57,8 @@ def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None
     if query in key:
         start = key.index(query) - (len(key) - len(name))
         return 3, tuple(at for at in range(start, start + len(query)) if at >= 0)
+    if setting.help.lower().startswith(f"{query}:"):
+        return 4, ()
     if (letters := _in_order(query, name, at_words=True)) is not None:
         return 10 + letters[-1] - letters[0], letters
     if (letters := _in_order(query, name, at_words=False)) is not None:
