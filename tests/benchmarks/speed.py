@@ -67,7 +67,7 @@ def write_documents(path: Path) -> list[str]:
     draw = random.Random(1)
     texts, at = [], 0
     while len(texts) < DOCUMENTS:
-        count = max(4, min(150, round(draw.lognormvariate(3.1, 0.75))))
+        count = max(4, min(150, round(draw.lognormvariate(3.35, 0.75))))
         if at + count > len(words):
             at = 0
         texts.append(" ".join(words[at : at + count]))
