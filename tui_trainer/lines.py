@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.planning.words import model_words, place_words, tuning_words
 from tui_trainer.runs.events import (
     BaselinesMeasured,
     CheckpointSaved,
@@ -134,21 +135,6 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     return lines
 
 
-def place_words(plan: Plan) -> str:
-    """Where a run computes and in which numbers; why it does so on a CPU is said."""
-    name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
-    if plan.device == "cuda":
-        return f"on {reason if name in reason else f'{name} ({reason})'} in {precision}"
-    return f"on the CPU ({name}, {plan.threads.value} threads) in {precision}: {reason}"
-
-
-def tuning_words(plan: Plan) -> str:
-    trained, every = plan.trained_parameters.value, plan.parameters.value
-    if trained >= every:
-        return f"all {format_count(every)} parameters move"
-    return f"{format_count(trained)} of {format_count(every)} parameters move"
-
-
 def end_lines(state: RunState, name: str, folder: str) -> list[str]:
     """What came out of a run."""
     finished = state.finished
@@ -196,17 +182,13 @@ def better_before(state: RunState) -> str | None:
     )
 
 
-def _model_words(plan: Plan) -> str:
-    name = plan.config.model.model_name_or_path
-    if not name or plan.config.model.init == "scratch":
-        return "from random weights"
-    return f"{'LoRA on' if plan.config.tuning.method == 'lora' else 'all of'} {one_line(name)}"
+_ADDED = "what training adds to a process with its libraries loaded"
 
 
 def plan_lines(plan: Plan) -> list[str]:
     """The whole plan, each number with its reason; `~` marks an estimate."""
     lines = [
-        f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {_model_words(plan)}",
+        f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
         f"learns from {one_line(plan.config.data.path)}",
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
@@ -215,8 +197,7 @@ def plan_lines(plan: Plan) -> list[str]:
     lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
-    where = "what training adds to a process with its libraries loaded"
-    memory = "that of the card" if plan.device == "cuda" else where
+    memory = "that of the card" if plan.device == "cuda" else _ADDED
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
 
 

@@ -1,0 +1,35 @@
+"""A plan in words: where it computes, from which weights it starts, and how many of them move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_count
+
+if TYPE_CHECKING:
+    from tui_trainer.planning.plan import Plan
+
+
+def place_words(plan: Plan) -> str:
+    """Where a run computes and in which numbers; why it does so on a CPU is said."""
+    name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
+    if plan.device == "cuda":
+        return f"on {reason if name in reason else f'{name} ({reason})'} in {precision}"
+    return f"on the CPU ({name}, {plan.threads.value} threads) in {precision}: {reason}"
+
+
+def tuning_words(plan: Plan) -> str:
+    """How many of the weights move."""
+    trained, every = plan.trained_parameters.value, plan.parameters.value
+    if trained >= every:
+        return f"all {format_count(every)} parameters move"
+    return f"{format_count(trained)} of {format_count(every)} parameters move"
+
+
+def model_words(plan: Plan) -> str:
+    """Which weights a run starts from."""
+    model = plan.config.model
+    if not model.model_name_or_path or model.init == "scratch":
+        return "from random weights"
+    return f"{'LoRA on' if plan.config.tuning.method == 'lora' else 'all of'} {one_line(model.model_name_or_path)}"
