@@ -6,7 +6,6 @@ uv run pytest -m gpu tests/gpu
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def tune(tmp_path):
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
 
-    def run(family: str, changes: dict | None = None, again: Path | None = None):
+    def run(family: str, changes: dict | None = None):
         model = tmp_path / family
         if not model.exists():
             save_tiny_model(model, family)

@@ -12,6 +12,7 @@ from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.headers import TensorFacts
 from tui_trainer.models.shape import FAMILIES, Linear, ModelShape, scratch_shape, shape_of
+from tui_trainer.planning.memory_layers import has_formula
 
 
 def linears_in(model: Any) -> Counter[tuple[str, int, int]]:
@@ -84,7 +85,7 @@ def test_headers_of_an_unknown_architecture_give_its_parts(variant, make_tiny):
     tiny = make_tiny(variant)
     config = {**tiny.config, "model_type": "novel"}
     shape = shape_of(config, headers_of(tiny))
-    assert not shape.has_formula
+    assert not has_formula(shape)
     assert shape.parameters == tiny.model.num_parameters()
     if variant != "gpt2":  # its matrices are stored the other way round
         assert linears_told(shape.linears) == linears_in(tiny.model)
@@ -122,7 +123,7 @@ def test_an_unknown_architecture_without_weights_is_built_in_a_child_and_kept(mo
     shape = shape_of(config)
     matrices = 2 * (4 * 32 * 32 + 3 * 32 * 48)
     assert shape.parameters == 96 * 32 + matrices  # its norms have no weights
-    assert shape.tied_embeddings and not shape.has_formula
+    assert shape.tied_embeddings and not has_formula(shape)
     assert linears_told(shape.linears)["gate_proj", 32, 48] == 2
     assert [linear.name for linear in shape.linears if linear.is_head] == ["lm_head"]
 
@@ -191,7 +192,7 @@ def test_a_scratch_shape_is_the_model_that_its_settings_describe():
         tie_word_embeddings=True,
     )
     assert shape.parameters == LlamaForCausalLM(config).num_parameters()
-    assert shape.has_formula and shape.tied_embeddings and shape.attention_dropout == 0
+    assert has_formula(shape) and shape.tied_embeddings and shape.attention_dropout == 0
 
 
 def test_flops_are_six_for_a_weight_and_twelve_for_attention():

@@ -60,8 +60,15 @@ def exact_plan(
 ) -> tuple[Plan, PreparedData]:
     """Prepare the data, and write the plan that the run will follow. Raises InputError."""
     data = _prepare(loaded.config, journal, progress)
-    facts = find_task(loaded.config.task.type).facts(loaded.config, data)
-    plan = planning.make(loaded, with_memory_now(probe()), facts, data_key=data.folder.name, versions=versions())
+    task = find_task(loaded.config.task.type)
+    plan = planning.make(
+        loaded,
+        with_memory_now(probe()),
+        task.facts(loaded.config, data),
+        data_key=data.folder.name,
+        model_key=task.model_key(loaded.config),
+        versions=versions(),
+    )
     folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
     return plan, data
 

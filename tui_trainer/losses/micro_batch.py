@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,25 +34,15 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device. Copies from pinned memory do not wait."""
-        if device.type == "cpu":
-            return self
-        moved = {
-            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-            for name, value in self.inputs.items()
-        }
-        return replace(
-            self,
-            inputs=moved,
-            labels=self.labels.to(device, non_blocking=True),
-            places=self.places.to(device, non_blocking=True),
-        )
+        return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> MicroBatch:
         """The same in memory that a GPU copies from by itself."""
-        inputs = {
-            name: value.pin_memory() if isinstance(value, Tensor) else value for name, value in self.inputs.items()
-        }
-        return replace(self, inputs=inputs, labels=self.labels.pin_memory(), places=self.places.pin_memory())
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
+        inputs = {name: change(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=change(self.labels), places=change(self.places))
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.layers import Linear, Part, place_in_block
 from tui_trainer.safe_text import one_line
@@ -50,7 +49,7 @@ def count_parameters_in_child(config: Mapping[str, Any]) -> CountedModel:
     except (OSError, ValueError, KeyError, TypeError):
         answer = _ask_child(config)
     counted = _read(answer)
-    _keep(place, answer)
+    keep_answer(place, answer)
     return counted
 
 
@@ -66,26 +65,15 @@ def _cache_folder() -> Path:
 
 
 def _ask_child(config: Mapping[str, Any]) -> str:
-    # -P: a torch.py in the folder that the user stands in is not ours.
-    command = [sys.executable, "-P", "-m", "tui_trainer.models.counting"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     name = one_line(str(config.get("model_type")), 80)
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(dict(config)),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise bad_model(f"counting the weights of {name} took more than {_TIMEOUT_SECONDS} s") from None
-    if done.returncode:
-        reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
+        return ask_child("tui_trainer.models.counting", json.dumps(dict(config)), _TIMEOUT_SECONDS)
+    except ChildFailed as failure:
+        if not failure.reason:
+            raise bad_model(f"counting the weights of {name} {failure}") from None
         hint = "a newer transformers may know it; code that comes with a model is not run to count it"
-        raise bad_model(f"transformers {metadata.version('transformers')} cannot build {name}: {reason}", hint)
-    return done.stdout
+        what = f"transformers {metadata.version('transformers')} cannot build {name}: {failure.reason}"
+        raise bad_model(what, hint) from None
 
 
 def _read(text: str) -> CountedModel:
@@ -98,17 +86,6 @@ def _read(text: str) -> CountedModel:
     )
 
 
-def _keep(place: Path, answer: str) -> None:
-    """A cache that cannot be written costs seconds the next time, and nothing else."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-            file.write(answer)
-        Path(file.name).replace(place)
-    except OSError:
-        return
-
-
 def _count(config: dict[str, Any]) -> CountedModel:
     """In the child: the modules of a model on the meta device."""
     import torch
@@ -119,9 +96,7 @@ def _count(config: dict[str, Any]) -> CountedModel:
         sys.exit("it does not know the architecture")
     fields = {name: value for name, value in config.items() if name not in _UNTRUSTED and not name.startswith("_")}
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            AutoConfig.for_model(config["model_type"], **fields)
-        )
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **fields))
     linears, parts = _modules(model)
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     tied = head is not None and table is not None and head.weight is table.weight

@@ -124,7 +124,7 @@ def _fetch(
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.logging import set_verbosity_error
 
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # it warns of every retry, into our progress
+    set_verbosity_error()  # it warns of every retry, into our progress
     meter = Meter(progress, f"downloading {offer.name}", offer.size_bytes, "bytes")
     before = 0
     folders = set()

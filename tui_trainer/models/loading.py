@@ -6,7 +6,7 @@ What cannot be loaded becomes one sentence: the file, what is wrong, what to do.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import ModelFacts
+from tui_trainer.models.shape import scratch_config
 from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -35,6 +36,19 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     except Exception as error:  # transformers and tokenizers raise whatever their parts raise
         raise bad_model(_sentence("the tokenizer cannot be loaded", error), "copy it again", str(folder)) from None
     return tokenizer
+
+
+def tokenizer_of_file(path: Path, max_length: int, special: Mapping[str, str]) -> PreTrainedTokenizerBase:
+    """A tokenizer that was made from the data, as transformers saves and loads it. `special` by transformers' names."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(path),
+        **special,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,  # text that spells <eos> is text, as in the training data
+    )
 
 
 def load_pretrained(folder: Path, model: ModelSection, dtype: torch.dtype) -> PreTrainedModel:
@@ -82,18 +96,8 @@ def load_config(
         return found
     from transformers import LlamaConfig
 
-    scratch = config.model.scratch
-    return LlamaConfig(
-        **special,
-        hidden_size=scratch.hidden_size,
-        intermediate_size=scratch.mlp_size,
-        num_hidden_layers=scratch.num_hidden_layers,
-        num_attention_heads=scratch.num_attention_heads,
-        num_key_value_heads=scratch.key_value_heads,
-        max_position_embeddings=config.data.max_length,
-        attention_dropout=scratch.attention_dropout,
-        tie_word_embeddings=True,
-    )
+    shape = scratch_config(config.model.scratch, vocabulary)
+    return LlamaConfig.from_dict({**shape, **special, "max_position_embeddings": config.data.max_length})
 
 
 def new_model(shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype) -> PreTrainedModel:

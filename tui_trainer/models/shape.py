@@ -23,7 +23,6 @@ from tui_trainer.models.weights import has_experts, has_head, modules_of, stored
 __all__ = ["FAMILIES", "Linear", "ModelShape", "Part", "scratch_shape", "shape_of"]
 
 FAMILIES = GATED_FAMILIES | PLAIN_FAMILIES
-_WITH_MEMORY_FORMULA = {"llama", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3", "gpt2"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +43,6 @@ class ModelShape:
     linears: tuple[Linear, ...]
     attention_dropout: float = 0.0
     max_position_embeddings: int | None = None
-    has_formula: bool = True
-    """Whether memory and time of this family are known by formula; otherwise a dry run measures them."""
     parts: tuple[Part, ...] = ()
     learned_positions: bool = False
     """Whether a row cannot be longer than `max_position_embeddings` (GPT-2, OPT); rotary ones only get worse."""
@@ -138,7 +135,6 @@ def _shape(fields: ConfigFields, anatomy: Anatomy, *, parameters: int) -> ModelS
         linears=anatomy.linears,
         attention_dropout=fields.share("attention_dropout"),
         max_position_embeddings=fields.optional("max_position_embeddings"),
-        has_formula=fields.model_type in _WITH_MEMORY_FORMULA,
         parts=anatomy.parts,
         learned_positions=anatomy.learned_positions,
     )

@@ -19,7 +19,6 @@ from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.times import Times
-from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
 
@@ -40,7 +39,7 @@ class Decisions:
 
 
 def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
-    """All fields of a Plan but those that only its writer knows (`data_key`, `versions`)."""
+    """All fields of a Plan but those that only its writer knows (`data_key`, `model_key`, `versions`)."""
     steps = Steps(loaded, facts, made.cut)
     return (
         _place(loaded, hardware, made)
@@ -72,9 +71,7 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
     shape, trained = made.shape, made.regime.trained_parameters
     exact = facts.exact or not choices.is_from_scratch(loaded.config)
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
-    task = find_task(loaded.config.task.type)
     return {
-        "model_key": task.model_key(loaded.config),
         "vocabulary": _vocabulary(loaded, facts),
         "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded)),
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),

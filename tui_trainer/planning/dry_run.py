@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
 from tui_trainer.planning.regime import LayerBytes, Regime
-from tui_trainer.safe_text import one_line
 
 TIMEOUT_SECONDS = 120.0
 _FORMAT_VERSION = 1
@@ -62,16 +58,12 @@ def measure_layer(
     try:
         answer = _ask_child(question, timeout_seconds)
         found = _read(answer)
-    except _Failed as failure:
-        return DryRun(layer=None, reason=f"not known: {failure}")
+    except ChildFailed as failure:
+        return DryRun(layer=None, reason=f"not known: the dry run {failure}")
     except (ValueError, KeyError, TypeError):
         return DryRun(layer=None, reason="not known: the dry run gave no answer")
-    _keep(place, answer)
+    keep_answer(place, answer)
     return found
-
-
-class _Failed(Exception):
-    """Why the child has no answer."""
 
 
 def _question(config: Mapping[str, Any], regime: Regime, row_tokens: int) -> str:
@@ -89,36 +81,10 @@ def _hash(question: str) -> str:
 
 
 def _ask_child(question: str, timeout_seconds: float) -> str:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", _CHILD],
-            input=question,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-        )
-    except subprocess.TimeoutExpired:
-        raise _Failed(f"the dry run took more than {timeout_seconds:.0f} s") from None
-    if done.returncode:
-        reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
-        raise _Failed(f"the dry run ended with: {reason}")
-    return done.stdout
+    return ask_child(_CHILD, question, timeout_seconds)
 
 
 def _read(answer: str) -> DryRun:
     content = json.loads(answer)
     layer = LayerBytes(kept=int(content["kept"]), made=int(content["made"]))
     return DryRun(layer=layer, reason="measured by a dry run of 2 and 4 layers on tensors without numbers")
-
-
-def _keep(place: Path, answer: str) -> None:
-    """A cache that cannot be written costs seconds the next time, and nothing else."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-            file.write(answer)
-        Path(file.name).replace(place)
-    except OSError:
-        return

@@ -88,17 +88,18 @@ def make(
     facts: DataFacts,
     *,
     data_key: str = "",
+    model_key: str = "",
     versions: dict[str, str] | None = None,
     chosen_gpu: int | None = None,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
-    `data_key` names the prepared data that `facts` were counted on; empty while they are estimates. `versions` are
-    those of the libraries that the run begins with.
+    `data_key` names the prepared data that `facts` were counted on, `model_key` the weights that the run starts from;
+    empty while they are estimates. `versions` are those of the libraries that the run begins with.
     """
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
-    plan = Plan(**numbers, data_key=data_key, versions=versions or {})
+    plan = Plan(**numbers, data_key=data_key, model_key=model_key, versions=versions or {})
     room, config = decisions.room, loaded.config
     needed = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))

@@ -11,20 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import BOS, EOS, EOS_ID, PAD, TRAINED_HERE
-from tui_trainer.data.cache import Counts, DocumentCut, PreparedData
-from tui_trainer.data.collate import Batch, collate
+from tui_trainer.data.cache import DocumentCut, PreparedData
 from tui_trainer.data.documents import estimate_documents, find_documents, prepare_documents
 from tui_trainer.data.pack import expected_packed_rows
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
 from tui_trainer.errors import Problem
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
-from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, weights_key
+from tui_trainer.models.loading import (
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+    new_model,
+    tokenizer_of_file,
+    weights_key,
+)
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
@@ -84,14 +87,8 @@ class CausalLm:
             return self.facts(config, prepared)
         rate = _tokens_per_character(config, source)
         guess = estimate_documents(source, eval_source, cut, rate, cut.vocabulary)
-        return DataFacts(
-            rows=guess.rows,
-            eval_rows=guess.eval_rows,
-            tokens=guess.tokens,
-            eval_tokens=guess.eval_tokens,
-            vocabulary=guess.vocabulary,
-            exact=False,
-            reason=guess.reason,
+        return DataFacts.guessed(
+            guess,
             row_tokens=guess.labels / max(guess.rows, 1),
             longest_row=guess.longest_row,
             packed_rows=_packed_rows(config, guess.lengths, guess.rows),
@@ -103,15 +100,9 @@ class CausalLm:
         return prepare_documents(source, eval_source, encode, cut=_cut(config), cache_dir=cache_dir, progress=progress)
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
-        counts: Counts = data.counts
-        return DataFacts(
-            rows=counts.train_rows,
-            eval_rows=counts.eval_rows,
-            tokens=counts.train_tokens,
-            eval_tokens=counts.eval_tokens,
-            vocabulary=counts.vocabulary,
-            exact=True,
-            reason="counted in the prepared data",
+        counts = data.counts
+        return DataFacts.counted(
+            counts,
             row_tokens=counts.train_labels / max(counts.train_rows, 1),
             longest_row=counts.longest_row,
             packed_rows=_packed_rows(config, data.lengths, counts.train_rows),
@@ -123,19 +114,9 @@ class CausalLm:
     def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
         if not _trains_tokenizer(config):
             return load_tokenizer(require_folder(_model(config)), config.model.trust_remote_code)
-        from transformers import PreTrainedTokenizerFast
-
-        return PreTrainedTokenizerFast(
-            tokenizer_file=str(data.tokenizer_path),
-            pad_token=PAD,
-            bos_token=BOS,
-            eos_token=EOS,
-            # Never used, as bytes spell everything; unnamed, some families' tokenizers would add one to the vocabulary.
-            unk_token=EOS,
-            model_max_length=config.data.max_length,
-            clean_up_tokenization_spaces=False,
-            split_special_tokens=True,  # text that spells <eos> is text, as in the training data
-        )
+        # An unknown token is never used, as bytes spell everything; unnamed, some families' tokenizers would add one.
+        special = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS, "unk_token": EOS}
+        return tokenizer_of_file(data.tokenizer_path, config.data.max_length, special)
 
     def build_model(
         self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
@@ -145,10 +126,6 @@ class CausalLm:
         folder = require_folder(_model(config)) if config.model.model_name_or_path else None
         shape = load_config(folder, config, vocabulary=data.counts.vocabulary, tokenizer=tokenizer)
         return new_model(shape, config.model, dtype)
-
-    def collate(self, rows: Sequence[NDArray[np.int32]], tokenizer: PreTrainedTokenizerBase) -> Batch:
-        wanted = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-        return collate(rows, next(int(token) for token in wanted if token is not None))
 
     def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
         from tui_trainer.losses.next_token import NextTokenLoss

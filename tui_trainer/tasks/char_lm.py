@@ -9,15 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tui_trainer.config.sections import Config
-from tui_trainer.data.collate import Batch, collate
+from tui_trainer.data.characters import EOS, PAD, UNK
 from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, prepare_characters
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
 from tui_trainer.errors import Problem
+from tui_trainer.models.loading import load_config, new_model, tokenizer_of_file
 from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
 from tui_trainer.tasks.contract import Baselines, DataFacts
 
@@ -74,17 +72,7 @@ class CharLm:
         guess = estimate_characters(
             source, max_length=data.max_length, eval_fraction=data.eval_fraction, max_chars=data.max_chars
         )
-        return DataFacts(
-            rows=guess.rows,
-            eval_rows=guess.eval_rows,
-            tokens=guess.tokens,
-            eval_tokens=guess.eval_tokens,
-            vocabulary=guess.vocabulary,
-            exact=False,
-            reason=guess.reason,
-            row_tokens=config.data.max_length,
-            longest_row=config.data.max_length,
-        )
+        return DataFacts.guessed(guess, row_tokens=data.max_length, longest_row=data.max_length)
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         data = config.data
@@ -99,18 +87,8 @@ class CharLm:
         )
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
-        counts = data.counts
-        return DataFacts(
-            rows=counts.train_rows,
-            eval_rows=counts.eval_rows,
-            tokens=counts.train_tokens,
-            eval_tokens=counts.eval_tokens,
-            vocabulary=counts.vocabulary,
-            exact=True,
-            reason="counted in the prepared data",
-            row_tokens=min(data.max_length, counts.train_tokens - 1),
-            longest_row=data.max_length,
-        )
+        row_tokens = min(data.max_length, data.counts.train_tokens - 1)
+        return DataFacts.counted(data.counts, row_tokens=row_tokens, longest_row=data.max_length)
 
     def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         from tui_trainer.data.ngram import ngram_losses
@@ -127,44 +105,14 @@ class CharLm:
         return Baselines(losses=named, eval_tokens=int(is_label.sum()))
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
-        from transformers import PreTrainedTokenizerFast
-
-        return PreTrainedTokenizerFast(
-            tokenizer_file=str(data.tokenizer_path),
-            pad_token="<pad>",
-            unk_token="<unk>",
-            eos_token="<eos>",
-            model_max_length=data.max_length,
-            clean_up_tokenization_spaces=False,
-            split_special_tokens=True,  # text that spells <eos> is five characters, as in the training data
-        )
+        special = {"pad_token": PAD, "unk_token": UNK, "eos_token": EOS}
+        return tokenizer_of_file(data.tokenizer_path, data.max_length, special)
 
     def build_model(
         self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
     ) -> PreTrainedModel:
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        scratch = config.model.scratch
-        shape = LlamaConfig(
-            vocab_size=data.counts.vocabulary,
-            hidden_size=scratch.hidden_size,
-            intermediate_size=scratch.mlp_size,
-            num_hidden_layers=scratch.num_hidden_layers,
-            num_attention_heads=scratch.num_attention_heads,
-            num_key_value_heads=scratch.key_value_heads,
-            max_position_embeddings=config.data.max_length,
-            attention_dropout=scratch.attention_dropout,
-            tie_word_embeddings=True,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-        )
-        model: PreTrainedModel = LlamaForCausalLM(shape)
-        model.to(dtype)  # type: ignore[arg-type]
-        return model
-
-    def collate(self, rows: Sequence[NDArray[np.int32]], tokenizer: PreTrainedTokenizerBase) -> Batch:
-        return collate(rows, int(tokenizer.pad_token_id))
+        shape = load_config(None, config, vocabulary=data.counts.vocabulary, tokenizer=tokenizer)
+        return new_model(shape, config.model, dtype)
 
     def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
         from tui_trainer.losses.next_token import NextTokenLoss

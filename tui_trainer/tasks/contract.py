@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import Problem
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from tui_trainer.data.collate import Batch
-    from tui_trainer.data.prepare import PreparedData
+    from tui_trainer.data.cache import Counts, PreparedData
+    from tui_trainer.data.estimate import DataEstimate
     from tui_trainer.losses.micro_batch import MicroBatch
 
 
@@ -44,6 +41,42 @@ class DataFacts:
     longest_row: int = 0
     packed_rows: float | None = None
     """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they are full."""
+
+    @classmethod
+    def counted(
+        cls, counts: Counts, *, row_tokens: float, longest_row: int, packed_rows: float | None = None
+    ) -> DataFacts:
+        """Of prepared data."""
+        return cls(
+            rows=counts.train_rows,
+            eval_rows=counts.eval_rows,
+            tokens=counts.train_tokens,
+            eval_tokens=counts.eval_tokens,
+            vocabulary=counts.vocabulary,
+            exact=True,
+            reason="counted in the prepared data",
+            row_tokens=row_tokens,
+            longest_row=longest_row,
+            packed_rows=packed_rows,
+        )
+
+    @classmethod
+    def guessed(
+        cls, guess: DataEstimate, *, row_tokens: float, longest_row: int, packed_rows: float | None = None
+    ) -> DataFacts:
+        """Of data that was only looked at."""
+        return cls(
+            rows=guess.rows,
+            eval_rows=guess.eval_rows,
+            tokens=guess.tokens,
+            eval_tokens=guess.eval_tokens,
+            vocabulary=guess.vocabulary,
+            exact=False,
+            reason=guess.reason,
+            row_tokens=row_tokens,
+            longest_row=longest_row,
+            packed_rows=packed_rows,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,9 +124,6 @@ class Task(Protocol):
         self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
     ) -> PreTrainedModel:
         """The model before the first step; random weights come from torch's global generator. Raises ConfigError."""
-
-    def collate(self, rows: Sequence[NDArray[np.int32]], tokenizer: PreTrainedTokenizerBase) -> Batch:
-        """One forward pass of rows that are not packed, padded to its longest row."""
 
     def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
         """Nats of a forward pass, summed over its labels; `chunk_tokens` > 0: the logits of so many at a time."""

@@ -7,21 +7,20 @@ packing and sorting only decide how they lie in memory, so neither changes the g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.collate import Batch
+from tui_trainer.data.collate import collate
 from tui_trainer.data.pack import collate_packed, pack_batch
 from tui_trainer.data.rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.planning.cadence import steps_per_epoch
 
 Tokens = NDArray[np.int32]
-Collate = Callable[[Sequence[Tokens]], Batch]
 # Batches drawn together where they are grouped by length, as in transformers' sampler.
 MEGABATCH = 50
 # Forward passes whose rows are sorted or packed together in an evaluation.
@@ -36,7 +35,6 @@ class Layout:
     packed rows tell the attention where their documents begin (`training/varlen.py`).
     """
 
-    collate: Collate
     pad_id: int
     rows: int
     packed_width: int = 0
@@ -61,7 +59,7 @@ class Layout:
                     collate_packed([[document] for document in part], self.pad_id, width=self.fixed_width)
                 )
             else:
-                yield micro_batch(self.collate(part))
+                yield micro_batch(collate(part, self.pad_id))
 
 
 class Batches:

@@ -18,6 +18,7 @@ from tui_trainer.errors import CheckpointError
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.learner import Learner
+from tui_trainer.training.optimiser import apart
 from tui_trainer.training.position import Position
 
 OPTIMISER, RANDOM, POSITION = "optimiser.safetensors", "random.safetensors", "position.json"
@@ -28,7 +29,8 @@ def save_checkpoint(checkpoints: Path, learner: Learner, position: Position) -> 
     folder = checkpoint_folder.begin(checkpoints, position.step)
     method = learner.method
     try:
-        save_file(weight_tensors(learner), folder / method.weights_file, metadata={"format": "pt"})
+        weights = {name: tensor.contiguous() for name, tensor in method.weights(learner.model).items()}
+        save_file(apart(weights), folder / method.weights_file, metadata={"format": "pt"})
         save_file(learner.updater.tensors(), folder / OPTIMISER)
         save_file(random_tensors() | learner.numbers.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
@@ -74,17 +76,6 @@ def load_weights(folder: Path, learner: Learner) -> None:
         if saved[name].shape != tensor.shape:
             raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
         tensor.copy_(saved[name])
-
-
-def weight_tensors(learner: Learner) -> dict[str, Tensor]:
-    """The trained weights as safetensors wants them: each in memory of its own."""
-    found: dict[str, Tensor] = {}
-    places: set[int] = set()
-    for name, tensor in learner.method.weights(learner.model).items():
-        shares = tensor.data_ptr() in places
-        places.add(tensor.data_ptr())
-        found[name] = tensor.clone() if shares else tensor.contiguous()
-    return found
 
 
 def random_tensors() -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,13 @@ from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.safe_text import one_line
+from tui_trainer.training.job import Tell
 from tui_trainer.units import format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.training.learner import Learner
 
-Tell = Callable[[str, str, str], None]
 _MOST_COMPILATIONS = 32
 
 

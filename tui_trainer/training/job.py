@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,8 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 
 Reason = Literal["done", "early stopping", "stopped"]
+Tell = Callable[[str, str, str], None]
+"""Told what was not as planned: kind, message, what follows from it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

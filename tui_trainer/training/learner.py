@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,15 +16,12 @@ from tui_trainer.training.ahead import Ahead
 from tui_trainer.training.batches import Batches, Layout
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers
-from tui_trainer.training.job import Job
+from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model, device_of
 from tui_trainer.training.optimiser import Updater, build_schedule
 from tui_trainer.training.precision import Numbers
 from tui_trainer.tuning import find_method
-
-Tell = Callable[[str, str, str], None]
-"""Told what was not as planned: kind, message, what follows from it."""
 
 
 class Learner:
@@ -47,7 +43,6 @@ class Learner:
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
-            collate=partial(task.collate, tokenizer=self.tokenizer),
             pad_id=self.pad_id,
             packed_width=packed_width,
             by_lengths=by_lengths,

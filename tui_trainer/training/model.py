@@ -13,15 +13,15 @@ from tui_trainer.tasks import find_task
 from tui_trainer.training.job import Job
 from tui_trainer.tuning import find_method
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 def build_model(job: Job, tokenizer: Any, device: torch.device) -> Any:
     """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says."""
     plan = job.plan
     config = plan.config
     torch.manual_seed(config.training.seed)
-    model = find_task(config.task.type).build_model(config, job.data, tokenizer, DTYPES[plan.weights_dtype.value])
+    model = find_task(config.task.type).build_model(
+        config, job.data, tokenizer, getattr(torch, plan.weights_dtype.value)
+    )
     refuse_poisoned(model, config.model.model_name_or_path)
     model = find_method(config.tuning.method).apply(
         model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"

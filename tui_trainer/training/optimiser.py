@@ -78,7 +78,7 @@ class Updater:
                 if key not in self.kind.state_keys:
                     raise CheckpointError(f"the optimiser {self.kind.name} keeps {key!r}, which cannot be saved")
                 found[f"{name}.{key}"] = _as_tensor(value)
-        return _apart(found)
+        return apart(found)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `tensors` gave. Raises CheckpointError when a parameter's state is not there."""
@@ -146,8 +146,8 @@ def _as_tensor(value: Any) -> Tensor:
     return value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of those that share their memory with one before."""
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same in memory of their own, as safetensors wants them: copies of those that share one before."""
     found: dict[str, Tensor] = {}
     places: set[int] = set()
     for name, tensor in tensors.items():

@@ -41,12 +41,12 @@ class Session:
         Raises ConfigError when the model is not what the plan says, CheckpointError.
         """
         self.job, self.plan, self._journal = job, job.plan, journal
+        self.position = Position()
         self.learner = Learner(job, self._problem)
         self.batches = self.learner.batches
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
-        self.position = Position()
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.learner)
         self.is_interrupted: Callable[[], bool] = lambda: False
@@ -216,9 +216,7 @@ class Session:
         self.learner.close()
 
     def _problem(self, kind: str, message: str, hint: str) -> None:
-        # Also told while the learner is made, before there is a position.
-        step = self.position.step if hasattr(self, "position") else 0
-        self._journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))
+        self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
         """The last weights, or with early stopping the best, go to `model/` with a card."""

@@ -1,0 +1,50 @@
+"""Questions that only torch can answer, asked of a child process: plans load no torch. Answers are kept on the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tui_trainer.safe_text import one_line
+
+
+class ChildFailed(Exception):
+    """Why there is no answer, as the end of a sentence whose subject is the child's work.
+
+    `reason` is the child's own last word; empty when it took too long.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def ask_child(module: str, question: str, timeout_seconds: float) -> str:
+    """What `python -m module` prints when it reads the question. No network and no GPU. Raises ChildFailed."""
+    # -P: a torch.py in the folder that the user stands in is not ours.
+    command = [sys.executable, "-P", "-m", module]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            command, input=question, env=environment, capture_output=True, text=True, timeout=timeout_seconds
+        )
+    except subprocess.TimeoutExpired:
+        raise ChildFailed(f"took more than {timeout_seconds:.0f} s") from None
+    if done.returncode:
+        reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
+        raise ChildFailed(f"ended with: {reason}", reason)
+    return done.stdout
+
+
+def keep_answer(place: Path, answer: str) -> None:
+    """A cache that cannot be written costs seconds the next time, and nothing else."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
+            file.write(answer)
+        Path(file.name).replace(place)
+    except OSError:
+        return
