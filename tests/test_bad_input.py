@@ -82,7 +82,7 @@ CONFIG_CASES = [
     ),
     Case("wrong type", ("--set: training.max_steps", "'many'", "a whole number"), sets=("training.max_steps=many",)),
     Case("number as text", ("my.toml: training.learning_rate", "'1e-4'"), toml=GOOD + 'learning_rate = "1e-4"\n'),
-    Case("truth for a number", ("training.seed", "True", "a whole number"), sets=("training.seed=true",)),
+    Case("truth for a number", ("training.seed", "true does not fit", "a whole number"), sets=("training.seed=true",)),
     Case("list for a number", ("training.seed", "[1]", "a whole number"), sets=("training.seed=[1]",)),
     Case(
         "no such choice",

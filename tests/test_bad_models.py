@@ -228,7 +228,7 @@ def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barr
 def test_a_file_and_a_folder_that_is_not_there(place, capsys, barred):
     (place / "weights.safetensors").write_bytes(b"x")
     assert "is a file, not a folder; give the folder that holds" in refused(capsys, train("./weights.safetensors"))
-    assert "there is no folder ./nowhere" in refused(capsys, train("./nowhere"))
+    assert "--model: model.model_name_or_path: there is no folder ./nowhere" in refused(capsys, train("./nowhere"))
 
 
 def test_a_hub_name_that_nobody_knows_names_the_folder_and_the_command(capsys, barred):
@@ -269,6 +269,19 @@ def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, 
     told = refused(capsys, train(good_models("gpt2"), data__max_length=256))
     assert "--set: data.max_length: 256 is above 128, the positions that this gpt2 model has learnt" in told
     assert "set data.max_length = 128 or less" in told
+
+
+@pytest.mark.parametrize(("family", "length"), [("gpt2", 128), ("opt", 128), ("llama", 1024)])
+def test_rows_of_a_recipe_are_cut_to_the_learnt_positions_and_that_is_told(family, length, good_models, capsys, barred):
+    settings = {key: value for key, value in SETTINGS.items() if key != "data.max_length"}
+    arguments = ["plan", "--model", str(good_models(family)), *words(settings)]
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["data"]["max_length"] == length
+    assert main(arguments) == 0
+    note = f"data.max_length is 128 and not 1024 (recipe finetune): this {family} model has learnt 128 positions"
+    told = capsys.readouterr().out.splitlines()
+    assert (note in told) == (length == 128)
+    assert any(line.startswith("learns from documents.jsonl (") and "JSON Lines, the text in" in line for line in told)
 
 
 LARGE = {"data.max_length": 2048, "training.effective_batch_size": 16, "training.per_device_train_batch_size": 16}

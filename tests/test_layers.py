@@ -18,7 +18,7 @@ LEVELS = (
     {"cli", "__main__"},
     {"ui", "headless", "conversation", "diagnose", "check"},
     {"checklist", "lines"},
-    {"launching"},
+    {"launching", "importing"},
     {"training", "exporting"},
     {"planning"},
     {"tasks", "tuning"},
@@ -39,7 +39,7 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"
 LONGEST_FUNCTION = 80
 LONGEST_FILE = 300
 # One declaration per kind of event, to be read side by side.
-LONGER_FILES = {"runs/events.py": 330}
+LONGER_FILES = {"runs/events.py": 350}
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from tui_trainer.data.byte_bpe import BOS, EOS, PAD, train_tokenizer
 
@@ -41,12 +50,84 @@ TRAINED = ("llama", "gpt2", "qwen2", "gemma", "phi")
 PACKED = (*TRAINED, "mistral", "qwen3", "phi3")
 NOT_PACKED = ("opt", "bloom", "mamba")
 
+_ENCODER = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 130, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+_T5 = {
+    "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+_BART = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 128, "dropout": 0.0,
+}  # fmt: skip
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": _ENCODER,
+    "distilbert": {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 130,
+                   "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0},
+    "roberta": _ENCODER,
+    "xlm-roberta": _ENCODER,
+    "electra": {**_ENCODER, "embedding_size": 16},
+    "albert": {**_ENCODER, "embedding_size": 16, "classifier_dropout_prob": 0.0},
+    "deberta-v2": {**_ENCODER, "relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"],
+                   "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False},
+    "mpnet": _ENCODER,
+    "modernbert": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "max_position_embeddings": 130, "bos_token_id": 2, "eos_token_id": 3},
+}  # fmt: skip
+SEQ2SEQ: dict[str, dict[str, Any]] = {
+    "t5": {**_T5, "feed_forward_proj": "gated-gelu"},
+    "mt5": {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "bart": {**_BART, "decoder_start_token_id": 2},
+    "mbart": {**_BART, "decoder_start_token_id": 2},
+}
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The tokenizer of a family: its kind, its special tokens in the order of their ids, and what stands around a text
+    ($A) and a pair ($A, $B)."""
+
+    kind: str
+    special: dict[str, str]
+    single: str
+    pair: str
+
+
+def _of_bert(kind: str) -> _Tokens:
+    special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    return _Tokens(kind, special, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+
+
+def _of_roberta(kind: str, unknown: str = "<unk>") -> _Tokens:
+    special = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": unknown, "mask": "<mask>"}
+    return _Tokens(kind, special, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
+
+
+_OF_T5 = _Tokens("unigram", {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}, "$A </s>", "$A </s> $B </s>")
+_TOKENS = {
+    **dict.fromkeys(("bert", "distilbert", "electra"), _of_bert("wordpiece")),
+    **dict.fromkeys(("albert", "deberta-v2"), _of_bert("unigram")),
+    "modernbert": _of_bert("bytes"),
+    **dict.fromkeys(("roberta", "bart"), _of_roberta("bytes")),
+    **dict.fromkeys(("xlm-roberta", "mbart"), _of_roberta("unigram")),
+    "mpnet": _of_roberta("wordpiece", "[UNK]"),
+    **dict.fromkeys(("t5", "mt5"), _OF_T5),
+}
+
 
 def tiny_model(family: str, **changes: Any) -> PreTrainedModel:
-    """Random weights, the same ones each time."""
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": VOCABULARY}
+    """Random weights, the same ones each time: a decoder, an encoder that fills gaps, or both in one."""
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    build: Any = AutoModelForCausalLM
+    if family in _TOKENS:
+        names = list(_TOKENS[family].special)
+        special = {f"{name}_token_id": at for at, name in enumerate(names) if name != "unk"}
+        build = AutoModelForSeq2SeqLM if family in SEQ2SEQ else AutoModelForMaskedLM
+    fields = {**special, "vocab_size": VOCABULARY, **(SHAPES | ENCODERS | SEQ2SEQ)[family], **changes}
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **special, **SHAPES[family] | changes))
+    model: PreTrainedModel = build.from_config(AutoConfig.for_model(family, **fields))
     # Larger than transformers begins with: wrong attention then shows in the logits.
     with torch.no_grad():
         for parameter in model.parameters():
@@ -68,14 +149,48 @@ def texts(count: int = 200) -> list[str]:
 
 def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     """A folder as the hub has it: config.json, model.safetensors, tokenizer.json."""
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=train_tokenizer(texts(), VOCABULARY),
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        unk_token=EOS,
-    )
     model = tiny_model(family, **changes)
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    tiny_tokenizer(family).save_pretrained(folder)
     return folder
+
+
+def tiny_tokenizer(family: str = "llama") -> PreTrainedTokenizerFast:
+    """Trained on `texts`, with the special tokens of the family, and what it puts around a text."""
+    if family not in _TOKENS:
+        plain = train_tokenizer(texts(), VOCABULARY)
+        return PreTrainedTokenizerFast(
+            tokenizer_object=plain, pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=EOS
+        )
+    tokens = _TOKENS[family]
+    made = _trained(tokens.kind, list(tokens.special.values()), tokens.special["unk"])
+    ids = [(token, made.token_to_id(token)) for token in tokens.special.values()]
+    made.post_processor = processors.TemplateProcessing(single=tokens.single, pair=tokens.pair, special_tokens=ids)
+    named = {f"{name}_token": token for name, token in tokens.special.items()}
+    # RoBERTa's classifiers read the first token, as BERT's do.
+    begins = {"cls_token": "<s>", "sep_token": "</s>"} if tokens.special.get("bos") else {}
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if "[CLS]" in ids[2] else [])]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, model_max_length=128, model_input_names=inputs, **named, **begins
+    )
+
+
+def _trained(kind: str, special: list[str], unknown: str) -> Tokenizer:
+    settings: dict[str, Any] = {"vocab_size": VOCABULARY, "special_tokens": special, "show_progress": False}
+    if kind == "wordpiece":
+        made = Tokenizer(models.WordPiece(unk_token=unknown))
+        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        made.decoder = decoders.WordPiece()
+        trainer: Any = trainers.WordPieceTrainer(**settings)
+    elif kind == "unigram":
+        made = Tokenizer(models.Unigram())
+        made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token=unknown, **settings)
+    else:
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
+    made.train_from_iterator(texts(), trainer)
+    return made

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def continue_once(writer: Writer, prompt: str, sampling: Sampling) -> None:
-    """The prompt and its continuation, and on stderr how much of the prompt the model could not read."""
+    """The prompt and its continuation, and on stderr how much of the prompt the model could not read; or the answer."""
+    if not writer.continues:
+        print(writer.answer(prompt, sampling))
+        return
     print(visible(prompt), end="", flush=True)
     left_out = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
     print()
@@ -26,7 +29,8 @@ def converse(writer: Writer, sampling: Sampling) -> None:
     """Line by line until the end of the input; each line is a prompt of its own."""
     interactive = sys.stdin.isatty()
     if interactive:
-        print("write the beginning of a text; an empty line or Ctrl+D ends", file=sys.stderr)
+        what = "the beginning of a text" if writer.continues else "a text"
+        print(f"write {what}; an empty line or Ctrl+D ends", file=sys.stderr)
     while True:
         try:
             line = input("> " if interactive else "")

@@ -17,6 +17,7 @@ from types import FrameType
 
 from tui_trainer import lines
 from tui_trainer.errors import EXIT_FAILED, FolderError
+from tui_trainer.exporting.weights import adapter_base
 from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
@@ -158,7 +159,8 @@ class _LinePrinter(_Printer):
 
     def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
         self._live = ""
-        for line in lines.end_lines(state, run.folder.name, str(run.folder.root)):
+        base = adapter_base(run.folder.model)
+        for line in lines.end_lines(state, run.folder.name, str(run.folder.root), base):
             self._print(line)
         self.refresh()
         super().end(run, state, outcome)

@@ -135,8 +135,8 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     return lines
 
 
-def end_lines(state: RunState, name: str, folder: str) -> list[str]:
-    """What came out of a run."""
+def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
+    """What came out of a run. `adapter_base` is the model that an adapter is for; empty for a whole model."""
     finished = state.finished
     if finished is None:
         return []
@@ -156,7 +156,8 @@ def end_lines(state: RunState, name: str, folder: str) -> list[str]:
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:
-        lines.append(f"model          {folder}/{finished.model_path}")
+        lines.append(f"{'adapter' if adapter_base else 'model':<14} {folder}/{finished.model_path}")
+        lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
         lines.append(f"try it         tui-trainer generate {name}")
     return lines
 
@@ -185,13 +186,16 @@ def better_before(state: RunState) -> str | None:
 _ADDED = "what training adds to a process with its libraries loaded"
 
 
-def plan_lines(plan: Plan) -> list[str]:
-    """The whole plan, each number with its reason; `~` marks an estimate."""
+def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
+    """The whole plan, each number with its reason; `~` marks an estimate. `found` says what the data is, `notes` what
+    was made of the config.
+    """
     lines = [
         f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
-        f"learns from {one_line(plan.config.data.path)}",
+        *(found or [f"learns from {one_line(plan.config.data.path)}"]),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
+        *map(one_line, notes),
     ]
     lines += [_plan_line(*row) for row in [*_data_rows(plan), *_model_rows(plan), *_step_rows(plan)]]
     lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]

@@ -7,16 +7,23 @@ import math
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+_BYTE_UNITS = (("TiB", 1024**4), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 
 
 def format_bytes(count: float | None) -> str:
     """`1.5 GiB`; `--` when not reported."""
     if count is None:
         return "--"
-    for unit, size in (("TiB", 1024**4), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+    for unit, size in _BYTE_UNITS:
         if abs(count) >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def format_bytes_of(part: float, whole: float) -> str:
+    """`2.1 of 2.4 GiB`: both in the unit of the whole."""
+    unit, size = next(((unit, size) for unit, size in _BYTE_UNITS if abs(whole) >= size), ("KiB", KIB))
+    return f"{part / size:.1f} of {whole / size:.1f} {unit}"
 
 
 def format_count(count: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Predicted against measured: peak memory and time of a step over 28 configurations of five families.
+"""Predicted against measured: peak memory and time of a step over 30 configurations of five families.
 
     python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--json FILE]
 
@@ -58,6 +58,8 @@ class Case:
     checkpointing: bool = False
     packed: bool = False
     chunk: int = 0
+    labels: int = 0
+    """Tokens of a pass that have a label, as where short documents are padded; 0: all."""
 
     @property
     def name(self) -> str:
@@ -68,6 +70,7 @@ class Case:
         words += ["ckpt"] if self.checkpointing else []
         words += ["packed"] if self.packed else []
         words += [f"chunk{self.chunk}"] if self.chunk else []
+        words += [f"labels{self.labels}"] if self.labels else []
         words += [f"acc{self.accumulation}"] if self.accumulation > 1 else []
         return " ".join(words)
 
@@ -110,7 +113,7 @@ class Case:
 
     def tiny(self) -> Case:
         return replace(self, hidden=64, layers=1, heads=2, kv_heads=2, head_size=None, mlp=96, vocabulary=64, rows=1,
-                       row_tokens=16, eval_rows=1, accumulation=1, chunk=8 if self.chunk else 0)  # fmt: skip
+                       row_tokens=16, eval_rows=1, accumulation=1, labels=0, chunk=8 if self.chunk else 0)  # fmt: skip
 
 
 HALF: dict[str, Any] = {"precision": "bf16", "weights": "bfloat16"}
@@ -128,6 +131,7 @@ CASES = (
     Case(family="llama", hidden=512, layers=8, heads=8, rows=4, row_tokens=256, rank=16, checkpointing=True, **HALF),
     Case(family="llama", hidden=384, layers=6, heads=6, rows=4, row_tokens=256, packed=True),
     Case(family="llama", hidden=384, layers=6, heads=6, rows=2, row_tokens=128, accumulation=4),
+    Case(family="llama", hidden=512, layers=6, heads=8, rows=2, row_tokens=128, accumulation=4, **HALF),
     Case(family="llama", hidden=384, layers=4, heads=6, rows=8, row_tokens=128, vocabulary=32000, chunk=256),
     Case(family="llama", hidden=384, layers=4, heads=6, rows=2, row_tokens=128, eval_rows=32),
     Case(family="qwen2", hidden=448, layers=6, heads=7, kv_heads=1, mlp=1216, rows=4, row_tokens=128),
@@ -145,6 +149,7 @@ CASES = (
     Case(family="phi", hidden=384, layers=8, heads=6, mlp=1536, rows=4, row_tokens=128, precision="bf16"),
     Case(family="gpt2", hidden=512, layers=8, heads=8, mlp=2048, rows=4, row_tokens=64),
     Case(family="gpt2", hidden=384, layers=6, heads=6, mlp=1536, rows=4, row_tokens=256, rank=16),
+    Case(family="gpt2", hidden=256, layers=4, heads=4, mlp=1024, rows=8, row_tokens=128, vocabulary=32000, labels=320),
     Case(family="gpt2", hidden=512, layers=6, heads=8, mlp=2048, rows=2, row_tokens=256, precision="bf16",
          packed=True),
 )  # fmt: skip
@@ -176,7 +181,8 @@ def compare(case: Case, device: str, state_folder: Path) -> Comparison:
     done = run_in_child(case, device)
     shape, regime = case.shape(), case.regime(device)
     parts = memory_parts(shape, regime, micro_batch=case.rows, eval_batch=case.eval_rows or case.rows,
-                         row_tokens=case.row_tokens, accumulation=case.accumulation)  # fmt: skip
+                         row_tokens=case.row_tokens, accumulation=case.accumulation, most_labels=case.labels,
+                         most_eval_labels=case.labels)  # fmt: skip
     counted = {part.name: part.bytes for part in parts if device == "cpu" or part.name not in NOT_ALLOCATED}
     tokens = case.rows * case.row_tokens * case.accumulation
     flops = training_flops(shape, regime, tokens=tokens, row_tokens=case.row_tokens)

@@ -73,13 +73,15 @@ def build(case: Case, device: torch.device) -> Any:
 
 
 def batch_of(case: Case, rows: int) -> MicroBatch:
-    """Random tokens, all with a label."""
+    """Random tokens, all with a label or the first `case.labels` of them."""
     shape = (rows, case.row_tokens)
     ids_BT = torch.randint(0, case.vocabulary, shape, generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids_BT}
     if case.packed:
         inputs["position_ids"] = (torch.arange(case.row_tokens) % (case.row_tokens // DOCUMENTS_A_ROW)).repeat(rows, 1)
-    return MicroBatch(inputs=inputs, labels=ids_BT.flatten(), places=torch.arange(ids_BT.numel()), samples=rows)
+    count = case.labels or ids_BT.numel()
+    labels, places = ids_BT.flatten()[:count], torch.arange(count)
+    return MicroBatch(inputs=inputs, labels=labels, places=places, samples=rows, tokens=count)
 
 
 def evaluate(model: Any, loss: NextTokenLoss, numbers: Numbers, batch: MicroBatch) -> None:

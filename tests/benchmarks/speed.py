@@ -143,7 +143,7 @@ def bare(learner: Learner, model: Any) -> Callable[[int], int]:
         tokens = 0
         for step in range(first, first + STEPS_A_TURN):
             window = learner.batches.at(step)
-            count = sum(batch.label_tokens for batch in window)
+            count = sum(batch.label_count for batch in window)
             for batch in window:
                 logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)
                 if len(batch.places) < len(logits):

@@ -247,6 +247,24 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed():
     assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
 
 
+@pytest.mark.parametrize(("save_steps", "steps"), [("1", 2), ("1", 9), ("0.02", 100), ("0.5", 5), ("5", 5)])
+def test_no_fix_turns_saving_off(save_steps, steps):
+    """A short run with a large model: each checkpoint takes longer than all steps together."""
+    slow = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, sample_seconds=None)
+    saving = (f"checkpoint.save_steps={save_steps}", f"training.max_steps={steps}")
+    loaded = load_config(Request(assignments=(*saving, "evaluation.eval_steps=0", "logging.sample_steps=0")))
+    before = context(loaded, earlier=slow)
+    verdict = look("cadence", before)
+    saves = [step for step in range(1, steps) if step % before.planned.save_every_steps.value == 0]
+    if len(saves) <= 1:
+        assert verdict.status == "pass" and (not saves or "worth its time" in verdict.evidence)
+        return
+    assert verdict.status == "warn" and verdict.fix and set(verdict.fix) == {"checkpoint.save_steps"}
+    mended = context(patched(loaded, verdict.fix), earlier=slow)
+    assert 0 < mended.planned.save_every_steps.value < steps
+    assert look("cadence", mended).status == "pass"
+
+
 def test_early_stopping_keeps_its_evaluations_when_they_cost_too_much():
     settings = ("evaluation.eval_steps=40", "evaluation.early_stopping_patience=8")
     fix = look("cadence", context(load_config(Request(assignments=settings)))).fix

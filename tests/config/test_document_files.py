@@ -183,6 +183,34 @@ def test_unsaved_edits_are_offered_the_next_time():
     assert draft_for(Request(config_file=Path("other.toml"))) is None is draft_for(Request())
 
 
+def test_a_draft_is_offered_for_the_model_and_data_that_it_was_made_for(tmp_path, monkeypatch):
+    def asked(model: str, data: str = "notes.jsonl") -> Request:
+        return Request(shortcuts={"model.model_name_or_path": model, "data.path": data})
+
+    (tmp_path / "llama").mkdir()
+    first = Document(asked("./llama"), lambda wish: NONE)
+    first.set(RATE, 2e-4)
+    keep_draft(first)
+    draft = draft_for(asked("./llama"))
+    assert draft.subject == "recipe finetune, model ./llama, data notes.jsonl"
+    assert draft_for(asked("./other")) is None is draft_for(asked("./llama", "other.jsonl"))
+    assert draft_for(Request(profile="finetune")) is None is draft_for(Request())
+    as_setting = ("model.model_name_or_path=./llama", "data.path=notes.jsonl")
+    assert draft_for(Request(assignments=as_setting)) == draft
+    monkeypatch.chdir(tmp_path / "llama")
+    assert draft_for(asked("./llama")) is None, "another folder of that name"
+    for name in ("../llama", str(tmp_path / "llama")):
+        assert dict(draft_for(asked(name)).edits) == {RATE: 2e-4}
+
+
+def test_a_file_that_was_saved_here_holds_what_the_command_line_named():
+    document = opened(shortcuts={"model.model_name_or_path": "./llama"})
+    save(document, Path("new.toml"))
+    document.set(RATE, 2e-4)
+    keep_draft(document)
+    assert draft_for(Request(config_file=Path("new.toml"))).subject == "file new.toml"
+
+
 def test_a_draft_ends_with_its_edits_with_a_save_or_when_it_is_not_wanted():
     document = opened()
     document.set(SEED, 5)

@@ -59,6 +59,21 @@ def test_the_last_of_two_assignments_counts_and_beats_a_shortcut():
     assert loaded(shortcuts={"data.path": "/a.txt"}).config.data.path == "/a.txt"
 
 
+def test_a_value_names_the_option_that_it_was_written_with():
+    model = "model.model_name_or_path"
+    shortcuts = {model: "./llama", "data.path": "a.txt", "task.type": "causal_lm"}
+    request = Request(profile="finetune", assignments=("data.seed=3",), shortcuts=shortcuts)
+    found = load(request, lambda wish: (None, ""))
+    keys = (model, "data.path", "task.type", "data.seed", "profile")
+    assert [found.where(key) for key in keys] == ["--model", "--data", "--task", "--set", "--profile"]
+    assert all(found.origin(key) is Origin.COMMAND_LINE for key in keys)
+    assert str(found.problem(model, "is damaged")).startswith("--model: model.model_name_or_path: is damaged")
+    with pytest.raises(ConfigError, match=r"^--profile: profile: there is no recipe named 'quikstart'; did you mean"):
+        load(Request(profile="quikstart"), lambda wish: (None, ""))
+    with pytest.raises(ConfigError, match=r"^--set: training\.max_steps: true does not fit; it must be a whole number"):
+        load(Request(assignments=("training.max_steps=true",)), lambda wish: (None, ""))
+
+
 def test_paths_are_whole_so_that_a_run_can_be_resumed_from_another_folder(place):
     config = loaded("data.path=d/*.txt", "output.runs_dir=out").config
     assert config.data.path == f"{place}/d/*.txt"

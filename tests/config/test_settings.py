@@ -55,6 +55,15 @@ def test_explain_shows_default_unit_value_and_its_place(loaded):
     assert describe(all_settings()["output.name"], loaded)[-1] == "  now:     empty  (from default)"
 
 
+def test_explain_writes_values_as_a_config_file_does(loaded):
+    told = {setting.key: describe(setting, loaded) for setting in all_settings().values()}
+    switches = [key for key, setting in all_settings().items() if setting.kinds == (bool,) and not setting.choices]
+    assert len(switches) > 5
+    for key in switches:
+        assert told[key][-1].startswith(("  now:     true ", "  now:     false ")), told[key]
+    assert not [lines for lines in told.values() if any(word in "\n".join(lines) for word in ("True", "False", "None"))]
+
+
 @pytest.mark.parametrize(
     ("words", "count", "first"),
     [
@@ -162,7 +171,7 @@ def read_settings() -> set[str]:
     found = {key for path in paths for key in Reads().of(path.read_text(encoding="utf-8"))}
     folder = Path(sections.__file__).parent
     declarations = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*section*.py"))]
-    assert len(declarations) == 4
+    assert len(declarations) >= 5
     for table in [table for tree in declarations for table in tree.body]:
         for part in table.body if isinstance(table, ast.ClassDef) else []:
             if isinstance(part, ast.FunctionDef) and f"{TABLE_OF[table.name]}.{part.name}" in found:

@@ -50,16 +50,6 @@ def test_rows_are_those_of_best_fit_decreasing(seed):
     assert rows == pack_rows(np.array(lengths, dtype=np.int32), capacity)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_a_limit_on_documents_is_kept(seed):
-    lengths, capacity = case(seed)
-    for most in (1, 3, 16):
-        rows = pack_rows(lengths, capacity, most_documents=most)
-        assert sorted(place for row in rows for place in row) == list(range(len(lengths)))
-        assert all(len(row) <= most for row in rows)
-        assert all(sum(lengths[place] for place in row) <= capacity for row in rows)
-
-
 @pytest.mark.parametrize("lengths", [[0, 5], [11], [-1]])
 def test_lengths_that_do_not_fit_are_refused(lengths):
     with pytest.raises(ValueError, match="do not fit"):
@@ -105,7 +95,7 @@ def test_a_packed_batch_has_the_labels_of_its_documents_and_no_others(seed):
         return sorted(zip(inputs[labels != IGNORE].tolist(), labels[labels != IGNORE].tolist(), strict=True))
 
     assert pairs(batch.input_ids, batch.labels) == pairs(alone.input_ids, alone.labels)
-    assert batch.label_tokens == alone.label_tokens == (batch.labels != IGNORE).sum()
+    assert batch.tokens == alone.tokens == (batch.labels != IGNORE).sum()
     assert batch.rows == alone.rows == len(lengths)
     assert batch.input_ids.shape[1] <= capacity
     assert batch.input_ids.shape[0] == len(pack_rows(lengths, capacity))

@@ -367,4 +367,4 @@ def test_labels_are_the_inputs_shifted_by_one_and_padding_is_ignored():
     assert batch.input_ids.tolist() == [[5, 6, 7], [9, 0, 0]]
     assert batch.labels.tolist() == [[6, 7, 8], [3, IGNORE, IGNORE]]
     assert batch.input_ids.dtype == batch.labels.dtype == np.int64
-    assert batch.label_tokens == (batch.labels != IGNORE).sum() == 4
+    assert batch.tokens == (batch.labels != IGNORE).sum() == 4

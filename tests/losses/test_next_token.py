@@ -104,5 +104,5 @@ def test_a_batch_without_padding_selects_nothing():
     ids = torch.arange(3, 13, dtype=torch.int32).numpy().reshape(2, 5)
     batch = micro_batch(collate(list(ids), 0))
     assert isinstance(collate(list(ids), 0), Batch)
-    assert len(batch.labels) == batch.inputs["input_ids"].numel() == batch.label_tokens == 8
+    assert len(batch.labels) == batch.inputs["input_ids"].numel() == batch.label_count == 8
     assert batch.samples == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.models_room.fake_hub import COMMIT, FakeHub, serving
 from tui_trainer.cli.models import offer_lines
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.download import DownloadOffer
+from tui_trainer.models.download import DownloadOffer, _network_sentence
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.hub_files import HubFile, files_to_fetch
 
@@ -128,15 +129,35 @@ def test_without_a_network_the_other_way_is_named(environment):
     gone = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     done = download("org/tiny", "--yes", environment=gone)
     assert done.returncode == 1
-    assert "could not be downloaded" in done.stderr and "./tiny" in done.stderr and done.stderr.count("\n") == 1
+    assert "the hub at 127.0.0.1 cannot be reached (Connection refused)" in done.stderr and done.stderr.count("\n") == 1
+    assert str(Path("tiny").absolute()) in done.stderr and "--model ./tiny" in done.stderr
     offline = download("org/tiny", "--yes", environment=environment | {"HF_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "HF_HUB_OFFLINE is set" in offline.stderr
 
 
-def test_an_encoder_is_refused_before_its_weights_are_fetched(hub, environment):
-    hub.info = {"config": {"model_type": "bert", "architectures": ["BertForMaskedLM"]}}
+class ConnectError(Exception):
+    """As the HTTP library names it, which is no OSError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectError("[Errno -2] Name or service not known"), "the hub at huggingface.co cannot be reached (Name or"),
+        (socket.gaierror(-2, "Name or service not known"), "cannot be reached (Name or service not known)"),
+        (ConnectionResetError(104, "Connection reset by peer"), "the same command goes on from there"),
+    ],
+)
+def test_no_network_and_a_broken_connection_are_told_apart(error, words, monkeypatch):
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    told = _network_sentence("org/tiny", error)
+    assert words in told and "\n" not in told and f"into {Path('tiny').absolute()} and give --model ./tiny" in told
+    assert ("cannot be reached" in told) != isinstance(error, ConnectionResetError)
+
+
+def test_a_model_of_images_is_refused_before_its_weights_are_fetched(hub, environment):
+    hub.info = {"config": {"model_type": "llava", "architectures": ["LlavaForGeneration"], "vision_config": {}}}
     done = download("org/tiny", "--yes", environment=environment)
-    assert done.returncode == 2 and "BertForMaskedLM is an encoder" in done.stderr
+    assert done.returncode == 2 and "a model of several kinds of input" in done.stderr
     assert not any(hub.asked)
 
 

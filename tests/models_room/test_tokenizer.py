@@ -116,3 +116,74 @@ def test_a_damaged_tokenizer_is_one_sentence(tmp_path, content):
             assert "tokenizer.json" in str(error) and "\n" not in str(error)
         else:
             assert ask is tokenizer_facts and "Nonsense" in content
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert", "t5", "mbart", "llama"])
+def test_special_tokens_around_texts_and_pairs_are_those_of_the_tokenizer(tmp_path, family):
+    from transformers import AutoTokenizer
+
+    from tests.tiny_models import tiny_tokenizer
+
+    tiny_tokenizer(family).save_pretrained(tmp_path)
+    facts, real = tokenizer_facts(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    plain = len(real("3 plus", add_special_tokens=False)["input_ids"])
+    assert facts.added == len(real("3 plus")["input_ids"]) - plain > 0
+    assert facts.added_to_pair == len(real("3 plus", "3 plus")["input_ids"]) - 2 * plain
+    for name in ("pad", "cls", "sep", "mask", "eos", "bos"):
+        assert getattr(facts, f"{name}_token_id") == getattr(real, f"{name}_token_id"), name
+
+
+@pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing"])
+def test_the_processors_of_old_files_count_too(tmp_path, kind):
+    from tokenizers import Tokenizer, processors
+
+    write_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    made = Tokenizer.from_file(str(path))
+    made.post_processor = getattr(processors, kind)(("</s>", 2), ("<s>", 1))
+    made.save(str(path))
+    facts = tokenizer_facts(tmp_path)
+    assert facts.added == len(made.encode("w1").ids) - 1 == 2
+    assert facts.added_to_pair == len(made.encode("w1", "w2").ids) - 2
+    assert facts.adds_bos
+
+
+@pytest.mark.parametrize("settings", [None, {"do_lower_case": True}, {"tokenizer_class": "BertTokenizer"}])
+def test_a_folder_with_vocab_txt_alone_is_a_tokenizer_of_bert(tmp_path, settings):
+    from tests.tiny_models import save_tiny_model, tiny_tokenizer
+    from tui_trainer.models.facts import find_model
+    from tui_trainer.models.loading import load_tokenizer
+    from tui_trainer.models.problems import model_problems
+
+    save_tiny_model(tmp_path, "bert")
+    ids = tiny_tokenizer("bert").get_vocab()
+    (tmp_path / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.get)) + "\n")
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").unlink()
+    if settings:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    facts = find_model(str(tmp_path), head="token_classification", labels=2)
+    assert facts.tokenizer_files and model_problems(facts, "pretrained", False) == []
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.convert_ids_to_tokens(tokenizer("3 plus", "4")["input_ids"]) == [
+        "[CLS]", "3", "plus", "[SEP]", "4", "[SEP]",
+    ]  # fmt: skip
+    assert tokenizer.is_fast
+
+
+def test_a_sentencepiece_file_alone_is_refused_with_the_command_that_converts_it(tmp_path, monkeypatch):
+    from tests.tiny_models import save_tiny_model
+    from tui_trainer.models import tokenizer as room
+    from tui_trainer.models.facts import find_model
+    from tui_trainer.models.problems import model_problems
+
+    save_tiny_model(tmp_path, "t5")
+    (tmp_path / "tokenizer.json").rename(tmp_path / "spiece.model")
+    facts = find_model(str(tmp_path), head="seq2seq_lm")
+    monkeypatch.setattr(room, "find_spec", lambda name: None)
+    problem = model_problems(facts, "pretrained", False)[0]
+    assert "a SentencePiece file only (spiece.model)" in problem.message
+    assert "uv pip install sentencepiece protobuf" in problem.hint and "save_pretrained" in problem.hint
+    assert "\n" not in str(problem)
+    monkeypatch.setattr(room, "find_spec", lambda name: object())
+    assert model_problems(facts, "pretrained", False) == []

@@ -2,24 +2,30 @@
 
 import pytest
 
-from tui_trainer.planning.calibration import Calibration, keep_calibration, read_calibration
+from tui_trainer.planning.calibration import (
+    Calibration,
+    keep_calibration,
+    load_of_others,
+    read_calibration,
+)
+from tui_trainer.planning.duration import step_time
 
 CPU = ("some processor", 2)
 
 
-def keep(folder, shape, step_seconds, flops):
-    keep_calibration(folder, *CPU, shape, step_seconds=step_seconds, flops=flops)
+def keep(folder, shape, step_seconds, flops, **more):
+    keep_calibration(folder, *CPU, shape, step_seconds=step_seconds, flops=flops, **more)
 
 
 def test_the_same_shape_is_known_by_its_step_time(tmp_path):
     keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9)
+    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
 
 
 def test_another_shape_takes_the_rate_of_the_most_similar_step(tmp_path):
     keep(tmp_path, "small", 0.1, 1e9)
     keep(tmp_path, "large", 1.0, 5e10)
-    assert read_calibration(tmp_path, *CPU, "new", 4e10) == Calibration(flops_per_second=5e10)
+    assert read_calibration(tmp_path, *CPU, "new", 4e10) == Calibration(flops_per_second=5e10, runs=1)
 
 
 def test_a_tiny_model_says_nothing_about_a_large_one(tmp_path):
@@ -60,3 +66,64 @@ def test_a_damaged_file_is_an_unmeasured_machine(tmp_path, content):
     assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration()
     keep(tmp_path, "a", 0.5, 1e9)
     assert read_calibration(tmp_path, *CPU, "a", 1e9).step_seconds == 0.5
+
+
+def test_one_slow_run_among_others_changes_nothing(tmp_path):
+    for seconds in (0.5, 3.0, 0.52, 0.51):
+        keep(tmp_path, "a", seconds, 1e9)
+    found = read_calibration(tmp_path, *CPU, "a", 1e9)
+    assert (found.step_seconds, found.flops_per_second, found.runs) == (0.5, 2e9, 4)
+
+
+def test_one_impossibly_fast_run_among_many_changes_little(tmp_path):
+    for seconds in (0.01, 0.5, 0.51, 0.52, 0.53, 0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56):
+        keep(tmp_path, "a", seconds, 1e9)
+    assert read_calibration(tmp_path, *CPU, "a", 1e9).step_seconds == 0.5
+
+
+def test_only_the_last_runs_of_a_shape_are_remembered(tmp_path):
+    for _ in range(12):
+        keep(tmp_path, "a", 0.5, 1e9)
+    for _ in range(12):
+        keep(tmp_path, "a", 0.8, 1e9)
+    found = read_calibration(tmp_path, *CPU, "a", 1e9)
+    assert (found.step_seconds, found.runs) == (0.8, 12)
+
+
+def test_runs_on_a_busy_machine_count_only_where_there_is_no_other(tmp_path):
+    keep(tmp_path, "a", 0.2, 1e9, load=2.0)
+    assert read_calibration(tmp_path, *CPU, "a", 1e9).busy
+    keep(tmp_path, "a", 0.5, 1e9, load=0.1)
+    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
+
+
+def test_a_similar_model_on_a_calm_machine_is_believed_before_a_busy_one(tmp_path):
+    keep(tmp_path, "a", 3.0, 1e9, load=2.0)
+    keep(tmp_path, "similar", 1.0, 2e9, load=0.0)
+    calm = Calibration(flops_per_second=2e9, runs=1)
+    assert read_calibration(tmp_path, *CPU, "a", 1e9) == calm
+    assert read_calibration(tmp_path, *CPU, "new", 1.01e9) == calm
+
+
+def test_what_an_earlier_version_kept_is_one_run(tmp_path):
+    content = b'{"some processor, 2 threads": {"a": {"step_seconds": 0.7, "flops": 1e9}}}'
+    (tmp_path / "calibration.json").write_bytes(content)
+    keep(tmp_path, "a", 0.5, 1e9)
+    found = read_calibration(tmp_path, *CPU, "a", 1e9)
+    assert (found.step_seconds, found.runs) == (0.5, 2)
+
+
+@pytest.mark.parametrize(("seconds", "others"), [(0.0, 3.0), (1e6, 1.0)])
+def test_the_load_of_others_is_without_the_threads_that_trained(seconds, others, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (3.0, 0.0, 0.0))
+    assert load_of_others(2, seconds) == pytest.approx(others)
+    assert load_of_others(8, 1e6) == 0
+
+
+def test_the_reason_of_a_time_says_how_many_runs_it_comes_from():
+    measured = step_time(1e9, 64, Calibration(step_seconds=0.5, runs=3))
+    assert measured.reason == "measured here, from 3 measured runs of this shape"
+    similar = step_time(1e9, 64, Calibration(flops_per_second=2e9, runs=1, busy=True))
+    assert similar.reason == (
+        "from 1 measured run of a similar model while others kept the machine busy here (2 GFLOP/s)"
+    )

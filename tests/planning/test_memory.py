@@ -4,6 +4,7 @@ from tests.planning.families import config_of, regime_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import memory_parts, total_bytes
 from tui_trainer.planning.memory_cpu import MAPPED_BLOCK_BYTES
+from tui_trainer.planning.memory_parts import Static
 from tui_trainer.planning.regime import LayerBytes, Regime
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -13,9 +14,9 @@ HALF = {"precision": "bf16", "weights": "bfloat16"}
 GIB = 2**30
 
 
-def parts(regime=None, *, micro_batch=4, eval_batch=4, row_tokens=32, accumulation=1, config=None):
+def parts(regime=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
     found = memory_parts(shape_of(config or config_of("llama")), regime, micro_batch=micro_batch, eval_batch=eval_batch,
-                         row_tokens=row_tokens, accumulation=accumulation)  # fmt: skip
+                         row_tokens=row_tokens, **more)  # fmt: skip
     return {part.name: part.bytes for part in found}
 
 
@@ -157,3 +158,41 @@ def test_accumulating_on_a_card_holds_the_sum_beside_the_activations():
     once, more = (wide(Regime(device="cuda", precision="bf16"), accumulation=n) for n in (1, 2))
     assert more["gradients"] == 4 * shape_of(WIDE).parameters
     assert "gradients" not in once
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_padding_costs_no_logits(device):
+    shape, regime = shape_of(config_of("llama")), Regime(device=device)
+    full, padded = (parts(regime, micro_batch=64, most_labels=labels) for labels in (0, 500))
+    saved = full["head and loss"] - padded["head and loss"]
+    assert saved == 12 * (64 * 32 - 500) * shape.vocabulary
+    assert padded["activations"] == full["activations"], "layers compute padding as well"
+
+
+def test_padding_costs_no_logits_in_an_evaluation_either():
+    full, padded = (parts(eval_batch=64, most_eval_labels=labels)["evaluation"] for labels in (0, 500))
+    assert full - padded == 8 * (64 * 32 - 500) * shape_of(config_of("llama")).vocabulary
+
+
+def test_accumulating_with_16_bit_weights_holds_their_sum_in_fp32_and_the_next_gradients():
+    trained = shape_of(config_of("llama")).parameters
+    assert parts(Regime(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
+    assert parts(Regime(**HALF), micro_batch=64)["gradients"] == 2 * trained, "the sum fits into what activations left"
+
+
+def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
+    trained = shape_of(WIDE).parameters
+    full = Regime(device="cuda", **HALF)
+    assert wide(full, accumulation=2)["gradients"] == 4 * trained, "beside the activations and logits of the next pass"
+    once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
+    assert (once, more) == (4 * trained, 6 * trained)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_evaluation_under_autocast_holds_the_16_bit_copy_of_one_weight(device, monkeypatch):
+    shape, autocast = shape_of(config_of("llama")), Regime(device=device, precision="bf16")
+    largest = max(2 * linear.inputs * linear.outputs for linear in shape.linears)
+    with_copy = parts(autocast, micro_batch=1, eval_batch=512)["evaluation"]
+    assert Static(shape, Regime()).largest_cast_bytes == Static(shape, Regime(**HALF)).largest_cast_bytes == 0
+    monkeypatch.setattr(Static, "largest_cast_bytes", 0)
+    assert with_copy - parts(autocast, micro_batch=1, eval_batch=512)["evaluation"] == largest

@@ -1,14 +1,19 @@
 """How a plan packs: when, why, and what it makes of the batch."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tui_trainer.config.load import Request
+from tui_trainer.data.pack import pack_batch
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batching import cut_batch
-from tui_trainer.planning.packing import packed_cut, packing, packing_problems, widest_row
+from tui_trainer.planning.fit import most_labels, most_passes
+from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
+from tui_trainer.planning.regime import Regime
 from tui_trainer.tasks.contract import DataFacts
 
 FACTS = DataFacts(
@@ -92,3 +97,65 @@ def test_a_small_batch_is_one_row():
     asked = loaded("data.max_length=4096")
     cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 2039, lambda limit: limit)
     assert (cut.micro, cut.accumulation) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_step_has_more_packed_rows_than_the_plan_reckons_with(seed):
+    draw = random.Random(seed)
+    longest, width = draw.randint(1, 60), draw.randint(60, 256)
+    documents = [np.zeros(draw.randint(1, longest) + 1, dtype=np.int32) for _ in range(draw.randint(1, 80))]
+    facts = replace(FACTS, longest_row=longest, row_tokens=width)  # as long as it needs for full rows
+    asked = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
+    most = most_rows(asked, facts, True, len(documents))
+    assert len(pack_batch(documents, widest_row(asked, facts, True))) <= most <= len(documents)
+
+
+def test_equal_documents_fill_exactly_the_most_rows():
+    documents = [np.zeros(51, dtype=np.int32)] * 32
+    facts = replace(FACTS, longest_row=50)
+    assert most_rows(loaded().config, facts, True, 32) == len(pack_batch(documents, 256)) == 7
+
+
+@pytest.mark.parametrize(
+    ("longest", "micro", "passes"),
+    [
+        (50, 7, 1),  # five in a row at the least: seven rows at the most
+        (50, 6, 2),
+        (200, 8, 4),  # a document of 200 tokens has a row of its own
+        (200, 32, 1),
+    ],
+)
+def test_one_pass_is_reckoned_only_where_a_step_never_has_more_rows(longest, micro, passes):
+    asked, facts = loaded().config, replace(FACTS, longest_row=longest)
+    regime = Regime(packed=True, most_rows=most_rows(asked, facts, True, 32))
+    assert most_passes(asked, regime, micro) == passes
+
+
+def test_rows_that_are_padded_are_as_many_as_documents_and_no_more_than_there_are():
+    asked = loaded().config
+    assert most_rows(asked, FACTS, False, 32) == 32
+    assert most_rows(asked, replace(FACTS, rows=5), False, 32) == 5
+
+
+def test_a_cut_says_that_a_step_may_take_another_pass():
+    asked = loaded()
+    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 256, lambda limit: limit)
+    assert cut.accumulation_reason == "up to 8 packed rows in parts of 8; a step with more takes another pass"
+
+
+@pytest.mark.parametrize(("rows", "among"), [(16, 16), (8, 32), (1, 64)])
+def test_padded_passes_have_no_more_labels_than_reckoned(rows, among):
+    """Lengths of an exponential distribution with the mean of the facts, cut at the limit; the longest lie together."""
+    asked = loaded().config
+    most = most_labels(asked, Regime(document_tokens=49.0), rows, among)
+    draw = np.random.default_rng(3)
+    steps = np.minimum(256, 1 + draw.exponential(48.0, size=(100, among)))
+    fullest = np.sort(steps, axis=1)[:, -rows:].sum(axis=1).max()
+    assert fullest <= most <= rows * 256
+    assert most < 2 * fullest
+
+
+def test_labels_are_all_tokens_where_rows_are_full_or_of_like_length():
+    assert most_labels(loaded().config, Regime(), 16, 16) == 0
+    assert most_labels(loaded().config, Regime(document_tokens=256.0), 16, 16) == 0
+    assert most_labels(loaded("data.group_by_length=true").config, Regime(document_tokens=49.0), 16, 16) == 0

@@ -19,6 +19,7 @@ ONE_OF_EACH = [
     e.PlanMade(total_steps=9, steps_per_epoch=3, effective_batch_size=8, per_device_train_batch_size=4,
                gradient_accumulation_steps=2, parameters=10**6, memory_bytes=2**30, disk_bytes=2**31,
                duration_seconds=61.5),
+    e.LibrariesLoaded(resident_bytes=2**29),
     e.BaselinesMeasured(losses={"order 1": 2.4, "order 2": math.inf}, eval_tokens=10, unit="character"),
     e.EvalDone(step=5, loss_sum=10.5, tokens=4, loss=2.625, seconds=1.5, scheduled=True, best=False),
     e.EpochDone(epoch=1, mean_loss=math.nan, seconds=3.0, samples_per_second=2.0, tokens_per_second=5.0),

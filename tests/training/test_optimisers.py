@@ -1,5 +1,8 @@
 """Every optimiser: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -122,6 +125,73 @@ def test_bitsandbytes_that_is_not_there_is_said(monkeypatch):
     with pytest.raises(RunError, match="needs bitsandbytes"):
         updater_of(small_model(), "adamw_8bit")
     assert optimisers.OPTIMISERS["adamw_8bit"].number_keys == {"step"}
+
+
+class PagedAdamW(torch.optim.Optimizer):
+    """As bitsandbytes': states are made at the first step, in memory that nobody else gives out, and marked so."""
+
+    def __init__(self, groups, lr, betas, eps):
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
+        self.pages = []
+
+    def init_state(self, group, parameter, group_index, index):
+        assert self.param_groups[group_index] is group and group["params"][index] is parameter
+        pages = {key: torch.zeros_like(parameter) for key in ("state1", "state2")}
+        for page in pages.values():
+            page.is_paged = True
+            self.pages.append(page)
+        self.state[parameter].update({"step": 0, **pages})
+
+    @torch.no_grad()
+    def step(self):
+        for group_index, group in enumerate(self.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if not self.state[parameter]:
+                    self.init_state(group, parameter, group_index, index)
+                state = self.state[parameter]
+                state["step"] += 1
+                state["state1"].lerp_(parameter.grad, 0.1)
+                state["state2"].lerp_(parameter.grad.square(), 0.01)
+                parameter.sub_(group["lr"] * state["state1"] / (state["state2"].sqrt() + state["step"]))
+
+
+@pytest.fixture
+def paged(monkeypatch):
+    found = SimpleNamespace(PagedAdamW32bit=PagedAdamW)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(optim=found))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", found)
+    return "paged_adamw_32bit"
+
+
+def test_paged_states_stay_in_their_pages_on_resume(paged):
+    model = small_model()
+    updater = updater_of(model, paged)
+    train(model, updater, 3)
+    saved = {name: tensor.clone() for name, tensor in updater.tensors().items()}
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    expected = train(model, updater, 4, first=3)
+    again = small_model()
+    again.load_state_dict(weights)
+    other = updater_of(again, paged)
+    other.load_tensors(dict(saved))
+    states = [state[key] for state in other.torch.state.values() for key in ("state1", "state2")]
+    assert len(states) == 8 and all(tensor.is_paged for tensor in states)
+    assert {tensor.data_ptr() for tensor in states} == {page.data_ptr() for page in other.torch.pages}
+    assert {state["step"] for state in other.torch.state.values()} == {3}
+    assert torch.equal(train(again, other, 4, first=3), expected)
+    assert len(other.torch.pages) == 8, "the first step makes no second state"
+
+
+def test_a_state_that_does_not_fit_the_pages_is_refused(paged):
+    model = small_model()
+    updater = updater_of(model, paged)
+    train(model, updater, 1)
+    saved = updater.tensors()
+    fresh = updater_of(small_model(), paged)
+    with pytest.raises(CheckpointError, match=r"0\.weight has another form: state1 is torch\.uint8"):
+        fresh.load_tensors({n: t.to(torch.uint8) if n.endswith("weight.state1") else t for n, t in saved.items()})
+    with pytest.raises(CheckpointError, match=r"0\.weight was made otherwise: absmax1 differ"):
+        fresh.load_tensors(saved | {"0.weight.absmax1": torch.zeros(1)})
 
 
 def test_a_scaled_loss_that_overflows_halves_its_scale_and_moves_nothing():

@@ -94,7 +94,7 @@ def test_a_packed_batch_has_the_gradient_of_the_rows_one_by_one(documents):
         model = tiny_model("llama")
         loss = NextTokenLoss(model)
         total = sum(loss(batch) for batch in batches)
-        (total / sum(batch.label_tokens for batch in batches)).backward()
+        (total / sum(batch.label_count for batch in batches)).backward()
         return total.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
     alone = gradient([micro_batch(collate([document], 0)) for document in documents])

@@ -76,11 +76,11 @@ def test_without_fp32_copies_bf16_weights_learn_less():
         batch = batch_of(step)
         with torch.autocast(DEVICE.type, torch.bfloat16):
             value = loss(batch)
-        (value / batch.label_tokens).backward()
+        (value / batch.label_count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
-        found.append(float(value.detach()) / batch.label_tokens)
+        found.append(float(value.detach()) / batch.label_count)
     assert abs(np.mean(found[-10:]) - np.mean(losses("fp32")[-10:])) > LAST_TEN
 
 

@@ -84,7 +84,7 @@ def test_a_scaled_loss_goes_with_weights_of_16_bits():
 def test_gradients_of_16_bit_weights_are_summed_in_fp32():
     """600 equal parts of a gradient of 1: in bf16 the sum stands still long before."""
     model = nn.Linear(8, 1, bias=False).bfloat16()
-    part = MicroBatch({"x": torch.ones(1, 8).bfloat16()}, torch.zeros(1), torch.zeros(1), 1)
+    part = MicroBatch({"x": torch.ones(1, 8).bfloat16()}, torch.zeros(1), torch.zeros(1), 1, 8)
     updater, start = updater_of(model, "sgd"), model.weight.detach().float().clone()
     (kept,) = updater._masters.values()
     take_step(lambda: [part] * 600, lambda batch: model(batch.inputs["x"]).float().sum(), updater,

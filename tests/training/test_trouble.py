@@ -5,13 +5,13 @@ from importlib.metadata import version
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted
+from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training import checkpoint, checkpoint_folder
@@ -54,7 +54,12 @@ def test_the_best_is_only_what_is_on_the_disk(tiny_run, saves_fail_at):
 def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_run, monkeypatch):
     losses = iter([1.0, *[2.0] * 10])
     judge = Position.judge
-    monkeypatch.setattr(Position, "judge", lambda self, loss, threshold: judge(self, next(losses), threshold=threshold))
+
+    def judge_other(self, _loss, _metric, threshold):
+        loss = next(losses)
+        return judge(self, loss, -loss, threshold=threshold)
+
+    monkeypatch.setattr(Position, "judge", judge_other)
     write = Session.write_final_model
 
     def damage_first(self):
@@ -186,7 +191,55 @@ def test_other_libraries_on_resume_are_told(tiny_run, monkeypatch):
 
 def test_an_evaluation_that_is_not_finite_is_never_the_best():
     position = Position(step=2)
-    assert not position.judge(math.nan, threshold=0.0)
+    assert not position.judge(math.nan, -math.nan, threshold=0.0)
     position.step = 4
-    assert position.judge(3.0, threshold=0.0)
+    assert position.judge(3.0, -3.0, threshold=0.0)
     assert (position.best_eval_loss, position.best_step) == (3.0, 4)
+
+
+SAMPLING = {"training.max_steps": 6, "logging.sample_steps": 2}
+
+
+def failing_generate(monkeypatch, error):
+    """The second text cannot be written; says how often one was asked for."""
+    asked = []
+    generate = LlamaForCausalLM.generate
+
+    def fails(self, *args, **kwargs):
+        asked.append(1)
+        if len(asked) == 2:
+            torch.rand(3)  # it had begun to draw
+            raise error
+        return generate(self, *args, **kwargs)
+
+    monkeypatch.setattr(LlamaForCausalLM, "generate", fails)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("`max_new_tokens` is odd\nhere"), "could not write a text: ValueError: `max_new_tokens` is odd"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "not enough memory to write a text"),
+        (MemoryError(), "not enough memory to write a text"),
+        (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory"), "not enough memory to write a text"),
+    ],
+    ids=["value", "gpu memory", "host memory", "cpu allocator"],
+)
+def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(tiny_run, monkeypatch, error, words):
+    whole, _ = tiny_run("whole", SAMPLING)
+    asked = failing_generate(monkeypatch, error)
+    folder, outcome = tiny_run("failing", SAMPLING)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    (problem,) = of_kind(folder, RunProblem)
+    assert (problem.kind, problem.step) == ("no text", 4) and words in problem.message and problem.hint
+    assert len(asked) == 3 and [event.step for event in of_kind(folder, TextSampled)] == [2, 6]
+    weights = [(run.model / "model.safetensors").read_bytes() for run in (whole, folder)]
+    assert weights[0] == weights[1]
+
+
+def test_an_error_inside_a_kernel_ends_the_run_as_before(tiny_run, monkeypatch):
+    failing_generate(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
+    folder, outcome = tiny_run("broken", SAMPLING)
+    assert outcome.exit_code == EXIT_FAILED and "device-side assert" in outcome.failure
+    assert not of_kind(folder, RunProblem)

@@ -1,5 +1,7 @@
 """LoRA: what moves, what is saved, and that plain peft and transformers take it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from peft import PeftModel
@@ -7,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import TRAINED, save_tiny_model
-from tui_trainer.config.sections import TuningSection
+from tui_trainer.config.sections import Config, ModelSection, TaskSection, TuningSection
+from tui_trainer.training.model_card import _use
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.lora import METHOD
 
@@ -54,6 +57,21 @@ def test_an_adapter_that_was_saved_loads_with_plain_peft(family, base, tmp_path)
     assert torch.equal(logits(again), logits(model))
     assert (logits(base(family)) - logits(model)).abs().max() > 1e-2, "it has learnt something"
     assert not (tmp_path / "adapter" / "README.md").exists()
+
+
+def test_the_code_on_the_card_of_an_adapter_loads_it(base, tmp_path):
+    model = trained(adapted(base()))
+    METHOD.save_model(model, tmp_path / "adapter")
+    wanted = logits(model)
+    section = ModelSection(model_name_or_path=str(tmp_path / "llama"))
+    config = Config(model=section, tuning=TuningSection(method="lora"), task=TaskSection(type="causal_lm"))
+    card = "\n".join(_use(SimpleNamespace(config=config)))
+    code = card.partition("```python\n")[2].partition("```")[0]
+    found: dict = {}
+    exec(code.replace("path/of/this/folder", str(tmp_path / "adapter")), found)
+    torch.testing.assert_close(logits(found["model"]), wanted, atol=1e-5, rtol=1e-5)
+    whole = config.model_copy(update={"tuning": TuningSection(method="full")})
+    assert _use(SimpleNamespace(config=whole)) == []
 
 
 def test_transformers_alone_finds_the_base_of_an_adapter(base, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,9 @@ def test_every_state_fits_every_size_in_both_sets(size, glyphs):
 def test_the_first_screen_says_what_it_starts_from_and_what_it_costs():
     lines = drawn(opened()).splitlines()
     assert lines[0].split("  ")[0] == "recipe quickstart" and lines[0].endswith("no problems")
-    assert lines[1].split() == ["setting", "value", "preset", "45", "of", "70"]
+    settings = [setting for _, _, members in groups() for setting in members]
+    everyday = sum(not setting.advanced for setting in settings)
+    assert lines[1].split() == ["setting", "value", "preset", str(everyday), "of", str(len(settings))]
     assert lines[2].startswith("\u2500\u2500 Start from \u2500")
     assert lines[3].split() == ["\u25b8", "profile", "quickstart"]
     assert lines[18].startswith("plan    memory ~186.3 MiB 1%     time ~1 min 10 s  disk ~35.4 MiB  steps 500")
@@ -140,6 +143,23 @@ def test_all_that_is_known_of_a_setting_finds_room(key):
         assert setting.memory in words and setting.speed in words
         for size in SIZES:
             assert f" {setting.name} " in drawn(model, *size)
+
+
+def test_a_preview_shows_the_first_changes_and_counts_the_rest_at_every_size():
+    model = opened("", "training.learning_rate=2e-3", "training.warmup_steps=7")
+    model.open_recipes()
+    for _ in model.chooser.recipes:
+        name, count = model.chooser.recipe.name, len(model.chooser.preview.changes)
+        for size in SIZES:
+            lines = drawn(model, *size).splitlines()
+            assert any(line.startswith(f"{UNICODE.pointer} {name} ") for line in lines)
+            assert "of yours that it does not change" in "".join(lines) or not model.chooser.preview.stays
+            head = next(number for number, line in enumerate(lines) if " It changes " in line)
+            rows = list(takewhile(lambda line: line.startswith("   "), lines[head + 2 :]))
+            rest = [int(row.split()[2]) for row in rows if row.startswith(f"   {UNICODE.ellipsis} and ")]
+            assert len(rows) - len(rest) + sum(rest) == count or not count
+            assert len(rows) >= min(count, 8), (name, size)
+        model.move(1)
 
 
 def test_wide_screens_add_groups_and_the_file():

@@ -165,13 +165,11 @@ def model(recipes) -> ConfigModel:
     return ConfigModel(document, {"data.path": TEXTS})
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_config_screen_shows_them_and_nothing_happens(model, size):
-    width, height = size
-
-    def look() -> str:
-        lines = draw_config(model, plan=None, width=width, height=height, glyphs=UNICODE)
-        return assert_harmless(lines, width, height)
+def test_the_config_screen_shows_them_and_nothing_happens(model):
+    def look() -> tuple[str, ...]:
+        """One state at every size: drawing it costs little beside coming to it."""
+        drawn = [draw_config(model, plan=None, width=width, height=height, glyphs=UNICODE) for width, height in SIZES]
+        return tuple(assert_harmless(lines, *size) for lines, size in zip(drawn, SIZES, strict=True))
 
     for text in TEXTS:
         for key in ("data.text_column", "output.name", "data.path"):
@@ -191,8 +189,8 @@ def test_the_config_screen_shows_them_and_nothing_happens(model, size):
         model.cancel()
     model.open_recipes()
     assert model.chooser is not None and len(model.chooser.recipes) > 100
-    shown = {look() for _ in model.chooser.recipes if model.move(1) is None}
-    assert len(shown) > 100
+    shown = zip(*(look() for _ in model.chooser.recipes if model.move(1) is None), strict=True)
+    assert [len(set(pictures)) > 100 for pictures in shown] == [True] * len(SIZES)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -213,8 +211,14 @@ def phases_of(text: str) -> list[list[e.Event]]:
         data_seconds=0.01, forward_seconds=0.01, backward_seconds=0.01, optimiser_seconds=0.01, tokens_per_second=9.0,
         samples_per_second=9.0, peak_memory_bytes=9,
     )  # fmt: skip
+    plan = e.PlanMade(
+        total_steps=9, steps_per_epoch=3, effective_batch_size=1, per_device_train_batch_size=1,
+        gradient_accumulation_steps=1, parameters=9, memory_bytes=9, disk_bytes=9, duration_seconds=9.0,
+        trained_parameters=3, base_model=text, lora_rank=4,
+    )  # fmt: skip
     training = [
-        *begun, e.BaselinesMeasured(losses={text: 1.0}, eval_tokens=1, unit=text), e.PhaseChanged(phase="training"),
+        *begun, plan, e.BaselinesMeasured(losses={text: 1.0}, eval_tokens=1, unit=text),
+        e.PhaseChanged(phase="training"),
         step, e.TextSampled(step=1, prompt=text, text=text),
         e.CheckpointSaved(step=1, path=text, bytes=1, seconds=0.1, reason="scheduled"),
     ]  # fmt: skip
@@ -255,10 +259,8 @@ def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame():
         assert all(part.isascii() for line in lines for part, _ in in_ascii(line))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
-def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(
-    open_terminal, small_config, recipes, tmp_path, size
-):
+def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_terminal, small_config, recipes, tmp_path):
+    """At 80x24 through a whole run, and then all screens again at 200x50, which shows more of the same."""
     folder = tmp_path / HOSTILE.encode("utf-8", "replace")[:200].decode(errors="ignore")
     folder.mkdir()
     column, data = HOSTILE.encode("utf-8", "replace").decode(), folder / "\u202ed\x1b[2J.jsonl"
@@ -268,7 +270,7 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(
     config["data"] |= {"path": str(data), "text_column": column}
     (folder / "\x1b]0;x\x07.toml").write_text(tomli_w.dumps(config))
 
-    terminal = open_terminal(str(folder / "\x1b]0;x\x07.toml"), size=size, prelude=EVERYTHING_IS_HOSTILE)
+    terminal = open_terminal(str(folder / "\x1b]0;x\x07.toml"), prelude=EVERYTHING_IS_HOSTILE)
     terminal.wait_for("t start", "\u241b")
     terminal.press("end", "home", "2", "/", *"text_column", "enter", "enter")
     terminal.wait_for("text_column", "\u241b")
@@ -286,7 +288,13 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(
     assert [event for event in terminal.events if event["event"] == "TextSampled"]
     terminal.press("L")
     terminal.wait_for("log")
-    terminal.press("up", "up", "1", "4", "q")
+    terminal.resize(200, 50)
+    terminal.wait_for("time of a step", "what it writes")
+    terminal.press("L", "up", "up", "1", "2", "p")
+    terminal.wait_for("Choose a recipe")
+    terminal.press(*["down"] * (recipes // 2), "escape", "3")
+    terminal.wait_for("finding")
+    terminal.press("4", "q")
     terminal.read(1)
     terminal.press("q")
     assert terminal.wait_for_end() == 1

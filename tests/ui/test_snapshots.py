@@ -79,17 +79,18 @@ FINDINGS = [
 ]
 
 
-def trained(steps: int, total: int = 500) -> list[e.Event]:
+def trained(steps: int, total: int = 500, device: str = "cpu", **more) -> list[e.Event]:
     """The journal of a run that has done so many steps."""
     events: list[e.Event] = [
-        e.RunStarted(name="quickstart-20261120-180238", task="char_lm", device="cpu", pid=1, total_steps=total),
+        e.RunStarted(name="quickstart-20261120-180238", task="char_lm", device=device, pid=1, total_steps=total),
         e.PhaseChanged(phase="preparing"),
         e.DataPrepared(from_cache=False, rows=2626, eval_rows=292, tokens=336_000, eval_tokens=37_000, documents=45,
                        eval_documents=12, vocabulary=106, seconds=0.162),
         e.BaselinesMeasured(losses={"order 1": 2.4768, "order 2": 1.5}, eval_tokens=37_000, unit="token"),
         e.PlanMade(total_steps=total, steps_per_epoch=165, effective_batch_size=16, per_device_train_batch_size=8,
                    gradient_accumulation_steps=2, parameters=818_000, memory_bytes=195_000_000, disk_bytes=37_000_000,
-                   duration_seconds=70),
+                   duration_seconds=70, **more),
+        e.LibrariesLoaded(resident_bytes=240_000_000 if device == "cpu" else None),
         e.PhaseChanged(phase="training"),
     ]  # fmt: skip
     for n in range(1, steps + 1):
@@ -171,6 +172,7 @@ class CannedBench(Workbench):
                       disk_used_bytes=182 * GIB, disk_bytes=252 * GIB, gpus=cards)  # fmt: skip
 
 
+LORA = {"device": "cuda:0", "base_model": "TinyLlama/TinyLlama-1.1B", "lora_rank": 16, "trained_parameters": 6_700}
 # Name: what is pressed, the machine, the journal of a run and whether it is alive.
 SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "hardware-cpu": ("1", CPU, None, False),
@@ -185,7 +187,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "start": ("t", CPU, None, False),
     "train-no-run": ("4", CPU, None, False),
     "train-preparing": ("4", CPU, [*trained(0)[:2], WORK], True),
-    "train": ("4", GPUS, trained(248), True),
+    "train": ("4", GPUS, trained(248, **LORA), True),
     "train-paused": ("4 left left", CPU, [*trained(120), e.PhaseChanged(phase="paused")], True),
     "train-finished": ("4", CPU, [*trained(500), DONE], False),
     "train-stopped": ("4", CPU, [*trained(120), STOPPED], False),

@@ -14,11 +14,14 @@ from tui_trainer.ui.chart.small_charts import SmallCharts
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines, target_bar
 from tui_trainer.ui.screens.train_panes import part_shares, stack
+from tui_trainer.ui.screens.train_plan import memory_role, memory_words, training_memory_bytes
 from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
 from tui_trainer.ui.spans import text_of, width_of
 
 SIZES = ((80, 22), (100, 28), (119, 60), (120, 33), (160, 40), (200, 48))
 GIB = 2**30
+RESIDENT = 240_000_000
+LORA = {"base_model": "TinyLlama/TinyLlama-1.1B", "lora_rank": 16, "trained_parameters": 6_700}
 
 
 def step(number, loss=2.0, seconds=0.125):
@@ -41,7 +44,7 @@ def begun(total_steps=500):
     ]
 
 
-def prepared(total_steps=500):
+def prepared(total_steps=500, **more):
     return [
         *begun(total_steps),
         e.DataPrepared(from_cache=False, rows=2626, eval_rows=292, tokens=336_000, eval_tokens=37_000, documents=45,
@@ -49,12 +52,13 @@ def prepared(total_steps=500):
         e.BaselinesMeasured(losses={"order 1": 2.4768, "order 2": 1.5}, eval_tokens=37_000, unit="token"),
         e.PlanMade(total_steps=total_steps, steps_per_epoch=165, effective_batch_size=16,
                    per_device_train_batch_size=8, gradient_accumulation_steps=2, parameters=818_000,
-                   memory_bytes=195_000_000, disk_bytes=37_000_000, duration_seconds=70),
+                   memory_bytes=195_000_000, disk_bytes=37_000_000, duration_seconds=70, **more),
+        e.LibrariesLoaded(resident_bytes=RESIDENT),
     ]  # fmt: skip
 
 
-def trained(steps=148, total_steps=500):
-    events = [*prepared(total_steps), e.PhaseChanged(phase="training")]
+def trained(steps=148, total_steps=500, **more):
+    events = [*prepared(total_steps, **more), e.PhaseChanged(phase="training")]
     for number in range(1, steps + 1):
         events.append(step(number, loss=1.4 + 3 * math.exp(-number / 40)))
         if number % 50 == 0:
@@ -129,6 +133,31 @@ def test_every_phase_fills_every_size_and_ascii_stays_ascii(phase, glyphs):
                 assert not glyphs.ascii or text.isascii()
 
 
+@pytest.mark.parametrize(("size", "cards"), [((80, 22), 1), ((120, 33), 8), ((200, 48), 0)])
+def test_lora_is_named_with_its_base_and_what_moves(size, cards):
+    text = drawn(scene(trained(**LORA), cards=cards), *size)
+    line = "LoRA r 16 on TinyLlama-1.1B: 6.7 k of 818 k parameters move (0.82 %)"
+    rows = ("TinyLlama-1.1B on cpu", "r 16, 6.7 k of 818 k (0.82 %)")
+    narrow = size[0] == 80
+    assert (line in text) == narrow and [row in text for row in rows] == [not narrow] * 2
+    whole = drawn(scene(trained(base_model="/models/gpt2/", trained_parameters=818_000), cards=cards), *size)
+    assert ("gpt2: all 818 k parameters move" if narrow else "all 818 k parameters") in whole
+    assert "LoRA" not in drawn(scene(trained(), cards=cards), *size) + whole
+
+
+def test_memory_is_told_as_the_plan_counts_it():
+    on_cpu, on_card = fold(trained()), fold([event for event in trained() if not isinstance(event, e.LibrariesLoaded)])
+    assert memory_words(on_cpu) == "171.7 of 186.0 MiB planned"
+    assert memory_words(on_card) == "186.0 MiB planned, process 400.5 MiB", "a journal that has not noted it"
+    on_card.device = "cuda:0"
+    assert memory_words(on_card) == "400.5 of 186.0 MiB planned" and memory_role(on_card) == "warn"
+    assert memory_role(on_cpu) == "text" and memory_words(fold(prepared())) == "186.0 MiB planned"
+    again = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)
+    assert training_memory_bytes(fold([*trained(), again])) is None, "the process before is gone"
+    for size in SIZES:
+        assert "of 186.0 MiB planned" in drawn(scene(trained()), *size)
+
+
 def test_before_a_run_the_key_and_what_would_happen_are_named():
     text = drawn(scene(None, offer=["about 500 steps in 70 s"], start_key="t"))
     assert "Press t to start" in text
@@ -148,7 +177,8 @@ def test_training_shows_where_the_run_is_at_the_smallest_size():
     text = drawn(scene(PHASES["training"]))
     for words in ("quickstart-20261120-180238  training", "step 148 of 500", "ETA", "29 %", "epoch 0.90 of 3.0",
                   "held out 1.5000", "16.4 k tokens/s", "128.0 rows/s", "125 ms a step", "lr 1.00e-03",
-                  "gradient 0.5", "data  2 %  forward 32 %  backward 55 %  optimiser  8 %", "peak  400.5 MiB",
+                  "gradient 0.5", "data  2 %  forward 32 %  backward 55 %  optimiser  8 %",
+                      "memory 171.7 of 186.0 MiB planned",
                   "saved at step 100,   48 steps ago", "step 50: saved", "┈┈┈ order 1"):  # fmt: skip
         assert words in text, words
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import termios
 from pathlib import Path
 
 import pytest
+
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
 
 CONFIG = """
 [task]
@@ -115,13 +117,7 @@ def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
     terminal.wait_for("training", gone="paused ")
     terminal.press("s")
     terminal.wait_for("saved at step")
-    terminal.press("S")
-    terminal.wait_for("Save and stop?")
-    terminal.press("enter")
-    terminal.wait_for("stopped")
-    terminal.press("q")
-    terminal.wait_for("Leave?", "in no file yet")
-    terminal.press("q")
+    (stop_and_leave if size[0] == 80 else leave_with_a_run_alive)(terminal)
     assert terminal.wait_for_end() == 3
 
     events = journal_of(tmp_path)
@@ -134,6 +130,29 @@ def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
     for sequence in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1004l", b"\x1b[?2004l", b"\x1b[<u"):
         assert sequence in terminal.raw[-4000:], sequence
     assert b"\x1b[?1003h" not in terminal.raw, "the mouse stays the terminal's own"
+    assert "tui-trainer resume" in terminal.raw[-600:].decode(errors="replace")
+
+
+def stop_and_leave(terminal) -> None:
+    """The run is stopped, and the program is left afterwards."""
+    terminal.press("S")
+    terminal.wait_for("Save and stop?")
+    terminal.press("enter")
+    terminal.wait_for("stopped")
+    terminal.press("q")
+    terminal.wait_for("Leave?", "in no file yet")
+    terminal.press("q")
+
+
+def leave_with_a_run_alive(terminal) -> None:
+    """Quitting asks, and Ctrl+C stops nothing."""
+    terminal.press("q")
+    terminal.wait_for("Leave?")
+    terminal.press("escape")
+    terminal.wait_for("training", gone="Leave?")
+    terminal.press("ctrl+c")
+    terminal.wait_for("Ctrl+C stops nothing")
+    terminal.press("q", "s")
 
 
 def test_a_new_user_trains_after_two_keys(open_terminal):
@@ -169,7 +188,7 @@ def what_was_learnt(events: list[dict]) -> list[tuple]:
     return [tuple(event[name] for name in names) for event in events if event["event"] == "StepDone"]
 
 
-def test_keys_change_nothing_that_is_learnt(open_terminal, config, environment, tmp_path):
+def test_keys_change_nothing_that_is_learnt(open_terminal, config, tmp_path, monkeypatch):
     path = config(steps=400)
     terminal = open_terminal(path)
     start_run(terminal)
@@ -184,10 +203,10 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, config, environment, 
     pressed = [event["action"] for event in shown if event["event"] == "ControlApplied"]
     assert pressed == ["save", "evaluate", "pause", "resume"]
 
+    # In this process: torch is loaded only once more.
     (tmp_path / "alone" / "work").mkdir(parents=True)
-    command = [sys.executable, "-m", "tui_trainer", "--no-ui", path]
-    done = subprocess.run(command, cwd=tmp_path / "alone" / "work", env=environment, capture_output=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path / "alone" / "work")
+    assert carry_out(open_new(load_config(Request(config_file=Path(path))))).exit_code == 0
     alone = journal_of(tmp_path / "alone")
     assert len(what_was_learnt(alone)) == 400
     assert what_was_learnt(shown) == what_was_learnt(alone)
@@ -230,18 +249,3 @@ def test_sigterm_without_a_run_ends_the_screens(open_terminal):
     os.kill(terminal.process.pid, signal.SIGTERM)
     assert terminal.wait_for_end() == 128 + signal.SIGTERM
     assert b"\x1b[?1049l" in terminal.raw
-
-
-def test_quitting_with_a_run_alive_asks(open_terminal, config, tmp_path):
-    terminal = open_terminal(config())
-    start_run(terminal)
-    wait_for_steps(terminal, tmp_path, 5)
-    terminal.press("q")
-    terminal.wait_for("Leave?")
-    terminal.press("escape")
-    terminal.wait_for("training", gone="Leave?")
-    terminal.press("ctrl+c")
-    terminal.wait_for("Ctrl+C stops nothing")
-    terminal.press("q", "s")
-    assert terminal.wait_for_end() == 3
-    assert "tui-trainer resume" in terminal.raw[-600:].decode(errors="replace")

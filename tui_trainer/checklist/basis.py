@@ -33,7 +33,7 @@ class Basis:
     def of(cls, loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         """Raises InputError where the model is no longer what it was when the plan was made."""
         config, target = loaded.config, choices.Target.of(hardware)
-        shape = find_task(config.task.type).model_shape(config, plan.vocabulary.value)
+        shape = find_task(config.task.type).model_shape(config, plan.vocabulary.value, plan.classes)
         regime = choices.regime(
             config,
             shape,
@@ -44,6 +44,8 @@ class Basis:
             chunk=plan.loss_chunk_tokens.value,
             widest_row=plan.widest_row,
         )
+        tokens = plan.train_tokens.value / max(plan.train_rows.value, 1)
+        regime = replace(regime, most_rows=plan.most_rows, document_tokens=0.0 if plan.packing.value else tokens)
         regime, _ = with_dry_run(config, shape, regime, plan.vocabulary.value)
         return cls(target=target, room=Room.of(hardware, target), shape=shape, regime=regime)
 
@@ -64,7 +66,8 @@ class Basis:
             chunk=choices.loss_chunk(changed, self.target).value,
             widest_row=self.regime.widest_row,
         )
-        return replace(regime, counted=self.regime.counted)
+        known = self.regime
+        return replace(regime, counted=known.counted, most_rows=known.most_rows, document_tokens=known.document_tokens)
 
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:

@@ -9,8 +9,8 @@ from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context, Patch
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.choices import is_from_scratch
-from tui_trainer.planning.fit import row_tokens
-from tui_trainer.planning.memory import memory_parts, total_bytes
+from tui_trainer.planning.fit import parts_of_run
+from tui_trainer.planning.memory import total_bytes
 from tui_trainer.planning.regime import Regime
 
 CHUNK, CHECKPOINTING = "training.loss_chunk_tokens", "training.gradient_checkpointing"
@@ -36,15 +36,7 @@ def memory_with(
 
 
 def _formula(context: Context, micro_batch: int, eval_batch: int, regime: Regime) -> int:
-    parts = memory_parts(
-        context.basis.shape,
-        regime,
-        micro_batch=micro_batch,
-        eval_batch=eval_batch,
-        row_tokens=row_tokens(context.config, regime),
-        accumulation=-(-context.step_rows // micro_batch),
-    )
-    return total_bytes(parts)
+    return total_bytes(parts_of_run(context.basis.shape, regime, context.config, micro_batch, eval_batch))
 
 
 def memory_budget(context: Context) -> float | None:

@@ -83,19 +83,20 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0.8,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed writes the same text.")] = 0,
 ) -> None:
-    """Let a trained model continue a text."""
+    """Try a trained model: it continues a text, or answers one as its task does."""
     from tui_trainer.runs.registry import find_run
 
     folder = find_run(run)
-    from tui_trainer.exporting.weights import weights_of
+    from tui_trainer.exporting.weights import source_words, weights_of
 
-    weights_of(folder)
+    # Before torch is loaded, which takes seconds.
+    source = source_words(weights_of(folder))
     from tui_trainer.conversation import continue_once, converse
     from tui_trainer.exporting.generate import Sampling, Writer
 
     writer = Writer(folder)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    print(f"{folder.name}: {writer.source.name}", file=sys.stderr)
+    print(f"{folder.name}: {source}", file=sys.stderr)
     if prompt is not None:
         continue_once(writer, prompt, sampling)
         return

@@ -35,9 +35,14 @@ def plan(
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan
+    from tui_trainer.planning.words import data_words
 
-    made = estimated_plan(load(config, profile, assignments, data, task, model), show_progress)
-    print(made.model_dump_json(indent=1) if as_json else "\n".join(lines.plan_lines(made)))
+    loaded = load(config, profile, assignments, data, task, model)
+    made = estimated_plan(loaded, show_progress)
+    if as_json:
+        print(made.model_dump_json(indent=1))
+        return
+    print("\n".join(lines.plan_lines(made, data_words(made.config), loaded.notes)))
 
 
 @app.command()

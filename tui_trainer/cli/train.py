@@ -68,6 +68,7 @@ def _train(loaded: LoadedConfig, as_json: bool) -> int:
     plan = estimated_plan(loaded, show_progress)
     run = open_new(loaded, plan)
     greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
+    greeting += loaded.notes
     if not run.remembered:
         greeting.append("the index of runs cannot be written: `resume` and `stop` need this run's path")
     return headless.follow(run, as_json=as_json, greeting=greeting)

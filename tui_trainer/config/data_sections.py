@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tui_trainer.config.fields import Auto, Section, WholeNumber, option
+from tui_trainer.config.fields import Auto, PositiveInt, Section, WholeNumber, option
 
 
 class DataSection(Section):
@@ -15,6 +15,9 @@ class DataSection(Section):
         "", "Another source to measure on; empty: eval_fraction of the text is held out.", completes="file"
     )
     text_column: str = option("auto", "The column of a table that holds the text; auto: the one that looks like it.")
+    text_pair_column: str = option("", "The column of a second text that is read with the first; empty: none.")
+    label_column: str = option("auto", "The column of labels or tags; auto: the one with a usual name.")
+    target_column: str = option("auto", "The column of answers or summaries; auto: the one with a usual name.")
     eval_fraction: float = option(
         0.1,
         "Share of the text held out, whole documents at a time, to measure what was learnt.",
@@ -41,6 +44,19 @@ class DataSection(Section):
         False,
         "Draw batches from documents of similar length, which need less padding where they are not packed.",
         speed="less padding",
+        advanced=True,
+    )
+    on_bad_rows: Literal["stop", "skip"] = option(
+        "stop", "Rows that cannot be used: stop and list them, or skip and count them."
+    )
+    dedup: bool = option(False, "Use each text once: repeats, and what is held out as well, leave the training data.")
+    max_rows: int = option(
+        0, "Use at most so many rows of a table; 0: all.", low=0, unit="rows", step="1-2-5", advanced=True
+    )
+    num_proc: PositiveInt | Auto = option(
+        "auto",
+        "Processes that make tokens of a table's rows; auto: one, and one a core where the data is large.",
+        speed="tokenising goes in proportion",
         advanced=True,
     )
     max_chars: int = option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from tui_trainer.config.editing import display_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import LoadedConfig, all_settings, did_you_mean, value_of
 from tui_trainer.errors import ConfigError
@@ -30,9 +31,8 @@ def find_settings(words: str) -> list[Setting]:
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     """One setting in full: help, what it takes, effects, and its value now with where it came from."""
     lines = [setting.key, f"  {setting.help}", f"  takes:   {setting.expected}"]
-    default = "empty" if setting.default == "" else setting.default
-    lines.append(f"  default: {default}{' ' + setting.unit if setting.unit else ''}")
+    lines.append(f"  default: {display_text(setting, setting.default)}{' ' + setting.unit if setting.unit else ''}")
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []
     lines += [f"  speed:   {setting.speed}"] if setting.speed else []
-    now = value_of(loaded.config, setting.key)
-    return [*lines, f"  now:     {'empty' if now == '' else now}  (from {loaded.where(setting.key)})"]
+    now = display_text(setting, value_of(loaded.config, setting.key))
+    return [*lines, f"  now:     {now}  (from {loaded.where(setting.key)})"]

@@ -25,6 +25,8 @@ from tui_trainer.safe_text import one_line
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"
+# Settings that have an option of their own on the command line.
+OPTIONS = {"data.path": "--data", "task.type": "--task", _MODEL: "--model", "profile": "--profile"}
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 
 
@@ -45,7 +47,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the command line says: a config file, a recipe, and single settings (`KEY=VALUE`)."""
+    """What the command line says: a config file, a recipe, single settings (`KEY=VALUE`), and those of `OPTIONS`."""
 
     config_file: Path | None = None
     profile: str = ""
@@ -71,6 +73,8 @@ class LoadedConfig:
     recipe: Profile | None
     hardware_profile: Profile | None
     hardware_reason: str = ""
+    notes: tuple[str, ...] = ()
+    """What was made of presets that do not fit, a sentence each."""
 
     def origin(self, key: str) -> Origin:
         return self.layers[key].origin if key in self.layers else Origin.DEFAULT
@@ -145,11 +149,14 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
         else:
             where = str(path)
             layers.append(Layer(origin=Origin.FILE, where=where, values=flatten(raw, where, problems)))
-    assigned = dict(request.shortcuts) | _assignments(request.assignments, problems)
-    if request.profile:
-        assigned["profile"] = request.profile
+    layers += [_option(key, value) for key, value in request.shortcuts.items()]
+    assigned = _assignments(request.assignments, problems)
     layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned))
-    return layers
+    return [*layers, _option("profile", request.profile)] if request.profile else layers
+
+
+def _option(key: str, value: str) -> Layer:
+    return Layer(origin=Origin.COMMAND_LINE, where=OPTIONS.get(key, "--set"), values={key: value})
 
 
 def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem]) -> Profile | None:
@@ -267,7 +274,8 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
         keys = {_key_of(item["loc"]): None for item in error.errors()}
         for key in keys:
             # A value inside a union fails once for each member: one sentence from the declaration says it all.
-            shown = one_line(repr(values.get(key)), 60)
+            wrong = values.get(key)
+            shown = str(wrong).lower() if isinstance(wrong, bool) else one_line(repr(wrong), 60)
             message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None

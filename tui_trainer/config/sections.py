@@ -11,6 +11,7 @@ from typing import Literal
 from tui_trainer.config.data_sections import DataloaderSection, DataSection
 from tui_trainer.config.fields import Auto, PositiveInt, Section, StepsOrShare, option
 from tui_trainer.config.model_sections import ModelSection, ScratchSection, TuningSection
+from tui_trainer.config.task_section import TaskSection
 from tui_trainer.config.training_section import TrainingSection
 
 SCHEMA_VERSION = 1
@@ -22,13 +23,10 @@ __all__ = [
     "EvaluationSection",
     "ModelSection",
     "ScratchSection",
+    "TaskSection",
     "TrainingSection",
     "TuningSection",
 ]
-
-
-class TaskSection(Section):
-    type: str = option("causal_lm", "What is learnt: the name of a file in tasks/.")
 
 
 class EvaluationSection(Section):
@@ -57,7 +55,18 @@ class EvaluationSection(Section):
         0, "Stop after so many evaluations in a row without improvement and keep the best weights; 0: off.", low=0
     )
     early_stopping_threshold: float = option(
-        0.0, "The held-out loss must fall by more than this to count.", low=0, unit="nats", advanced=True
+        0.0, "The metric must get better by more than this to count.", low=0, advanced=True
+    )
+    metric_for_best_model: str = option(
+        "loss", "What early stopping goes by: loss, or a score of the task such as accuracy or f1."
+    )
+    generate_rows: int = option(
+        32,
+        "Held-out rows that are answered at each evaluation, where a task scores answers; 0: none.",
+        low=0,
+        unit="rows",
+        speed="an answer takes one pass a token",
+        step="x2",
     )
 
 

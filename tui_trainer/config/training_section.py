@@ -57,6 +57,14 @@ class TrainingSection(Section):
         0.999, "AdamW: memory of the gradient's square.", low=0, below=1, step="nines", advanced=True
     )
     adam_epsilon: float = option(1e-8, "AdamW: added to the denominator.", above=0, high=1, step="x10", advanced=True)
+    label_smoothing_factor: float = option(
+        0.0,
+        "Share of each label spread evenly over all that could be; what is held out is measured without it.",
+        low=0,
+        below=1,
+        step="+0.05",
+        advanced=True,
+    )
     seed: int = option(42, "Decides the initial weights, the order of the rows and dropout.", low=0, high=2**63 - 1)
     optim: Optimiser = option(
         "adamw_torch_fused",

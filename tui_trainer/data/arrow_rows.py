@@ -1,4 +1,4 @@
-"""Texts of Parquet and Arrow files: of the one column that holds them, a batch of rows at a time.
+"""Parquet and Arrow files, a batch of rows at a time: the texts of the one column that holds them, or all columns.
 
 Arrow files are those with the ending .arrow or .feather and those that `save_to_disk` of datasets writes; both forms
 of them, the file and the stream, are read.
@@ -6,6 +6,7 @@ of them, the file and the stream, are read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,28 @@ Batches = Callable[[list[str], int], Iterator[Any]]  # (columns, rows in a batch
 
 def read_parquet(content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices) -> Texts:
     """(text, where) of each row of a Parquet file."""
+    yield from _texts(*_open_parquet(content, label), label, "Parquet", problems, choices)
+
+
+def read_arrow(content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices) -> Texts:
+    """(text, where) of each row of an Arrow IPC file or stream."""
+    if opened := _open_arrow(content, label):
+        yield from _texts(*opened, label, "Arrow", problems, choices)
+
+
+def read_parquet_rows(content: BinaryIO, label: str) -> Iterator[Row]:
+    """All columns of each row of a Parquet file."""
+    yield from _rows(*_open_parquet(content, label), label, "Parquet")
+
+
+def read_arrow_rows(content: BinaryIO, label: str) -> Iterator[Row]:
+    """All columns of each row of an Arrow IPC file or stream."""
+    if opened := _open_arrow(content, label):
+        yield from _rows(*opened, label, "Arrow")
+
+
+def _open_parquet(content: BinaryIO, label: str) -> tuple[Any, Batches]:
+    """(schema, batches of some columns)."""
     import pyarrow.parquet as pq
 
     with _told_in_one_line(label, "Parquet"):
@@ -40,14 +63,14 @@ def read_parquet(content: BinaryIO, label: str, problems: ProblemList, choices: 
         fitting = int(max(1, min(rows, BATCH_BYTES // max(1, row_bytes))))
         yield from file.iter_batches(batch_size=fitting, columns=columns, use_threads=False)
 
-    yield from _texts(file.schema_arrow, batches, label, "Parquet", problems, choices)
+    return file.schema_arrow, batches
 
 
-def read_arrow(content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices) -> Texts:
-    """(text, where) of each row of an Arrow IPC file or stream."""
+def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches] | None:
+    """The same; None where there is nothing in the file."""
     start = content.read(len(ARROW_FILE))
     if not start:
-        return
+        return None
     if start.startswith(FEATHER_1):
         raise DataError("a Feather file of version 1", where=label, hint="write it again as Parquet")
     reader = _ipc_file if start == ARROW_FILE else _ipc_stream
@@ -61,7 +84,43 @@ def read_arrow(content: BinaryIO, label: str, problems: ProblemList, choices: Co
         else:
             yield from opened
 
-    yield from _texts(schema, batches, label, "Arrow", problems, choices)
+    return schema, batches
+
+
+def _rows(schema: Any, batches: Batches, label: str, kind: str) -> Iterator[Row]:
+    names = _names(schema, label, kind)
+    labels = _class_names(schema)
+    row = 0
+    for batch in _guarded(batches(names, BATCH_ROWS), label, kind):
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            with _told_in_one_line(label, kind, f", row {row + 1:,} or after"):
+                part = batch.slice(start, BATCH_ROWS)
+                part.validate(full=True)
+                columns = {name: part.column(place).to_pylist() for place, name in enumerate(part.schema.names)}
+            for values in zip(*columns.values(), strict=True):
+                row += 1
+                named = dict(zip(columns, values, strict=True))
+                yield Row(f"{label}, row {row:,}", named | {name: of(named[name]) for name, of in labels.items()})
+
+
+def _class_names(schema: Any) -> dict[str, Callable[[Any], Any]]:
+    """Numbers that stand for names, as datasets writes them (ClassLabel): what turns each back into its name."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {name: namer for name, feature in features.items() if (namer := _namer(feature))}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _namer(feature: Any) -> Callable[[Any], Any] | None:
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+        names = list(feature["names"])
+        return lambda value: names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+    inner = feature[0] if isinstance(feature, list) and feature else None
+    if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
+        inner = feature.get("feature")
+    namer = _namer(inner) if inner else None
+    return (lambda value: [namer(item) for item in value] if isinstance(value, list) else value) if namer else None
 
 
 def _texts(
@@ -82,11 +141,8 @@ def _texts(
 
 def _strings(schema: Any, batches: Batches, label: str, kind: str) -> dict[str, list[str]]:
     """The strings of the first rows. Columns of other types have none."""
-    with _told_in_one_line(label, kind):
-        all_names: list[str] = schema.names
-        names = [field.name for field in schema if _holds_strings(field.type)]
-    if doubles := [name for place, name in enumerate(all_names) if name in all_names[:place]]:
-        raise DataError(f"two columns are named '{one_line(doubles[0], 40)}'", where=label, hint="rename one of them")
+    all_names = _names(schema, label, kind)
+    names = [field.name for field in schema if _holds_strings(field.type)]
     found: dict[str, list[str]] = {name: [] for name in all_names}
     for batch in _guarded(batches(names, LOOKED_ROWS) if names else iter(()), label, kind):
         for place, name in enumerate(batch.schema.names):
@@ -95,6 +151,14 @@ def _strings(schema: Any, batches: Batches, label: str, kind: str) -> dict[str, 
         if batch.num_rows:
             break
     return found
+
+
+def _names(schema: Any, label: str, kind: str) -> list[str]:
+    with _told_in_one_line(label, kind):
+        names: list[str] = schema.names
+    if doubles := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise DataError(f"two columns are named '{one_line(doubles[0], 40)}'", where=label, hint="rename one of them")
+    return names
 
 
 def _holds_strings(kind: Any) -> bool:

@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 Lengths = Sequence[int] | NDArray[np.integer]
 
 
-def pack_rows(lengths: Lengths, capacity: int, *, most_documents: int = 0) -> list[list[int]]:
+def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
     """The documents of each row, by their place in `lengths`: every one once, no row beyond `capacity`.
 
     Lengths are 1..capacity. Within a row and from row to row (by their first) documents keep their order.
-    `most_documents` in a row, 0 for any number: kernels for rows of many documents count documents in 32 bits.
     The same lengths give the same rows on every machine.
     """
     order, sizes = _longest_first(lengths, capacity)
-    places, count = _place(sizes, capacity, most_documents)
+    places, count = _place(sizes, capacity)
     row_of = np.empty(len(order), dtype=np.int64)
     row_of[order] = places
     firsts = np.full(count, len(order), dtype=np.int64)
@@ -37,16 +36,16 @@ def pack_rows(lengths: Lengths, capacity: int, *, most_documents: int = 0) -> li
     return [documents[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def narrowest_width(lengths: Lengths, capacity: int, *, most_documents: int = 0) -> int:
+def narrowest_width(lengths: Lengths, capacity: int) -> int:
     """The smallest row width that is found to need no more rows than `capacity`, by bisection."""
     _, sizes = _longest_first(lengths, capacity)
     if not sizes:
         return capacity
-    _, rows = _place(sizes, capacity, most_documents)
+    _, rows = _place(sizes, capacity)
     low, high = max(sizes[0], -(-sum(sizes) // rows)), capacity
     while low < high:
         middle = (low + high) // 2
-        if _place(sizes, middle, most_documents)[1] <= rows:
+        if _place(sizes, middle)[1] <= rows:
             high = middle
         else:
             low = middle + 1
@@ -112,11 +111,8 @@ def _lowest_bit(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _place(sizes: Sequence[int], capacity: int, most_documents: int) -> tuple[list[int], int]:
+def _place(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
     """The row of each document, longest first, and the number of rows."""
-    if most_documents:
-        share = capacity // (most_documents + 1) + 1  # so many fit at the most, when none is smaller
-        sizes = [max(size, share) for size in sizes]
     free = _RowsBySpace(capacity)
     places: list[int] = []
     count = 0

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,10 @@ class Counts:
     In a stream of tokens, labels are one fewer than tokens a side; where each document is a row of its own, one fewer
     a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
     `short_documents` had fewer than two tokens and are left out of all other numbers.
+
+    Of a table's `rows_read`, `bad_rows` could not be used and `untrained_rows` have no label left in the first
+    max_length tokens: both are left out. `repeated_rows` have the text of an earlier one, and `leaked_rows` of the
+    training side that of a held-out one: they are left out with data.dedup. `truncated_rows` lost their end.
     """
 
     train_rows: int
@@ -81,6 +85,12 @@ class Counts:
     train_labels: int
     eval_labels: int
     longest_row: int
+    rows_read: int = 0
+    bad_rows: int = 0
+    repeated_rows: int = 0
+    leaked_rows: int = 0
+    truncated_rows: int = 0
+    untrained_rows: int = 0
     cut_documents: int = 0
     pieces: int = 0
     short_documents: int = 0
@@ -88,11 +98,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What filling a folder gave. `lengths`: labels of some training rows, sorted, where rows differ in length."""
+    """What filling a folder gave. `lengths`: labels of some training rows, sorted, where rows differ in length.
+
+    `details`: what a task learnt about its data on the way, such as the names of the classes, as JSON has it.
+    """
 
     counts: Counts
     notes: tuple[str, ...]
     lengths: tuple[int, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +125,7 @@ class PreparedData:
     source: str
     fingerprint: str
     lengths: tuple[int, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def train_path(self) -> Path:
@@ -123,6 +138,16 @@ class PreparedData:
     @property
     def tokenizer_path(self) -> Path:
         return self.folder / TOKENIZER_FILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExampleCut(Cut):
+    """The same for one row of a table a row. `reading`: the task and its settings that decide tokens and labels."""
+
+    max_rows: int
+    dedup: bool
+    skip_bad_rows: bool
+    reading: str
 
 
 Build = Callable[[Path], Built]
@@ -191,7 +216,7 @@ def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
             return None
         if any((folder / name).stat().st_size != size for name, size in manifest["files"].items()):
             return None
-        counts = Counts(**{field.name: int(manifest["counts"][field.name]) for field in fields(Counts)})
+        counts = Counts(**{item.name: int(manifest["counts"][item.name]) for item in fields(Counts)})
         return PreparedData(
             folder=folder,
             from_cache=from_cache,
@@ -201,6 +226,7 @@ def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
             source=str(manifest["source"]),
             fingerprint=str(manifest["fingerprint"]),
             lengths=tuple(int(length) for length in manifest["lengths"]),
+            details=dict(manifest["details"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

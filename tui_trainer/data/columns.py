@@ -50,6 +50,11 @@ class ColumnChoices:
         self._files: dict[frozenset[str], list[str]] = {}
         self._remarks: list[str] = []
 
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The columns that were chosen so far, each once."""
+        return tuple(dict.fromkeys(self._chosen.values()))
+
     def remark(self, text: str) -> None:
         self._remarks.append(text)
 
@@ -75,7 +80,7 @@ class ColumnChoices:
         if self._wanted != AUTO:
             if self._wanted in strings:
                 return self._wanted
-            raise _missing(self._wanted, label, strings)
+            raise missing_column(self._wanted, label, strings)
         if "text" in strings:
             return "text"
         texts = _columns_of_text(strings)
@@ -130,6 +135,19 @@ def checked_text(text: str, where: str) -> str:
     return with_plain_line_ends(text)
 
 
+def missing_column(wanted: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
+    """There is no such column in the file `label`, and the nearest one; `key` is the setting that names it."""
+    listed = list(names)
+    near = difflib.get_close_matches(wanted, listed, n=1, cutoff=0.5)
+    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
+    found = ", ".join(_shown(listed)) or "none"
+    return DataError(
+        f"there is no column '{one_line(wanted, 40)}'",
+        where=label,
+        hint=f"{guess}columns found: {found}; name the right one in {key}",
+    )
+
+
 def _columns_of_text(strings: Strings) -> dict[str, float]:
     """Mean length of the strings of each column that holds words. In a CSV numbers are strings too."""
     return {
@@ -149,17 +167,6 @@ def _by_length(texts: Mapping[str, float]) -> str:
     if len(ordered) > 1 and texts[ordered[0]] < FAR_LONGER * texts[ordered[1]]:
         return ""
     return ordered[0] if ordered else ""
-
-
-def _missing(wanted: str, label: str, strings: Strings) -> DataError:
-    near = difflib.get_close_matches(wanted, strings, n=1, cutoff=0.5)
-    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-    found = ", ".join(_shown(strings)) or "none"
-    return DataError(
-        f"there is no column '{one_line(wanted, 40)}'",
-        where=label,
-        hint=f"{guess}columns found: {found}; name the right one in data.text_column",
-    )
 
 
 def _unclear(label: str, strings: Strings, texts: Mapping[str, float]) -> DataError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tui_trainer.data.cache import DocumentCut, quantiles
+from tui_trainer.data.cache import DocumentCut, ExampleCut, quantiles
 from tui_trainer.data.characters import SPECIAL_TOKENS
-from tui_trainer.data.looking import Size, size_of
+from tui_trainer.data.looking import Size, size_of, table_size
+from tui_trainer.data.row_reader import Reader
 from tui_trainer.data.sources import Source
 
 
@@ -72,6 +73,46 @@ def estimate_documents(
         eval_labels=measured.tokens - measured.documents,
         longest_row=max(train.lengths, default=0),
         lengths=quantiles(train.lengths),
+    )
+
+
+def estimate_examples(
+    sources: Sequence[Source],
+    reader: Reader,
+    cut: ExampleCut,
+    rate: Callable[[Sequence[str]], float],
+    *,
+    frame_tokens: int,
+) -> DataEstimate:
+    """What `prepare_examples` would give, roughly. `rate`: tokens a character of some texts; `frame_tokens`: what each
+    row has besides its text.
+
+    Raises DataError where the columns cannot be told; never for what stands in single rows.
+    """
+    size = table_size(sources[0], reader)
+    tokens_per_character = rate(size.texts)
+    held_out = table_size(sources[1], reader) if len(sources) > 1 else size
+    train_share, eval_share = (1.0, 1.0) if len(sources) > 1 else (1 - cut.eval_fraction, cut.eval_fraction)
+    rows, eval_rows = (
+        round(min(found.documents, limit or found.documents) * share)
+        for found, share, limit in ((size, train_share, cut.max_rows), (held_out, eval_share, 0))
+    )
+    lengths, eval_lengths = (
+        [min(cut.max_length, round(length * tokens_per_character) + frame_tokens) for length in found.lengths]
+        for found in (size, held_out)
+    )
+    mean, eval_mean = (sum(found) / max(1, len(found)) for found in (lengths, eval_lengths))
+    return DataEstimate(
+        tokens=round(rows * mean),
+        eval_tokens=round(eval_rows * eval_mean),
+        rows=rows,
+        eval_rows=eval_rows,
+        vocabulary=reader.vocabulary(),
+        reason=f"{size.reason}, at {tokens_per_character:.3g} tokens a character",
+        documents=rows,
+        eval_documents=eval_rows,
+        longest_row=max((*lengths, *eval_lengths), default=0),
+        lengths=quantiles(lengths),
     )
 
 

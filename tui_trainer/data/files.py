@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from tui_trainer.data.dataset_folder import data_files, refuse_several_splits
+from tui_trainer.data.nearest import nearest_path
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "unsupported", "unknown"]
+Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
 
 FORMS: dict[str, Form] = {
     **dict.fromkeys((".txt", ".md", ".rst", ".py"), "text"),
@@ -31,12 +32,13 @@ FORMS: dict[str, Form] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
     **dict.fromkeys((".arrow", ".feather"), "arrow"),
+    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
     **dict.fromkeys((".xlsx", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"),
 }
 PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
 SUPPORTED = (
-    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv, .gz of each, "
-    ".parquet .arrow .feather"
+    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv "
+    ".conll .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
 )
 GLOB_SIGNS = frozenset("*?[")
 SNIFFED_BYTES = 4096
@@ -200,8 +202,9 @@ def _at_home(path: str) -> Path:
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
     shown = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
-        return DataError(
-            f"there is no file or folder '{shown}'",
-            hint="check the path; data sets of the hub are not read in this version",
+        near = one_line(nearest_path(path), 200)
+        hint = (
+            f"did you mean '{near}'?" if near else "check the path; data sets of the hub are not read in this version"
         )
+        return DataError(f"there is no file or folder '{shown}'", hint=hint)
     return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")

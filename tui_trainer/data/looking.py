@@ -7,13 +7,17 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import BinaryIO
 
-from tui_trainer.data.columns import ColumnChoices
+from tui_trainer.data.columns import LOOKED_ROWS, ColumnChoices, Row
 from tui_trainer.data.files import PACKED_INSIDE, Form, SourceFile, open_bytes
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.reading import documents_of
+from tui_trainer.data.reading import documents_of, rows_of
+from tui_trainer.data.row_reader import Reader
 from tui_trainer.data.sources import Source
 from tui_trainer.errors import DataError
 
@@ -27,7 +31,7 @@ GZIP_RATIO = 3.0  # unpacked to packed, for text; between 2.5 and 4 in practice
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     """What a source holds, roughly. `lengths` are characters of some of its documents, `alphabet` a count, `texts` what
-    was looked at."""
+    was looked at, `columns` those that hold the text in the tables among them."""
 
     characters: int
     documents: int
@@ -35,6 +39,7 @@ class Size:
     lengths: tuple[int, ...]
     texts: tuple[str, ...]
     reason: str
+    columns: tuple[str, ...] = ()
 
     def limited(self, max_chars: int) -> Size:
         """The same, when only the first `max_chars` characters are used (0: all)."""
@@ -65,11 +70,45 @@ class _Look:
             self.texts.append(text)
 
 
+Texts = Callable[[BinaryIO, SourceFile], Iterator[str]]
+"""The texts of (a beginning of) a file; what cannot be used is passed over, and a DataError ends it."""
+
+
 def size_of(source: Source) -> Size:
     """What `source` holds. Never raises for what stands in the files."""
+    choices = ColumnChoices(source.text_column)
+
+    def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
+        return (document.text for document in documents_of(content, entry, choices, ProblemList()))
+
     if not source.sample:
-        return _files_size(source)
-    texts = [document.text for document in source.documents()]
+        return replace(_files_size(source, texts), columns=choices.chosen)
+    return _sample_size([document.text for document in source.documents()])
+
+
+def table_size(source: Source, reader: Reader) -> Size:
+    """The same for a table: its rows are the documents, with the text that `reader` takes from each."""
+
+    def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
+        choices = ColumnChoices("")
+        return _texts_of_rows(rows_of(content, entry, choices, ProblemList()), reader)
+
+    if not source.sample:
+        return _files_size(source, texts)
+    rows = source.rows(ProblemList(), choices=ColumnChoices(""))
+    return _sample_size(list(_texts_of_rows(rows, reader)))
+
+
+def _texts_of_rows(rows: Iterator[Row], reader: Reader) -> Iterator[str]:
+    head = list(islice(rows, LOOKED_ROWS))
+    if head:
+        reader.begin(head)
+    for row in chain(head, rows):
+        with suppress(DataError):
+            yield reader.read(row).text
+
+
+def _sample_size(texts: list[str]) -> Size:
     lengths = tuple(map(len, texts))
     return Size(
         characters=sum(lengths),
@@ -88,14 +127,13 @@ def beginning_of(source: Source) -> tuple[str, ...]:
     return tuple(_first_texts(texts[::step], BEGINNING_CHARACTERS))
 
 
-def _files_size(source: Source) -> Size:
+def _files_size(source: Source, texts_of: Texts) -> Size:
     """The share of text in the beginnings, applied to all bytes, for each form of file."""
     looks: dict[Form, _Look] = {}
-    choices = ColumnChoices(source.text_column)
     for group in _some_of_each(source.entries):
         look = looks.setdefault(_form(group[0]), _Look())
         for entry in group:
-            _look_at(entry, choices, look, LOOK_BYTES // len(group))
+            _look_at(entry, texts_of, look, LOOK_BYTES // len(group))
     bytes_of: Counter[Form] = Counter()
     for entry in source.entries:
         bytes_of[_form(entry)] += round(_unpacked_bytes(entry))
@@ -144,31 +182,31 @@ def _unpacked_bytes(entry: SourceFile) -> float:
     return entry.size_bytes * (GZIP_RATIO if entry.compressed else 1.0)
 
 
-def _look_at(entry: SourceFile, choices: ColumnChoices, look: _Look, most_bytes: int) -> None:
+def _look_at(entry: SourceFile, texts_of: Texts, look: _Look, most_bytes: int) -> None:
     """What is wrong in a file is said when the data is prepared, not here."""
     try:
         with open_bytes(entry) as (_, content):
             if entry.form in PACKED_INSIDE:
-                _look_at_batch(entry, choices, look, most_bytes)
+                _look_at_batch(entry, texts_of, look, most_bytes)
                 return
             head = content.read(most_bytes)
     except DataError:
         return
     if entry.holds_rows:
-        _look_at_rows(head, entry, choices, look, whole=len(head) < most_bytes)
+        _look_at_rows(head, entry, texts_of, look, whole=len(head) < most_bytes)
     else:
         look.bytes += len(head)
         look.add(head.decode("utf-8", errors="ignore"))
 
 
-def _look_at_rows(head: bytes, entry: SourceFile, choices: ColumnChoices, look: _Look, *, whole: bool) -> None:
+def _look_at_rows(head: bytes, entry: SourceFile, texts_of: Texts, look: _Look, *, whole: bool) -> None:
     """Whole rows only: of a longer file, the last line is left out, or half a row where rows are not lines."""
     if not whole and entry.form != "json":
         head = head[: head.rfind(b"\n") + 1] or head
     before = len(look.texts)
     try:
-        for document in documents_of(io.BytesIO(head), entry, choices, ProblemList()):
-            look.add(document.text)
+        for text in texts_of(io.BytesIO(head), entry):
+            look.add(text)
     except DataError:
         pass
     found = len(look.texts) - before
@@ -176,15 +214,15 @@ def _look_at_rows(head: bytes, entry: SourceFile, choices: ColumnChoices, look: 
     look.bytes += len(head) * (found / (found + 0.5) if torn else 1)
 
 
-def _look_at_batch(entry: SourceFile, choices: ColumnChoices, look: _Look, most_characters: int) -> None:
+def _look_at_batch(entry: SourceFile, texts_of: Texts, look: _Look, most_characters: int) -> None:
     """The first rows of a Parquet or Arrow file, and their share of its rows."""
     from tui_trainer.data.arrow_rows import row_count
 
     with open_bytes(entry) as (_, content):
         characters = 0
-        for number, document in enumerate(documents_of(content, entry, choices, ProblemList()), start=1):
-            look.add(document.text)
-            characters += len(document.text)
+        for number, text in enumerate(texts_of(content, entry), start=1):
+            look.add(text)
+            characters += len(text)
             if number == LOOK_ROWS or characters > most_characters:
                 break
         else:

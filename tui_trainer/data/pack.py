@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,10 @@ DRAWS = 16
 DRAWN_DOCUMENTS = 20_000
 
 
-def pack_batch(
-    documents: Sequence[NDArray[np.int32]], capacity: int, *, most_documents: int = 0
-) -> list[list[NDArray[np.int32]]]:
+D = TypeVar("D", bound=Sized)
+
+
+def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
     """The documents of one optimiser step, packed into rows of at most `capacity` inputs (a document has one fewer
     inputs than tokens).
 
@@ -27,8 +29,8 @@ def pack_batch(
     equally full, and a batch of them has the least padding.
     """
     lengths = [len(document) - 1 for document in documents]
-    width = narrowest_width(lengths, capacity, most_documents=most_documents)
-    rows = pack_rows(lengths, width, most_documents=most_documents)
+    width = narrowest_width(lengths, capacity)
+    rows = pack_rows(lengths, width)
     return [[documents[place] for place in row] for row in rows]
 
 

@@ -20,6 +20,14 @@ class ProblemList:
         self.count += len(error.problems)
         self.shown.extend(error.problems[: SHOWN_PROBLEMS - len(self.shown)])
 
+    def notes(self) -> list[str]:
+        """The same for rows that are passed over: how many, and the first of them."""
+        if not self.count:
+            return []
+        more = [f"and {self.count - len(self.shown):,} more"] if self.count > len(self.shown) else []
+        what = "row that cannot be used is" if self.count == 1 else "rows that cannot be used are"
+        return [f"{self.count:,} {what} left out: " + "; ".join([*(str(problem) for problem in self.shown), *more])]
+
     def raise_any(self) -> None:
         more = self.count - len(self.shown)
         if self.count:

@@ -6,13 +6,14 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.arrow_rows import read_arrow, read_parquet
+from tui_trainer.data.arrow_rows import read_arrow, read_arrow_rows, read_parquet, read_parquet_rows
 from tui_trainer.data.columns import ColumnChoices, Row, head_of, strings_of, text_of
+from tui_trainer.data.conll_rows import WORDS, read_conll
 from tui_trainer.data.csv_rows import TAB, read_csv
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.files import SourceFile, open_bytes
@@ -25,6 +26,9 @@ from tui_trainer.units import GIB, format_bytes
 MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One text, and where it stands: "train.jsonl, line 12"."""
@@ -34,13 +38,17 @@ class Document:
 
 
 def read_file(
-    file: SourceFile, choices: ColumnChoices, problems: ProblemList, meter: Meter, base: int
-) -> Iterator[Document]:
-    """The documents of one file. Mistakes go into `problems`; `base` is the bytes of the files before this one."""
+    file: SourceFile,
+    read: Callable[[BinaryIO, SourceFile], Iterator[T]],
+    problems: ProblemList,
+    meter: Meter,
+    base: int,
+) -> Iterator[T]:
+    """What `read` finds in one file. Mistakes go into `problems`; `base` is the bytes of the files before this one."""
     try:
         with open_bytes(file) as (raw, content):
-            for document in documents_of(content, file, choices, problems):
-                yield document
+            for found in read(content, file):
+                yield found
                 if meter.due():
                     meter.report(base + raw.tell())
     except DataError as error:
@@ -65,8 +73,34 @@ def documents_of(
             yield from _documents(read_csv(content, label, problems, choices), label, choices, problems)
         case "tsv":
             yield from _documents(read_csv(content, label, problems, choices, TAB), label, choices, problems)
+        case "conll":
+            yield from (Document(_sentence(row), row.where) for row in read_conll(content, label, problems))
         case _:
             yield Document(read_text(content, label), label)
+
+
+def rows_of(content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList) -> Iterator[Row]:
+    """The rows of a table with all their columns. Raises DataError for what makes the rest unreadable."""
+    label = file.label
+    match file.form:
+        case "parquet":
+            yield from read_parquet_rows(content, label)
+        case "arrow":
+            yield from read_arrow_rows(content, label)
+        case "jsonl":
+            yield from read_json_lines(content, label, problems)
+        case "json":
+            yield from read_json(content, label, problems)
+        case "csv":
+            yield from read_csv(content, label, problems, choices)
+        case "tsv":
+            yield from read_csv(content, label, problems, choices, TAB)
+        case "conll":
+            yield from read_conll(content, label, problems)
+        case _:
+            hint = "give JSONL, JSON, CSV, TSV, Parquet, Arrow, or CoNLL under the name .conll; "
+            hint += "task.type = causal_lm learns from plain text"
+            raise DataError("plain text has no columns, and this task reads columns", where=label, hint=hint)
 
 
 def read_text(content: BinaryIO, label: str) -> str:
@@ -80,6 +114,11 @@ def read_text(content: BinaryIO, label: str) -> str:
         )
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decoded(data, label, line=1))
+
+
+def _sentence(row: Row) -> str:
+    words = row.values[WORDS]
+    return " ".join(words) if isinstance(words, list) else ""
 
 
 def _documents(rows: Iterator[Row], label: str, choices: ColumnChoices, problems: ProblemList) -> Iterator[Document]:

@@ -1,6 +1,7 @@
 """Rows of tokens in an Arrow IPC file: written in batches, read through a memory map without a copy.
 
-The file has one column, `input_ids: list<int32>`. A stream of n tokens, or a document that is too long for one row, is
+The file has one column, `input_ids: list<int32>`, and where a task has labels of its own more columns of that type
+(`TokenRow`). A stream of n tokens, or a document that is too long for one row, is
 cut at width L into rows of L + 1 tokens that overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1]
 and labels = row[1:], every token but the first is a label exactly once. The last row may be shorter, and has at least
 2 tokens.
@@ -9,7 +10,8 @@ and labels = row[1:], every token but the first is a label exactly once. The las
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,19 +22,39 @@ from numpy.typing import NDArray
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-COLUMN = "input_ids"
+COLUMN, LABELS = "input_ids", "labels"
 BATCH_ROWS = 1000
 Tokens = NDArray[np.int32]
+Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
+"""By name: the numbers of all rows one after another, and how many each row has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One row to learn from: int32 `tokens` [T], and `labels` where the task has its own.
+
+    What labels mean is the task's matter: one for each token (IGNORE: none), one for the row, or the tokens to answer
+    with. Without any, each token after the first is the label of the one before it. `more` are other arguments of the
+    model, [T] each, such as token_type_ids.
+    """
+
+    tokens: Tokens
+    labels: Tokens | None = None
+    more: Mapping[str, Tokens] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 class RowFile:
     """Writes rows of any lengths, batch by batch. A context manager: the file is complete at its end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,)) -> None:
         import pyarrow as pa
 
         self.row_count = 0
-        self._file: Any = pa.ipc.new_file(str(path), pa.schema([(COLUMN, pa.list_(pa.int32()))]))
+        self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in columns])
+        self._file: Any = pa.ipc.new_file(str(path), self._schema)
 
     def __enter__(self) -> Self:
         return self
@@ -51,6 +73,18 @@ class RowFile:
         column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens[places], pa.int32()))
         self._file.write_batch(pa.record_batch([column], names=[COLUMN]))
         self.row_count += len(starts)
+
+    def write_columns(self, columns: Columns) -> None:
+        """One batch of rows with all columns of the file."""
+        import pyarrow as pa
+
+        arrays = []
+        for name in self._schema.names:
+            values, lengths = columns[name]
+            offsets = np.concatenate(([0], np.cumsum(lengths)))
+            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32())))
+        self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
+        self.row_count += len(lengths)
 
 
 class RowWriter(RowFile):
@@ -132,17 +166,18 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self._values: list[Tokens] = []
-        self._offsets: list[NDArray[np.int64]] = []
+        self._columns: dict[str, list[tuple[Tokens, NDArray[np.int64]]]] = {}
         self._first_rows: list[int] = []
         rows = 0
-        for column in _columns(self.path):
+        for batch in _batches(self.path):
             self._first_rows.append(rows)
-            self._values.append(column.values.to_numpy(zero_copy_only=True))
-            self._offsets.append(column.offsets.to_numpy().astype(np.int64))
-            rows += len(column)
+            for name, column in batch.items():
+                part = column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy().astype(np.int64)
+                self._columns.setdefault(name, []).append(part)
+            rows += len(batch[COLUMN])
         self._count = rows
-        parts = [np.diff(offsets) for offsets in self._offsets]
+        self._more = tuple(name for name in self._columns if name not in (COLUMN, LABELS))
+        parts = [np.diff(offsets) for _, offsets in self._columns.get(COLUMN, [])]
         self.lengths: NDArray[np.int64] = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -153,12 +188,25 @@ class Rows:
 
     def row(self, index: int) -> Tokens:
         """Tokens of one row, int32 [lengths[index]]: a read-only view into the file."""
+        return self._value(COLUMN, index)
+
+    def example(self, index: int) -> TokenRow:
+        """One row with its labels: read-only views into the file."""
+        labels = self._value(LABELS, index) if LABELS in self._columns else None
+        return TokenRow(self.row(index), labels, {name: self._value(name, index) for name in self._more})
+
+    def values(self, column: str) -> Tokens:
+        """All numbers of a column, one row after another: int32 [sum of their lengths]."""
+        parts = [values[offsets[0] : offsets[-1]] for values, offsets in self._columns[column]]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+
+    def _value(self, column: str, index: int) -> Tokens:
         if not 0 <= index < self._count:
             raise IndexError(f"row {index} of {self._count}")
         batch = bisect_right(self._first_rows, index) - 1
-        offsets = self._offsets[batch]
+        values, offsets = self._columns[column][batch]
         place = index - self._first_rows[batch]
-        return self._values[batch][offsets[place] : offsets[place + 1]]
+        return values[offsets[place] : offsets[place + 1]]
 
     def first_tokens(self, limit: int) -> Tokens:
         """The first tokens of the stream that the rows were cut from, about `limit` of them: int32 [N]."""
@@ -191,13 +239,16 @@ def evenly_spaced(available: int, wanted: int) -> list[int]:
     return [index * available // wanted for index in range(wanted)]
 
 
-def _columns(path: Path) -> list[Any]:
-    """The list array of each record batch, backed by the memory map."""
+def _batches(path: Path) -> list[dict[str, Any]]:
+    """The list arrays of each record batch by their names, backed by the memory map."""
     import pyarrow as pa
 
     try:
         file = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [file.get_batch(number).column(COLUMN) for number in range(file.num_record_batches)]
+        found = [file.get_batch(number) for number in range(file.num_record_batches)]
+        if COLUMN not in file.schema.names:
+            raise KeyError(COLUMN)
+        return [dict(zip(batch.schema.names, batch.columns, strict=True)) for batch in found]
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         raise DataError(
             f"the prepared rows cannot be read: {one_line(str(error), 80)}",

@@ -7,15 +7,18 @@ all together.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.columns import AUTO, ColumnChoices
+from tui_trainer.data.columns import AUTO, ColumnChoices, Row
 from tui_trainer.data.files import SourceFile, find_files, open_bytes
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.reading import Document, read_file
+from tui_trainer.data.reading import Document, documents_of, read_file, rows_of
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -23,6 +26,7 @@ from tui_trainer.units import MIB, format_bytes
 
 __all__ = ["Document", "Source", "open_source"]
 
+T = TypeVar("T")
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 
@@ -61,6 +65,23 @@ class Source:
                 f"{self.description} holds no text", hint="0 documents were found; choose another data.path"
             )
 
+    def rows(
+        self, problems: ProblemList, progress: Progress | None = None, *, max_rows: int = 0, choices: ColumnChoices
+    ) -> Iterator[Row]:
+        """Each row of a table in file order, the first `max_rows` of them (0: all).
+
+        Mistakes in rows go into `problems`. Raises DataError for a source that is no table.
+        """
+        return islice(self._all_rows(problems, progress, choices), max_rows or None)
+
+    def _all_rows(self, problems: ProblemList, progress: Progress | None, choices: ColumnChoices) -> Iterator[Row]:
+        if self.sample is None:
+            yield from self._read(partial(rows_of, choices=choices, problems=problems), problems, progress)
+            return
+        if self.sample.rows is None:
+            raise DataError(f"{self.description} is text, and this task reads a table", hint="choose another sample")
+        yield from (Row(where, values) for where, values in self.sample.rows())
+
     def beginning(self) -> tuple[str, ...]:
         """About 64,000 characters from the beginnings of some files. Never raises for what stands in them."""
         from tui_trainer.data.looking import beginning_of
@@ -73,7 +94,7 @@ class Source:
 
         total = xxhash.xxh3_128()
         if self.sample:
-            total.update(repr((self.path, sys.version_info[:3], self.sample.read())).encode())
+            total.update(repr((self.path, sys.version_info[:3], self.sample.content())).encode())
             return str(total.hexdigest())
         meter = Meter(progress, "hashing the data", self.bytes_on_disk, "bytes")
         done = 0
@@ -91,15 +112,31 @@ class Source:
         self, choices: ColumnChoices, problems: ProblemList, progress: Progress | None
     ) -> Iterator[Document]:
         if self.sample:
-            yield from (Document(text, where) for where, text in self.sample.read())
+            yield from (Document(text, where) for where, text in self._sample_texts(self.sample))
             return
+        yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
+
+    def _read(
+        self,
+        read: Callable[[BinaryIO, SourceFile], Iterator[T]],
+        problems: ProblemList,
+        progress: Progress | None,
+    ) -> Iterator[T]:
+        """What `read` finds in all files."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
         done = 0
         for entry in self.entries:
-            yield from read_file(entry, choices, problems, meter, done)
+            yield from read_file(entry, read, problems, meter, done)
             done += entry.size_bytes
             meter.report(done)
         meter.finish(done)
+
+    def _sample_texts(self, sample: Sample) -> list[tuple[str, str]]:
+        if sample.read is None:
+            columns = ", ".join(dict.fromkeys(name for _, row in sample.content() for name in row))
+            hint = f"choose another task.type or another sample; its columns are {columns}"
+            raise DataError(f"{self.description} is a table, and this task reads text", hint=hint)
+        return sample.read()
 
 
 def open_source(path: str, text_column: str = AUTO) -> Source:
@@ -135,9 +172,14 @@ def _sample_source(path: str, text_column: str) -> Source:
         path=path,
         text_column=text_column,
         description=f"{path} ({sample.description})",
-        bytes_on_disk=sum(len(text.encode()) for _, text in sample.read()),
+        bytes_on_disk=_bytes_of(sample),
         sample=sample,
     )
+
+
+def _bytes_of(sample: Sample) -> int:
+    texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
+    return sum(len(text.encode()) for text in texts)
 
 
 def _description(path: str, entries: tuple[SourceFile, ...]) -> str:

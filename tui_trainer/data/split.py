@@ -95,3 +95,23 @@ def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArr
     why = "there is one document" if len(sizes) == 1 else "whole documents cannot give the share of data.eval_fraction"
     note = f"{why}: the last {tail:,} or so of the {size:,} characters of document {longest + 1} are held out"
     return Split(held_out=nothing, tail_document=longest, tail_characters=tail, notes=(note,))
+
+
+def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
+    """Numbers of the rows that are held out: `eval_fraction` of each stratum as nearly as whole rows allow.
+
+    `strata` [N] says which class each row has. At least one row of each class stays for training.
+    """
+    if not 0 <= eval_fraction < 1:
+        raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
+    if not len(strata) or not eval_fraction:
+        return np.zeros(0, dtype=np.int64)
+    drawn = np.argsort(np.random.PCG64(seed).random_raw(len(strata)), kind="stable")
+    ordered = drawn[np.argsort(strata[drawn], kind="stable")]
+    sizes = np.unique(strata, return_counts=True)[1]
+    # What a class cannot give in whole rows is carried over to the next one, so that the sum is right.
+    ends = np.round(np.cumsum(sizes) * eval_fraction).astype(np.int64)
+    wanted = np.minimum(np.diff(ends, prepend=0), sizes - 1)
+    starts = np.cumsum(sizes) - sizes
+    chosen = [ordered[start : start + count] for start, count in zip(starts, wanted, strict=True)]
+    return np.sort(np.concatenate(chosen))

@@ -1,42 +1,55 @@
-"""Trying a trained model: it continues a prompt, and the text appears as it is written."""
+"""Trying a trained model: it continues a prompt, which appears as it is written, or answers as its task says."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
 from transformers.utils import logging as transformers_logging
 
-from tui_trainer.exporting.weights import weights_of
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import FolderError
+from tui_trainer.exporting.weights import adapter_base, weights_of
+from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.writing import Sampling
+from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import visible
+from tui_trainer.tasks import find_task
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampling:
-    """How the next token is chosen. `temperature` 0 takes the likeliest."""
-
-    max_new_tokens: int
-    temperature: float
-    seed: int
+__all__ = ["Sampling", "Writer"]
 
 
 class Writer:
-    """A trained model that continues texts."""
+    """A trained model that continues texts, or answers."""
 
     def __init__(self, run: RunFolder) -> None:
         """Load the final model, or the newest checkpoint of a run that has none yet. Raises FolderError."""
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         self.source = weights_of(run)
+        self._run = run
+        self._task: Any = find_task(_task_type(run))
         self._tokenizer = AutoTokenizer.from_pretrained(self.source)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(self.source)
+        self._model = _load(self.source, getattr(self._task, "head", "causal_lm"))
         self._model.eval()
         self.unknown_tokens = 0
         """How many tokens of the last prompt the model does not know."""
+
+    @property
+    def continues(self) -> bool:
+        """Whether the model goes on with a text; else it answers."""
+        return bool(self._task.continues)
+
+    def answer(self, text: str, sampling: Sampling) -> str:
+        """What the model makes of a text, made safe for a terminal. Raises FolderError for a damaged plan.json."""
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        torch.manual_seed(sampling.seed)
+        return visible(self._task.answer(_config(self._run), self._model, self._tokenizer, text, sampling))
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
@@ -74,6 +87,34 @@ class Writer:
             **choice,
         )
         return list(output_BT[0, len(context) :].tolist())
+
+
+def _task_type(run: RunFolder) -> str:
+    """As plan.json says, whatever version wrote it."""
+    try:
+        found = json.loads(run.plan.read_bytes())["config"]["task"]["type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "causal_lm"
+    return str(found)
+
+
+def _config(run: RunFolder) -> Config:
+    try:
+        return read_plan_file(run.plan.read_bytes()).config
+    except (OSError, ValueError) as error:
+        raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
+
+
+def _load(source: Path, head: Head) -> Any:
+    """The model, or the one that an adapter is for with the adapter. A classifier's config tells its labels."""
+    build: Any = auto_class(head)
+    base = adapter_base(source)
+    if not base or head not in CLASSIFYING:
+        return build.from_pretrained(source)
+    from peft import PeftModel
+
+    whole = build.from_pretrained(base, config=AutoConfig.from_pretrained(source), ignore_mismatched_sizes=True)
+    return PeftModel.from_pretrained(whole, source)
 
 
 class _Pieces(TextStreamer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from dataclasses import dataclass
+from time import monotonic
 
 from tui_trainer.errors import (
     EXIT_BAD_INPUT,
@@ -17,7 +18,7 @@ from tui_trainer.errors import (
 )
 from tui_trainer.launching import prepare
 from tui_trainer.launching.start import OpenRun
-from tui_trainer.planning.calibration import keep_calibration
+from tui_trainer.planning.calibration import keep_calibration, load_of_others
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import PhaseChanged, Progress, RunFailed, RunFinished, RunProblem, RunStarted
@@ -99,6 +100,7 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
     # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
     from tui_trainer.training.run import run as train
 
+    started = monotonic()
     result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_calibration(
@@ -110,6 +112,7 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
             flops=plan.step_flops,
             precision=plan.precision.value,
             card_name=plan.device_name if plan.device == "cuda" else "",
+            load=None if plan.device == "cuda" else load_of_others(plan.threads.value, monotonic() - started),
         )
     return result.reason
 

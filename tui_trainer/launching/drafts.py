@@ -1,13 +1,16 @@
 """Unsaved edits, kept in the state folder so that a lost connection loses none.
 
-There is one draft for each config file or recipe. A draft is a convenience: one that is damaged, or that cannot be
-written, stops nothing.
+There is one draft for each config file or recipe with the model, data and task that the command line names: edits for
+one model are not offered for another. A draft is a convenience: one that is damaged, or that cannot be written, stops
+nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 
 from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import Document
-from tui_trainer.config.load import Request, default_recipe, user_layers
+from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
 from tui_trainer.errors import Problem
 from tui_trainer.runs.events import utc_now
@@ -24,26 +27,32 @@ from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
 
 _LIMIT_BYTES = 256 * 1024
+_NAMED = {"model": "model.model_name_or_path", "data": "data.path", "task": "task.type"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """`edits` as `Document.restore` takes them; `at` in UTC; `digest` of the file that they were made on."""
+    """`edits` as `Document.restore` takes them; `at` in UTC; `digest` of the file that they were made on.
+
+    `subject` says what they were made for: `recipe finetune, model ./llama, data notes.jsonl`.
+    """
 
     edits: Mapping[str, Any]
     at: str
     digest: str | None
+    subject: str
 
 
 def draft_for(request: Request) -> Draft | None:
-    """What was left unsaved for this config file or recipe; None also for a draft that cannot be read."""
+    """What was left unsaved for what is asked for; None also for a draft that cannot be read."""
     try:
         raw = json.loads(read_plain_file(_path(request.config_file, request), _LIMIT_BYTES))
         edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
         at, digest = str(raw["at"]), raw["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return Draft(edits=edits, at=at, digest=digest) if edits else None
+    subject = ", ".join(f"{kind} {name}" for kind, name in _subject(request.config_file, request).items())
+    return Draft(edits=edits, at=at, digest=digest, subject=subject) if edits else None
 
 
 def keep_draft(document: Document, below: Edits | None = None) -> Problem | None:
@@ -91,6 +100,30 @@ def _document_path(document: Document) -> Path:
 
 
 def _path(config_file: Path | None, request: Request) -> Path:
-    recipe = request.profile or default_recipe(request, user_layers(request, []))
-    subject = f"file {absolute(str(config_file))}" if config_file else f"recipe {recipe}"
-    return state_folder() / "drafts" / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}.json"
+    whole = ", ".join(f"{kind} {_whole(kind, name)}" for kind, name in _subject(config_file, request).items())
+    return state_folder() / "drafts" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+
+
+def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
+    """What edits are made for, by kind. A file that was saved here holds what the command line named."""
+    layers = user_layers(request, [])
+    command_line = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
+    named = dict(ChainMap(*reversed(command_line))) if config_file == request.config_file else {}
+    if config_file:
+        subject = {"file": str(config_file)}
+    else:
+        subject = {"recipe": request.profile or default_recipe(request, layers)}
+    return subject | {kind: str(named[key]) for kind, key in _NAMED.items() if named.get(key)}
+
+
+def _whole(kind: str, name: str) -> str:
+    """The same file or folder by one name from wherever it is named; names of recipes and of the hub stay."""
+    is_path = kind == "file" or (kind in ("model", "data") and _exists(name))
+    return os.path.normpath(absolute(name)) if is_path else name
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False

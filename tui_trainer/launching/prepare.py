@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from contextlib import suppress
 from importlib import metadata
 from time import monotonic
@@ -17,6 +18,7 @@ from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.planning.rules import setting_problems
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
@@ -74,15 +76,16 @@ def exact_plan(
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
-    """The data that a run began with. Raises DataError when it is no longer the same."""
-    data = _prepare(plan.config, journal, progress)
-    if data.folder.name != plan.data_key:
-        hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
-        raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
+    """The data that a run began with. Raises InputError when it, or the model, is no longer the same."""
+    # First: with another tokenizer the prepared data would differ too, and would be blamed.
     if find_task(plan.config.task.type).model_key(plan.config) != plan.model_key:
         name = plan.config.model.model_name_or_path
         hint = "a resumed run would not continue the same curve; start a new run, or put the old model back"
         raise ConfigError(Problem(message="the model changed since this run began", where=name, hint=hint))
+    data = _prepare(plan.config, journal, progress)
+    if data.folder.name != plan.data_key:
+        hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
+        raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
     return data
 
 
@@ -91,16 +94,21 @@ def read_plan(folder: RunFolder) -> Plan | None:
     if not folder.plan.is_file():
         return None
     try:
-        return Plan.model_validate_json(folder.plan.read_bytes())
-    except (OSError, ValueError):
-        hint = "it was written by another version, or changed; start a new run from config.toml"
-        raise FolderError("plan.json cannot be read", where=str(folder.root), hint=hint) from None
+        return read_plan_file(folder.plan.read_bytes())
+    except OSError as error:
+        message = f"plan.json cannot be read: {error.strerror or error}"
+        raise FolderError(message, where=str(folder.root)) from None
+    except ValueError as error:
+        # The old name is taken, and may be in the file.
+        command = shlex.join(["tui-trainer", str(folder.config), "--set", f"output.name={folder.name}-anew"])
+        hint = f"`tui-trainer resume` needs the program and the file that it began with; `{command}` starts anew"
+        raise FolderError(str(error), where=str(folder.root), hint=hint) from None
 
 
 def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> dict[str, float]:
     """Held-out loss of simple models on the very rows that evaluation reads."""
     chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
-    measured = find_task(plan.config.task.type).baselines(data, chosen)
+    measured = find_task(plan.config.task.type).baselines(plan.config, data, chosen)
     if measured is None:
         return {}
     journal.append(BaselinesMeasured(losses=measured.losses, eval_tokens=measured.eval_tokens, unit="token"))
@@ -120,6 +128,8 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
 
 def announce(plan: Plan, journal: JournalWriter) -> None:
     """Tell the journal what the exact plan says."""
+    config = plan.config
+    is_pretrained = config.model.init == "pretrained"
     journal.append(
         PlanMade(
             total_steps=plan.total_steps.value,
@@ -135,6 +145,9 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             eval_every_steps=plan.eval_every_steps.value,
             save_every_steps=plan.save_every_steps.value,
             sample_every_steps=plan.sample_every_steps.value,
+            trained_parameters=plan.trained_parameters.value,
+            base_model=config.model.model_name_or_path if is_pretrained else "",
+            lora_rank=config.tuning.r if config.tuning.method == "lora" else None,
         )
     )
 

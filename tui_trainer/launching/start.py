@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from tui_trainer.config.fitted import fitted
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.problems import model_problems
+from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
@@ -22,6 +23,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, check_name
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
+from tui_trainer.tasks import find_task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +41,26 @@ class OpenRun:
 
 
 def load_config(request: Request) -> LoadedConfig:
-    """The config for this machine. Raises ConfigError with all problems."""
+    """The config for this machine; presets that are too long for the model are cut. Raises ConfigError with all
+    problems.
+    """
     hardware = probe()
-    return load(request, lambda wish: choose_hardware_profile(wish, hardware))
+    return _with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware)))
+
+
+def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
+    """A length that nobody asked for does not go beyond the positions that the model has learnt."""
+    key, model = "data.max_length", loaded.config.model
+    if loaded.origin(key).by_user or not model.model_name_or_path:
+        return loaded
+    try:
+        shape = find_task(loaded.config.task.type).model_shape(loaded.config, vocabulary=1)
+    except ConfigError:  # told with everything else that is wrong
+        return loaded
+    limit = shape.max_position_embeddings
+    if limit is None or not length_problems(shape, loaded.config.data.max_length):
+        return loaded
+    return fitted(loaded, key, limit, f"this {shape.model_type} model has learnt {limit} positions")
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:

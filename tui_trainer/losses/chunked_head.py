@@ -27,12 +27,21 @@ _CHANGED_LOGITS = (
 def has_plain_head(model: Any) -> bool:
     """Whether the logits are the product of hidden states and one weight matrix, and nothing else."""
     head, config = model.get_output_embeddings(), model.config.get_text_config()
+    # BART adds one number to each logit after the head; in most files all of them are 0.
+    added = getattr(model, "final_logits_bias", None)
+    if added is not None and bool(added.any()):
+        return False
     changed = any(getattr(config, name, None) not in (None, 1, 1.0) for name in _CHANGED_LOGITS)
     return type(head) is nn.Linear and head.bias is None and not changed
 
 
-def chunked_head_loss(hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, chunk_tokens: int) -> Tensor:
-    """Sum of the cross entropy in nats over N labels; gradients go to the hidden states and to the weight."""
+def chunked_head_loss(
+    hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, chunk_tokens: int, label_smoothing: float = 0.0
+) -> Tensor:
+    """Sum of the cross entropy in nats over N labels; gradients go to the hidden states and to the weight.
+
+    `label_smoothing` as in torch's cross entropy: that share of each label is spread evenly over the vocabulary.
+    """
     if torch.is_autocast_enabled(hidden_Nh.device.type):
         dtype = torch.get_autocast_dtype(hidden_Nh.device.type)
         hidden_Nh, weight_Vh = hidden_Nh.to(dtype), weight_Vh.to(dtype)
@@ -40,13 +49,15 @@ def chunked_head_loss(hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, ch
         # A Function is told which arguments require a gradient, and not whether anybody will ask for it.
         hidden_Nh, weight_Vh = hidden_Nh.detach(), weight_Vh.detach()
     with torch.autocast(hidden_Nh.device.type, enabled=False):
-        loss: Tensor = _ChunkedHeadLoss.apply(hidden_Nh, weight_Vh, labels_N, chunk_tokens)
+        loss: Tensor = _ChunkedHeadLoss.apply(hidden_Nh, weight_Vh, labels_N, chunk_tokens, label_smoothing)
     return loss
 
 
 class _ChunkedHeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, chunk_tokens: int) -> Tensor:
+    def forward(
+        ctx: Any, hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, chunk_tokens: int, label_smoothing: float
+    ) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         loss = torch.zeros((), dtype=torch.float32, device=hidden_Nh.device)
         hidden_grad = torch.empty_like(hidden_Nh) if wants_hidden else None
@@ -57,11 +68,15 @@ class _ChunkedHeadLoss(torch.autograd.Function):
             hidden, labels = hidden_Nh[chunk], labels_N[chunk, None]
             logits = (hidden @ weight_Vh.T).float()
             log_normaliser = logits.logsumexp(dim=-1, keepdim=True)
-            loss += (log_normaliser - logits.gather(-1, labels)).sum()
+            loss += (log_normaliser - (1 - label_smoothing) * logits.gather(-1, labels)).sum()
+            if label_smoothing:
+                loss -= label_smoothing * logits.mean(dim=-1).sum()
             if hidden_grad is None and weight_grad is None:
                 continue
             grad = logits.sub_(log_normaliser).exp_()
-            grad.scatter_add_(-1, labels, torch.full_like(labels, -1, dtype=grad.dtype))
+            grad.scatter_add_(-1, labels, torch.full_like(labels, label_smoothing - 1, dtype=grad.dtype))
+            if label_smoothing:
+                grad -= label_smoothing / grad.shape[-1]
             grad = grad.to(hidden.dtype)
             if hidden_grad is not None:
                 torch.mm(grad, weight_Vh, out=hidden_grad[chunk])
@@ -78,6 +93,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         return (
             None if hidden_grad is None else hidden_grad * scale.to(hidden_grad.dtype),
             None if weight_grad is None else (weight_grad * scale).to(ctx.weight_dtype),  # type: ignore[attr-defined]
+            None,
             None,
             None,
         )

@@ -20,17 +20,20 @@ class MicroBatch:
 
     Shapes: `inputs` are the model's own arguments (input_ids_BT int64, position_ids_BT where documents are packed);
     `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
-    CPU, where the rows were padded, so nobody asks the device how many there are.
+    CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
+    `labels` are [B] or [B, C], and there are no places. `tokens` counts the inputs that are no padding.
     """
 
     inputs: Mapping[str, Any]
     labels: Tensor
     places: Tensor
     samples: int
+    tokens: int
 
     @property
-    def label_tokens(self) -> int:
-        return len(self.labels)
+    def label_count(self) -> int:
+        """What the sum of a loss is divided by."""
+        return self.labels.numel()
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device. Copies from pinned memory do not wait."""
@@ -50,14 +53,19 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
 
     `by_lengths`: with where each packed document begins in the rows laid end to end, for attention that goes by it.
     """
-    labels = torch.from_numpy(batch.labels).flatten()
-    places = (labels != IGNORE).nonzero().flatten()
-    inputs: dict[str, Any] = {"input_ids": torch.from_numpy(batch.input_ids)}
+    labels = torch.from_numpy(batch.labels)
+    places = torch.zeros(0, dtype=torch.int64)
+    if labels.dim() == 2 and not labels.is_floating_point():
+        labels = labels.flatten()
+        places = (labels != IGNORE).nonzero().flatten()
+        labels = labels[places]
+    named = {"input_ids": batch.input_ids, **batch.more}
+    inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
     if by_lengths and batch.document_lengths is not None:
         inputs |= _lengths(batch.document_lengths)
-    return MicroBatch(inputs, labels[places], places, batch.rows)
+    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens)
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:

@@ -16,27 +16,34 @@ from tui_trainer.losses.micro_batch import MicroBatch
 
 
 class NextTokenLoss:
-    """`loss(batch)`: nats summed over `batch.label_tokens` labels, with the graph behind it."""
+    """`loss(batch)`: nats summed over `batch.label_count` labels, with the graph behind it."""
 
-    def __init__(self, model: Any, *, chunk_tokens: int = 0) -> None:
-        """`chunk_tokens` > 0: head and loss for so many labels at a time, where the model's head is a plain product."""
+    def __init__(self, model: Any, *, chunk_tokens: int = 0, label_smoothing: float = 0.0) -> None:
+        """`chunk_tokens` > 0: head and loss for so many labels at a time, where the model's head is a plain product.
+
+        `label_smoothing`: that share of each label is spread evenly over the vocabulary while the model trains; what
+        is held out is measured without it. Source: Szegedy et al., arXiv:1512.00567, section 7.
+        """
         self._model = model
         self._head: nn.Module = model.get_output_embeddings()
         self._chunk_tokens = chunk_tokens if has_plain_head(model) else 0
+        self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
         self._head.register_forward_pre_hook(self._select)
 
     def __call__(self, batch: MicroBatch) -> Tensor:
         self._batch = batch
+        smoothing = self._label_smoothing if self._model.training else 0.0
         try:
             logits_NV = self._model(**batch.inputs, use_cache=False).logits
             if self._hidden is not None:
                 weight_Vh: Any = self._head.weight
-                return chunked_head_loss(self._hidden, weight_Vh, batch.labels, self._chunk_tokens)
+                return chunked_head_loss(self._hidden, weight_Vh, batch.labels, self._chunk_tokens, smoothing)
         finally:
             self._batch = self._hidden = None
-        return F.cross_entropy(logits_NV.flatten(0, -2).float(), batch.labels, reduction="sum")
+        logits_NV = logits_NV.flatten(0, -2).float()
+        return F.cross_entropy(logits_NV, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Before the head: only the places with a label. Text samples come by as well, and are left alone."""

@@ -10,7 +10,12 @@ from tui_trainer.models.layers import Linear, Part, linear
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anatomy:
-    """The parts of one model. `linears` end with the head."""
+    """The parts of one model. `linears` end with the head.
+
+    `positions` are those that a row can have, where config.json says another number. `stored_blocks` is how many blocks
+    the names of the weights count, where that are not the layers. With an encoder and a decoder, all numbers are the
+    encoder's, and `decoder_layers` those of the other.
+    """
 
     linears: tuple[Linear, ...]
     parts: tuple[Part, ...]
@@ -20,6 +25,9 @@ class Anatomy:
     gated_mlp: bool
     tied: bool
     learned_positions: bool = False
+    positions: int | None = None
+    stored_blocks: int | None = None
+    decoder_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which models can be trained to continue a text, told from config.json, and what the others are."""
+"""What config.json says that a model is, and which models cannot be trained for a task."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.heads import ENCODERS, Head, instead, is_unfit, lack_of
 from tui_trainer.safe_text import one_line
 
 _LARGEST_CONFIG = 16 * 1024 * 1024
-# Types whose plain architecture sees the tokens to the right as well. Source: the documentation of transformers.
-_ENCODERS = {
-    "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm",
-    "eurobert", "flaubert", "fnet", "funnel", "ibert", "layoutlm", "longformer", "luke", "megatron-bert", "mobilebert",
-    "modernbert", "mpnet", "mra", "nezha", "nystromformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert",
-    "roformer", "splinter", "squeezebert", "xlm-roberta", "xlm-roberta-xl", "xmod", "yoso", "nomic_bert",
-}  # fmt: skip
 _CLASSIFIERS = {
     "ForSequenceClassification": "a classifier of texts",
     "ForTokenClassification": "a classifier of tokens",
@@ -67,19 +61,23 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     return one_line(str(names[0]), 80) if isinstance(names, list) and names else ""
 
 
-def refuse_other_kinds(config: Mapping[str, Any], where: str = "") -> None:
-    """Raises ConfigError for a model that does not continue texts, and says what it is."""
-    name = architecture_of(config)
-    what = _other_kind(config, name)
-    if what:
-        hint = "take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
-        called = name or one_line(str(config.get("model_type")), 80)
-        raise bad_model(f"{called} is {what}, and does not continue a text", hint, where)
-
-
-def _other_kind(config: Mapping[str, Any], name: str) -> str:
+def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = "causal_lm") -> None:
+    """Raises ConfigError for a model that cannot have this head, and says what it is; None: any head will do."""
+    name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
     if "text_config" in config or "vision_config" in config:
-        return "a model of several kinds of input (images or sound beside text)"
+        what = "a model of several kinds of input (images or sound beside text)"
+        hint = "take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
+        raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
+    if head == "causal_lm" and (what := _no_decoder(config, name)):
+        hint = "take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
+        hint += f"; {other}" if (other := instead(model_type)) else ""
+        raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
+    if head not in (None, "causal_lm") and is_unfit(model_type, head):
+        raise bad_model(lack_of(model_type, head), instead(model_type), where)
+
+
+def _no_decoder(config: Mapping[str, Any], name: str) -> str:
+    """What a model is that does not continue texts; empty for one that does."""
     if config.get("is_encoder_decoder"):
         return "a sequence-to-sequence model, an encoder with a decoder"
     for ending, what in _CLASSIFIERS.items():
@@ -87,6 +85,6 @@ def _other_kind(config: Mapping[str, Any], name: str) -> str:
             return what
     if name.endswith("ForMaskedLM"):
         return "an encoder, which fills gaps"
-    if config.get("model_type") in _ENCODERS and not config.get("is_decoder"):
+    if config.get("model_type") in ENCODERS and not config.get("is_decoder"):
         return "an encoder"
     return ""

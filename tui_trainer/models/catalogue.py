@@ -7,13 +7,17 @@ confirmed in this way has no row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from tui_trainer.models.catalogue_entry import CatalogueEntry, page
+from tui_trainer.models.catalogue_of_encoders import ENCODER_ENTRIES
+
+__all__ = ["CatalogueEntry", "all_entries", "find_shape"]
 
 _ARCHITECTURES = {
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -22,25 +26,6 @@ _ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-_PAGE = "huggingface.co/{}: config.json and the metadata of its safetensors files"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CatalogueEntry:
-    """One model of the hub."""
-
-    name: str
-    config: Mapping[str, Any]
-    """As in its config.json, without what does not decide the shape."""
-    parameters: int
-    """Exact; weights that two layers share are counted once."""
-    weights_bytes: int
-    """Of all tensors in its safetensors files, which may hold more than the parameters: `source` says so."""
-    gated: bool
-    """Whether the hub asks for an account that has agreed to its terms; the hub has the last word."""
-    license: str
-    """By the hub's name for it."""
-    source: str
 
 
 def find_shape(name: str) -> CatalogueEntry | None:
@@ -105,7 +90,7 @@ def _decoder(
 
 
 def _row(
-    name: str, config: dict[str, Any], parameters: int, weights_bytes: int, license: str, note: str = ""
+    name: str, config: dict[str, Any], parameters: int, weights_bytes: int | None, license: str, note: str = ""
 ) -> CatalogueEntry:
     return CatalogueEntry(
         name=name,
@@ -114,7 +99,7 @@ def _row(
         weights_bytes=weights_bytes,
         gated=license in ("llama3.1", "llama3.2", "gemma"),
         license=license,
-        source=_PAGE.format(name) + (f"; {note}" if note else ""),
+        source=page(name, weights_bytes) + (f"; {note}" if note else ""),
     )
 
 
@@ -124,7 +109,7 @@ _LLAMA_8B = _decoder("llama", 4096, 32, (32, 8), 14_336, 128_256, 131_072)
 _LLAMA_1B = _decoder("llama", 2048, 16, (32, 8), 8192, 128_256, 131_072, tied=True, head_dim=64)
 _LLAMA_3B = _decoder("llama", 3072, 28, (24, 8), 8192, 128_256, 131_072, tied=True, head_dim=128)
 
-_ENTRIES = (
+_DECODERS = (
     _row("distilbert/distilgpt2", _gpt2(6), 81_912_576, 352_816_128, "apache-2.0", _MASKS),
     _row("openai-community/gpt2", _gpt2(12), 124_439_808, 548_090_880, "mit", _MASKS),
     _row(
@@ -227,6 +212,35 @@ _ENTRIES = (
         "gemma",
     ),
     _row(
+        "google/gemma-7b",
+        _decoder("gemma", 3072, 28, (16, 16), 24_576, 256_000, 8192, tied=True, head_dim=256),
+        8_537_680_896,
+        None,
+        "gemma",
+    ),
+    _row(
+        "google/gemma-2-9b",
+        _decoder("gemma2", 3584, 42, (16, 8), 14_336, 256_000, 8192, tied=True, head_dim=256, dtype="float32"),
+        9_241_705_984,
+        None,
+        "gemma",
+    ),
+    _row(
+        "google/gemma-3-1b-pt",
+        _decoder("gemma3_text", 1152, 26, (4, 1), 6912, 262_144, 32_768, tied=True, head_dim=256),
+        999_885_952,
+        None,
+        "gemma",
+    ),
+    _row("microsoft/phi-4", _decoder("phi3", 5120, 40, (40, 10), 17_920, 100_352, 16_384), 14_659_507_200, None, "mit"),
+    _row(
+        "microsoft/Phi-4-mini-instruct",
+        _decoder("phi3", 3072, 32, (24, 8), 8192, 200_064, 131_072, tied=True),
+        3_836_021_760,
+        None,
+        "mit",
+    ),
+    _row(
         "microsoft/Phi-3-mini-4k-instruct",
         _decoder("phi3", 3072, 32, (32, 32), 8192, 32_064, 4096),
         3_821_079_552,
@@ -255,3 +269,5 @@ _ENTRIES = (
         "apache-2.0",
     ),
 )
+
+_ENTRIES = (*_DECODERS, *ENCODER_ENTRIES)

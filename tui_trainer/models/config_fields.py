@@ -14,12 +14,20 @@ _LARGEST = 10**9
 # Source: `attribute_map` and the names of fields in the configuration files of transformers 5.23 and older.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "num_hidden_layers": ("encoder_layers", "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
-    "intermediate_size": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
+    "intermediate_size": (
+        "intermediate_size",
+        "ffn_dim",
+        "n_inner",
+        "ffn_hidden_size",
+        "hidden_dim",
+        "d_ff",
+        "encoder_ffn_dim",
+    ),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
-    "attention_dropout": ("attention_dropout", "attn_pdrop"),
+    "attention_dropout": ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate"),
 }
 
 

@@ -18,11 +18,12 @@ from typing import Any
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
 from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.heads import Head, auto_class
 from tui_trainer.models.layers import Linear, Part, place_in_block
 from tui_trainer.safe_text import one_line
 
 _TIMEOUT_SECONDS = 180
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 # What could make transformers fetch or run code that a config names: the shape does not depend on it.
 _UNTRUSTED = {"auto_map", "model_type", "trust_remote_code", "attn_implementation", "quantization_config"}
 
@@ -37,37 +38,39 @@ class CountedModel:
     parts: tuple[Part, ...]
 
 
-def count_parameters_in_child(config: Mapping[str, Any]) -> CountedModel:
+def count_parameters_in_child(config: Mapping[str, Any], head: Head = "causal_lm", labels: int = 0) -> CountedModel:
     """Build the model of a config.json without numbers and count it, or take the answer of an earlier time.
+
+    `labels` are those of a classifier.
 
     Takes some seconds the first time. No code that comes with a model is run. Raises ConfigError when transformers
     cannot build it.
     """
-    place = _cache_folder() / f"{_config_hash(config)}.json"
+    question = json.dumps({"config": dict(config), "head": head, "labels": labels}, sort_keys=True, default=str)
+    place = _cache_folder() / f"{_hash(question)}.json"
     try:
         return _read(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
-        answer = _ask_child(config)
+        answer = _ask_child(question, one_line(str(config.get("model_type")), 80))
     counted = _read(answer)
     keep_answer(place, answer)
     return counted
 
 
-def _config_hash(config: Mapping[str, Any]) -> str:
+def _hash(question: str) -> str:
     import xxhash
 
-    parts = [_FORMAT_VERSION, metadata.version("transformers"), dict(config)]
-    return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest())
+    parts = f"{_FORMAT_VERSION} {metadata.version('transformers')} {question}"
+    return str(xxhash.xxh3_128(parts.encode()).hexdigest())
 
 
 def _cache_folder() -> Path:
     return prepared_data_folder(os.environ) / "counted-models"
 
 
-def _ask_child(config: Mapping[str, Any]) -> str:
-    name = one_line(str(config.get("model_type")), 80)
+def _ask_child(question: str, name: str) -> str:
     try:
-        return ask_child("tui_trainer.models.counting", json.dumps(dict(config)), _TIMEOUT_SECONDS)
+        return ask_child("tui_trainer.models.counting", question, _TIMEOUT_SECONDS)
     except ChildFailed as failure:
         if not failure.reason:
             raise bad_model(f"counting the weights of {name} {failure}") from None
@@ -86,20 +89,23 @@ def _read(text: str) -> CountedModel:
     )
 
 
-def _count(config: dict[str, Any]) -> CountedModel:
+def _count(config: dict[str, Any], head: Head, labels: int) -> CountedModel:
     """In the child: the modules of a model on the meta device."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if config.get("model_type") not in CONFIG_MAPPING:
         sys.exit("it does not know the architecture")
     fields = {name: value for name, value in config.items() if name not in _UNTRUSTED and not name.startswith("_")}
+    made = AutoConfig.for_model(config["model_type"], **fields)
+    if labels:
+        made.num_labels = labels
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **fields))
+        model = auto_class(head).from_config(made)
     linears, parts = _modules(model)
-    head, table = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = head is not None and table is not None and head.weight is table.weight
+    output, table = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = output is not None and table is not None and output.weight is table.weight
     return CountedModel(parameters=model.num_parameters(), tied=tied, linears=linears, parts=parts)
 
 
@@ -109,29 +115,46 @@ def _modules(model: Any) -> tuple[tuple[Linear, ...], tuple[Part, ...]]:
 
     linears: dict[tuple[Any, ...], int] = {}
     parts: dict[tuple[Any, ...], int] = {}
-    head = model.get_output_embeddings()
+    output = model.get_output_embeddings()
     for name, module in model.named_modules():
+        is_head = module is output or (output is None and _is_beside_body(name, model))
         if isinstance(module, torch.nn.Linear | Conv1D):
             inputs, outputs = module.weight.shape if isinstance(module, Conv1D) else reversed(module.weight.shape)
-            key = (place_in_block(name), inputs, outputs, module.bias is not None, module is head)
+            # Keys and values of the attention between both halves read the input; they cannot be told by their name.
+            reads = "target" if ".decoder." in f".{name}" or _is_behind_decoder(module, model) else "source"
+            key = (place_in_block(name), inputs, outputs, module.bias is not None, is_head, reads)
             linears[key] = linears.get(key, 0) + 1
         elif own := sum(weight.numel() for weight in module.parameters(recurse=False)):
-            part = (place_in_block(name), own, isinstance(module, torch.nn.Embedding))
+            part = (place_in_block(name), own, isinstance(module, torch.nn.Embedding), is_head)
             parts[part] = parts.get(part, 0) + 1
-    return (
-        tuple(
-            Linear(name=p.rpartition(".")[2], path=p, inputs=i, outputs=o, has_bias=b, is_head=h, count=count)
-            for (p, i, o, b, h), count in linears.items()
-        ),
-        tuple(Part(path=p, parameters_each=n, is_embedding=e, count=count) for (p, n, e), count in parts.items()),
+    found = (
+        Linear(name=p.rpartition(".")[2], path=p, inputs=i, outputs=o, has_bias=b, is_head=h, reads=r, count=count)
+        for (p, i, o, b, h, r), count in linears.items()
     )
+    return (
+        tuple(sorted(found, key=lambda linear: linear.is_head)),
+        tuple(
+            Part(path=p, parameters_each=n, is_embedding=e, is_head=h, count=count)
+            for (p, n, e, h), count in parts.items()
+        ),
+    )
+
+
+def _is_beside_body(name: str, model: Any) -> bool:
+    """Whether a module is the classifier's: outside of what is pretrained, or what pools its results."""
+    return not name.startswith(f"{model.base_model_prefix}.") or "pooler" in name.split(".")
+
+
+def _is_behind_decoder(module: Any, model: Any) -> bool:
+    return module is model.get_output_embeddings() and bool(model.config.is_encoder_decoder)
 
 
 def _main() -> None:
     import logging
 
     logging.disable(logging.WARNING)
-    print(json.dumps(asdict(_count(json.loads(sys.stdin.read())))))
+    question = json.loads(sys.stdin.read())
+    print(json.dumps(asdict(_count(question["config"], question["head"], question["labels"]))))
 
 
 if __name__ == "__main__":

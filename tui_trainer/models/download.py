@@ -7,11 +7,13 @@ others). What was fetched before a stop is kept, and the next time goes on from 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.errors import FolderError, Problem, RunError
@@ -49,7 +51,7 @@ def download(
     """Fetch a model and return the folder it is in; None when `ask` says no.
 
     Raises ConfigError for a name or revision that the hub does not have, for a model that may not be had without an
-    account, and for one that is no decoder; FolderError when the disk is too small; RunError when the network fails
+    account, and for one that no task trains; FolderError when the disk is too small; RunError when the network fails
     and when `cancel` says stop.
     """
     if not is_hub_name(name):
@@ -72,7 +74,7 @@ def _api() -> Any:
 
 
 def _offer(name: str, revision: str, info: Any) -> tuple[DownloadOffer, tuple[HubFile, ...]]:
-    refuse_other_kinds(info.config or {}, where=name)
+    refuse_other_kinds(info.config or {}, where=name, head=None)
     listed = [HubFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or ()]
     files = files_to_fetch(name, listed)
     target = repository_folder(name) / "snapshots" / str(info.sha)
@@ -105,8 +107,7 @@ def _refuse_without_account(offer: DownloadOffer) -> None:
 
 
 def _how_to_enter(name: str) -> str:
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    return f"accept it on {endpoint}/{name}, then log in with `hf auth login` or set HF_TOKEN"
+    return f"accept it on {_endpoint()}/{name}, then log in with `hf auth login` or set HF_TOKEN"
 
 
 def _refuse_small_disk(offer: DownloadOffer) -> None:
@@ -203,8 +204,32 @@ def _network_sentence(name: str, error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == 28:
         return f"the disk is full; free some space, then the same command goes on with {name} from there"
     reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
-    short = name.rpartition("/")[2]
-    return (
-        f"{name} could not be downloaded: {reason}; the same command goes on from there, or copy the model from "
-        f"another machine into ./{short} and give that path"
-    )
+    copy = f"copy the model from another machine into {_folder_to_copy_into(name)} and give --model ./{_short(name)}"
+    if _never_connected(error):
+        host = one_line(urlsplit(_endpoint()).hostname or _endpoint(), 80)
+        why = reason.partition("] ")[2] or reason
+        what = f"{name} could not be downloaded: the hub at {host} cannot be reached ({why})"
+        return f"{what}; try again where there is a network, or {copy}"
+    return f"{name} could not be downloaded: {reason}; the same command goes on from there, or {copy}"
+
+
+def _never_connected(error: BaseException | None) -> bool:
+    """No name server, no route, nobody who listens. Of the HTTP library's errors only the names have stayed."""
+    while error is not None:
+        told = isinstance(error, socket.gaierror | ConnectionRefusedError)
+        if told or type(error).__name__ in ("ConnectError", "ConnectTimeout"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _folder_to_copy_into(name: str) -> str:
+    return one_line(str(Path(_short(name)).absolute()), 200)
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")

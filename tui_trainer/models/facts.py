@@ -17,9 +17,11 @@ from tui_trainer.models.architectures import read_config, read_json, refuse_othe
 from tui_trainer.models.catalogue import CatalogueEntry, find_shape
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, read_headers, weight_files
-from tui_trainer.models.hub_cache import cached_snapshot, local_folder, remedies
+from tui_trainer.models.heads import Head
+from tui_trainer.models.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
+from tui_trainer.models.weights import with_names_of_today
 
 Weights = Literal["safetensors", "bin", "none", "not here"]
 BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -60,24 +62,34 @@ class ModelFacts:
         return self.folder is not None
 
 
-def find_model(name: str, revision: str = "main", *, environment: Mapping[str, str] = os.environ) -> ModelFacts:
+def find_model(
+    name: str,
+    revision: str = "main",
+    *,
+    head: Head = "causal_lm",
+    labels: int = 0,
+    environment: Mapping[str, str] = os.environ,
+) -> ModelFacts:
     """A folder on this disk, else the hub's cache, else the catalogue. Nothing is asked of the network.
 
-    Raises ConfigError for a name that none of them knows, and for a folder that holds no decoder.
+    `head` is what the task trains, with so many `labels` where it is a classifier's (0: as many as config.json says).
+    Raises ConfigError for a name that none of them knows, and for a model that cannot have the head.
     """
     folder = local_folder(name)
     if folder is not None:
-        return _facts_of(name, revision, folder)
+        return _facts_of(name, revision, folder, head, labels)
     entry = find_shape(name)
     # The hub knows gpt2 and openai-community/gpt2 as one; the cache keeps it under the name it was asked for.
     for alias in dict.fromkeys((name, entry.name if entry else name)):
         snapshot = cached_snapshot(alias, revision, environment)
         if snapshot is not None and (snapshot / "config.json").is_file():
-            facts = _facts_of(name, revision, snapshot)
+            facts = _facts_of(name, revision, snapshot, head, labels)
             return replace(facts, weights="not here") if facts.weights == "none" else facts
     if entry:
-        return _catalogued(name, revision, entry)
-    raise bad_model(f"the model {name} is not on this machine", hint=remedies(name))
+        return _catalogued(name, revision, entry, head, labels)
+    near = nearest_folder(name)
+    hint = f"did you mean the folder ./{near}? Else {remedies(name)}" if near else remedies(name)
+    raise bad_model(f"the model {name} is not on this machine", hint=hint)
 
 
 def require_folder(facts: ModelFacts) -> Path:
@@ -88,9 +100,9 @@ def require_folder(facts: ModelFacts) -> Path:
     return facts.folder
 
 
-def _facts_of(name: str, revision: str, folder: Path) -> ModelFacts:
+def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -> ModelFacts:
     config = read_config(folder)
-    refuse_other_kinds(config, str(folder))
+    refuse_other_kinds(config, str(folder), head)
     headers, damage = _headers(folder)
     files = () if damage else _files_with_weights(folder)
     tokenizer_files = tokenizer_files_in(folder)
@@ -99,7 +111,7 @@ def _facts_of(name: str, revision: str, folder: Path) -> ModelFacts:
         revision=revision,
         folder=folder,
         config=config,
-        shape=shape_of(config, headers or None),
+        shape=shape_of(config, headers or None, head=head, labels=labels),
         weights=_weights_kind(folder),
         weight_files=files,
         weights_bytes=sum(_size(folder / file) for file in files) or None,
@@ -113,8 +125,9 @@ def _facts_of(name: str, revision: str, folder: Path) -> ModelFacts:
     )
 
 
-def _catalogued(name: str, revision: str, entry: CatalogueEntry) -> ModelFacts:
-    shape = replace(shape_of(entry.config), parameters=entry.parameters)
+def _catalogued(name: str, revision: str, entry: CatalogueEntry, head: Head, labels: int) -> ModelFacts:
+    refuse_other_kinds(entry.config, entry.name, head)
+    shape = shape_of(entry.config, head=head, labels=labels)
     return ModelFacts(
         name=name,
         revision=revision,
@@ -131,7 +144,7 @@ def _catalogued(name: str, revision: str, entry: CatalogueEntry) -> ModelFacts:
 
 def _headers(folder: Path) -> tuple[dict[str, TensorFacts], tuple[Problem, ...]]:
     try:
-        return read_headers(folder), ()
+        return with_names_of_today(read_headers(folder)), ()
     except ConfigError as error:
         return {}, error.problems
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tui_trainer.models.headers import TensorFacts
+from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.layers import Linear, Part, place_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.weights import has_head, layer_count
@@ -19,12 +20,14 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts], *, is_known: 
     """
     found = list(_embedding_misfits(shape, headers))
     layers = layer_count(headers)
-    if layers != shape.layers:
-        found.append(f"config.json says {shape.layers} layers, the weights have {layers}")
+    if layers != (shape.stored_blocks or shape.layers):
+        told = shape.stored_blocks or shape.layers
+        found.append(f"config.json says {told} layers, the weights have {layers}")
     elif is_known:
         found += _linear_misfits(shape, headers)
         found += _norm_misfits(shape, headers)
-    if is_known and not shape.tied_embeddings and not has_head(headers):
+    over_vocabulary = shape.head not in CLASSIFYING
+    if is_known and over_vocabulary and not shape.tied_embeddings and not has_head(headers):
         found.append("the weights have no head (lm_head.weight), so that the model cannot continue a text")
     return found
 
@@ -41,7 +44,7 @@ def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) ->
     for part in shape.parts:
         if not part.is_embedding or not part.rows:
             continue
-        wanted = (part.rows, part.parameters // part.rows)
+        wanted = (part.rows, part.parameters_each // part.rows)
         stored = _stored(part, headers)
         if stored is None:
             yield f"the weights have no {part.name}.weight"
@@ -51,8 +54,12 @@ def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) ->
 
 def _stored(part: Part, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
     """Old files begin their names elsewhere: `wte.weight` is `transformer.wte.weight`."""
-    ending = f".{part.name}.weight"
-    return next(((name, facts) for name, facts in headers.items() if f".{name}".endswith(ending)), None)
+    # The table of both halves is stored under its own name, or under that of one of them.
+    for called in (part.name, "embed_tokens") if part.name == "shared" else (part.name,):
+        for name, facts in headers.items():
+            if f".{name}".endswith(f".{called}.weight"):
+                return name, facts
+    return None
 
 
 def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
@@ -60,12 +67,30 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
     for name in headers:
         by_place.setdefault(place_in_block(name), []).append(name)
     for linear in shape.linears:
-        if not linear.is_head and linear.count == shape.layers:
-            names = by_place.get(f"{linear.path}.weight", [])
+        if not linear.is_head and linear.count in _blocks(shape):
+            names = by_place.get(f"{linear.path}.weight") or _ending(by_place, f".{linear.path}.weight")
+            if not names and linear.count == 1:
+                continue  # with one layer, what stands beside the layers has as many
             if len(names) < linear.count:
                 yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing in the weights"
-            elif wrong := next((name for name in names if not _has_size(headers[name], linear)), None):
+            elif wrong := _first_wrong(names, headers, linear):
                 yield _differs(wrong, headers[wrong], (linear.outputs, linear.inputs))
+
+
+def _first_wrong(names: list[str], headers: Mapping[str, TensorFacts], linear: Linear) -> str:
+    """Empty when enough have the size. Both halves of a model may have products of this name, of sizes of their own."""
+    wrong = [name for name in names if not _has_size(headers[name], linear)]
+    return wrong[0] if len(names) - len(wrong) < linear.count else ""
+
+
+def _ending(by_place: Mapping[str, list[str]], ending: str) -> list[str]:
+    """ALBERT has layers inside of groups."""
+    return [name for place, names in by_place.items() if place.endswith(ending) for name in names]
+
+
+def _blocks(shape: ModelShape) -> set[int]:
+    """How many blocks a product of a block can be in; those that are used again and again are stored once."""
+    return {shape.layers, shape.decoder_layers} if shape.decoder_layers else {shape.stored_blocks or shape.layers}
 
 
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
@@ -73,7 +98,7 @@ def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iter
     weights = [name for name in headers if name.endswith(".weight")]
     places = [f".{place_in_block(name)}" for name in weights]
     for part in shape.parts:
-        if part.is_embedding:
+        if part.is_embedding or part.is_head:
             continue
         if part.count == 1:
             if not any(f".{part.name}." in f".{name}" for name in weights):

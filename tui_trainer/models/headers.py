@@ -77,6 +77,17 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
         raise _broken(path, str(damage)) from None
 
 
+def tensor_starts(path: Path) -> list[int]:
+    """Where the numbers of each tensor begin in one file, in bytes from its start, in order.
+
+    Raises ConfigError when it is no whole safetensors file.
+    """
+    read_file_header(path)
+    data_bytes, header = _header(path)
+    first = path.stat().st_size - data_bytes
+    return sorted(first + entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__")
+
+
 class _Damage(Exception):
     """Why a file is no whole safetensors file, as the end of a sentence that begins with its name."""
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tui_trainer.data.nearest import nearest_path
 from tui_trainer.hardware.places import is_there, model_cache_folder
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.safe_text import one_line
@@ -42,8 +43,16 @@ def local_folder(name: str) -> Path | None:
     if is_there(path):
         raise bad_model(f"{one_line(name, 120)} is a file, not a folder", hint="give the folder that holds config.json")
     if not is_hub_name(name):
-        raise bad_model(f"there is no folder {one_line(name, 120)}", hint="give a folder that holds a config.json")
+        near = nearest_folder(name)
+        hint = f"did you mean {near}?" if near else "give a folder that holds a config.json"
+        raise bad_model(f"there is no folder {one_line(name, 120)}", hint=hint)
     return None
+
+
+def nearest_folder(name: str) -> str:
+    """The folder with a model that may have been meant, safe to show; empty where none is near."""
+    near = nearest_path(name, folders_only=True)
+    return one_line(near, 120) if near and (_expanded(near) / "config.json").is_file() else ""
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:

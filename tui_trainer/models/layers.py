@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Reads = Literal["source", "target", "row"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -10,7 +13,9 @@ class Linear:
     """One kind of matrix product of a model, as its modules name it: `q_proj` [inputs x outputs], `count` times.
 
     `path` is its place in a block, `self_attn.q_proj`, or in the model where there is one only; GPT-2 has two that
-    are called `c_proj`.
+    are called `c_proj`. `is_head`: it belongs to what a task ends with, the matrix that makes logits last; LoRA trains
+    it as a whole. `uses` is how often a pass goes through each (ALBERT's layers are one). `reads` says of what: all
+    tokens of the input, those of the target behind an encoder, or one for each row (a classifier of texts).
     """
 
     name: str
@@ -20,6 +25,8 @@ class Linear:
     is_head: bool = False
     path: str = ""
     has_bias: bool = False
+    uses: int = 1
+    reads: Reads = "source"
 
     @property
     def matrix_parameters(self) -> int:
@@ -35,13 +42,14 @@ class Linear:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """Modules with weights that are no matrix product: embeddings and norms. `rows` are those of a table, 0
-    where they are not known."""
+    where they are not known; `is_head` as of a `Linear`."""
 
     path: str
     parameters_each: int
     count: int = 1
     is_embedding: bool = False
     rows: int = 0
+    is_head: bool = False
 
     @property
     def name(self) -> str:

@@ -6,7 +6,8 @@ What cannot be loaded becomes one sentence: the file, what is wrong, what to do.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,13 @@ from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.facts import ModelFacts
-from tui_trainer.models.shape import scratch_config
+from tui_trainer.models.heads import CLASSIFYING, Head, Labels, auto_class
+from tui_trainer.models.scratch import scratch_config
 from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-_END_BYTES = 1 << 20
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -38,91 +37,168 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     return tokenizer
 
 
-def tokenizer_of_file(path: Path, max_length: int, special: Mapping[str, str]) -> PreTrainedTokenizerBase:
-    """A tokenizer that was made from the data, as transformers saves and loads it. `special` by transformers' names."""
+def tokenizer_of_file(
+    path: Path, max_length: int, special: Mapping[str, str], *, tells_pairs: bool = False
+) -> PreTrainedTokenizerBase:
+    """A tokenizer that was made from the data, as transformers saves and loads it. `special` by transformers' names.
+
+    `tells_pairs`: it also gives the numbers that tell the second text of a pair from the first, which BERT reads.
+    """
     from transformers import PreTrainedTokenizerFast
 
+    more = ["token_type_ids"] if tells_pairs else []
     return PreTrainedTokenizerFast(
         tokenizer_file=str(path),
         **special,
+        model_input_names=["input_ids", *more, "attention_mask"],
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,  # text that spells <eos> is text, as in the training data
     )
 
 
-def load_pretrained(folder: Path, model: ModelSection, dtype: torch.dtype) -> PreTrainedModel:
-    """The model with its own weights, on the CPU. Raises ConfigError when weights and config do not fit together."""
-    from transformers import AutoModelForCausalLM
+def load_pretrained(
+    folder: Path,
+    model: ModelSection,
+    dtype: torch.dtype,
+    *,
+    head: Head = "causal_lm",
+    labels: Labels | None = None,
+    pad_token_id: int | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> PreTrainedModel:
+    """The model with its own weights, on the CPU. Raises ConfigError when weights and config do not fit together.
 
+    A classifier's head that the files lack, or have for another number of labels, is made anew from torch's global
+    generator, and `tell` gets a sentence about it. Without `labels` a classifier keeps those of its config.
+    `pad_token_id` is for configs that have none: a decoder that classifies looks for the last token before the padding.
+    """
+    build: Any = auto_class(head).from_pretrained
     try:
-        result: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=model.trust_remote_code,
-            output_loading_info=True,
-            weights_only=True,
-            **_attention(model),
-        )
+        with _quiet():
+            loaded, report = build(
+                folder,
+                config=_config_of(folder, model, labels, pad_token_id),
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=model.trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=head in CLASSIFYING,
+                weights_only=True,
+                **_attention(model),
+            )
     except Exception as error:  # whatever its parts raise
         raise _cannot_load(error, folder, model) from None
-    loaded: PreTrainedModel = result[0]
-    report: dict[str, Any] = result[1]
-    for kind in ("missing_keys", "mismatched_keys"):
-        if names := sorted(map(str, report.get(kind) or ())):
-            raise _does_not_fit(folder, kind, names)
-    return loaded
+    made: PreTrainedModel = loaded
+    if words := _new_parts(made, report, folder, head):
+        tell(words)
+    return made
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' table of names that were missing or left over: the report is read and told in words."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _config_of(folder: Path, model: ModelSection, labels: Labels | None, pad_token_id: int | None) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    found: PretrainedConfig = AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=model.trust_remote_code
+    )
+    for name, value in (labels.config_fields() if labels else {}).items():
+        setattr(found, name, value)
+    if pad_token_id is not None and getattr(found, "pad_token_id", None) is None:
+        found.pad_token_id = pad_token_id
+    return found
+
+
+def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
+    """A sentence about what starts from random numbers; empty when nothing does. Raises ConfigError for a body that
+    the files do not fill."""
+    missing, others = sorted(map(str, report.get("missing_keys") or ())), _mismatched(report)
+    body = f"{model.base_model_prefix}."
+    # What pools the results is no part of models that were trained to fill gaps.
+    may_be_new = [
+        name
+        for name in (*missing, *others)
+        if head in CLASSIFYING and (not name.startswith(body) or ".pooler." in name)
+    ]
+    for kind, names in (("missing_keys", missing), ("mismatched_keys", sorted(others))):
+        if wrong := [name for name in names if name not in may_be_new]:
+            raise _does_not_fit(folder, kind, wrong)
+    if not may_be_new:
+        return ""
+    may_be_new.sort(key=lambda name: (name.startswith(body), name.endswith(".bias"), name))
+    words = f"{_first_of(may_be_new)} {'start' if len(may_be_new) > 1 else 'starts'} from random numbers"
+    had = {
+        stored[0] for name, (stored, wanted) in others.items() if stored[1:] == wanted[1:] and stored[0] != wanted[0]
+    }
+    if had:
+        words += f": the model in {one_line(str(folder))} tells {had.pop()} labels apart, this task {model.num_labels}"
+    return words
+
+
+def _mismatched(report: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Name to its shape in the files and in the model."""
+    entries = report.get("mismatched_keys") or ()
+    return {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in entries}
 
 
 def load_config(
-    folder: Path | None, config: Config, *, vocabulary: int, tokenizer: PreTrainedTokenizerBase
+    folder: Path | None,
+    config: Config,
+    *,
+    vocabulary: int,
+    tokenizer: PreTrainedTokenizerBase,
+    head: Head = "causal_lm",
+    labels: Labels | None = None,
 ) -> PretrainedConfig:
-    """The shape of a model from random weights: a folder's config.json, else Llama as [model.scratch] says."""
-    special = {
+    """The shape of a model from random weights: a folder's config.json, else as [model.scratch] says: a decoder of
+    Llama's form, an encoder of BERT's for classifications, one with a decoder of T5's for seq2seq."""
+    from transformers import AutoConfig
+
+    special = _special_tokens(tokenizer, vocabulary, head)
+    length = config.data.max_length
+    if folder is not None:
+        found = _config_of(folder, config.model, labels, None)
+        for name, value in special.items():
+            setattr(found, name, value)
+        return found
+    shape = scratch_config(config.model.scratch, vocabulary, head, max_length=length)
+    shape |= special | (labels.config_fields() if labels else {})
+    if head == "causal_lm":
+        shape["max_position_embeddings"] = length
+    made: PretrainedConfig = AutoConfig.for_model(**shape)
+    return made
+
+
+def _special_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary: int, head: Head) -> dict[str, Any]:
+    """As a model's config names them. A decoder behind an encoder begins with padding, as T5 does."""
+    found: dict[str, Any] = {
         "vocab_size": vocabulary,
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
     }
-    if folder is not None:
-        from transformers import AutoConfig
-
-        found: PretrainedConfig = AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=config.model.trust_remote_code
-        )
-        for name, value in special.items():
-            setattr(found, name, value)
-        return found
-    from transformers import LlamaConfig
-
-    shape = scratch_config(config.model.scratch, vocabulary)
-    return LlamaConfig.from_dict({**shape, **special, "max_position_embeddings": config.data.max_length})
+    return found | ({"decoder_start_token_id": tokenizer.pad_token_id} if head == "seq2seq_lm" else {})
 
 
-def new_model(shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype) -> PreTrainedModel:
+def new_model(
+    shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: Head = "causal_lm"
+) -> PreTrainedModel:
     """Random weights in that shape, drawn from torch's global generator."""
-    from transformers import AutoModelForCausalLM
-
-    build: Any = AutoModelForCausalLM.from_config
+    build: Any = auto_class(head).from_config
     made: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
     return made
-
-
-def weights_key(facts: ModelFacts) -> str:
-    """XXH3 over name, size and both ends of each file with weights: a run does not go on with other ones."""
-    import xxhash
-
-    digest = xxhash.xxh3_128()
-    for name in facts.weight_files if facts.folder else ():
-        path = Path(facts.folder or ".") / name
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            digest.update(f"{name}\0{size}\0".encode())
-            digest.update(file.read(_END_BYTES))
-            file.seek(max(0, size - _END_BYTES))
-            digest.update(file.read(_END_BYTES))
-    return str(digest.hexdigest())
 
 
 def _attention(model: ModelSection) -> dict[str, Any]:
@@ -146,11 +222,14 @@ def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigE
     return bad_model(_sentence("the model cannot be loaded", error), "copy the model again", str(folder))
 
 
-def _does_not_fit(folder: Path, kind: str, names: Iterable[str]) -> ConfigError:
-    first, *more = names
+def _first_of(names: Sequence[str], more: str = " and") -> str:
+    rest = f"{more} {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{one_line(names[0], 120)}{rest}"
+
+
+def _does_not_fit(folder: Path, kind: str, names: Sequence[str]) -> ConfigError:
     what = "is not in the files" if kind == "missing_keys" else "has another shape in the files than in config.json"
-    rest = f", and {len(more)} more" if more else ""
-    message = f"the weights do not fit the config: {one_line(first, 120)}{rest} {what}"
+    message = f"the weights do not fit the config: {_first_of(names, ', and')} {what}"
     hint = "copy the model again, config.json and weights together"
     return ConfigError(Problem(message=message, where=str(folder), key="model.model_name_or_path", hint=hint))
 

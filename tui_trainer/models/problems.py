@@ -11,13 +11,21 @@ from tui_trainer.models.config_fields import MODEL_KEY
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.fit import embedding_rows, misfits
 from tui_trainer.models.headers import SINGLE_FILE
+from tui_trainer.models.heads import Head
 from tui_trainer.models.hub_cache import remedies
 from tui_trainer.models.pickles import foreign_calls
-from tui_trainer.models.shape import FAMILIES, ModelShape
-from tui_trainer.models.tokenizer import tokenizer_facts
+from tui_trainer.models.shape import ModelShape, is_described
+from tui_trainer.models.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
 from tui_trainer.safe_text import one_line
 
 Init = Literal["pretrained", "scratch"]
+# By what a .bin model is read to be written again: with its own head where a task needs it.
+_LOADED_AS: dict[Head, str] = {
+    "causal_lm": "AutoModelForCausalLM",
+    "sequence_classification": "AutoModel",
+    "token_classification": "AutoModel",
+    "seq2seq_lm": "AutoModelForSeq2SeqLM",
+}
 _SCRATCH = 'set model.init = "scratch" to start from random weights'
 
 
@@ -41,14 +49,15 @@ def model_notes(facts: ModelFacts, init: Init = "pretrained") -> list[str]:
         return []
     return [
         "the weights are .bin files: transformers loads them with weights_only, which refuses everything but plain "
-        f"tensors; as safetensors they load faster: {conversion_command(facts.folder)}"
+        f"tensors; as safetensors they load faster: {conversion_command(facts.folder, facts.shape.head)}"
     ]
 
 
-def conversion_command(folder: Path) -> str:
-    """A command that writes a .bin model as safetensors, into a folder beside it."""
+def conversion_command(folder: Path, head: Head = "causal_lm") -> str:
+    """A command that writes a .bin model as safetensors, into a folder beside it. An encoder is written without a
+    head, which the task makes anew."""
     target = f"{folder}-safetensors"
-    code = "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+    code = f"from transformers import {_LOADED_AS[head]} as M, AutoTokenizer as T; "
     code += f"[c.from_pretrained({str(folder)!r}).save_pretrained({target!r}) for c in (M, T)]"
     return f'python -c "{code}"'
 
@@ -63,13 +72,13 @@ def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:
     return f'python -c "{code}"'
 
 
-def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
-    """Rows that are longer than a model with learned positions has positions for."""
+def length_problems(shape: ModelShape, max_length: int, key: str = "data.max_length") -> list[Problem]:
+    """Rows that are longer than a model with learned positions has positions for. `key` is where the length stands."""
     limit = shape.max_position_embeddings
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
     what = f"{max_length} is above {limit}, the positions that this {shape.model_type} model has learnt"
-    return [Problem(message=what, key="data.max_length", hint=f"set data.max_length = {limit} or less")]
+    return [Problem(message=what, key=key, hint=f"set {key} = {limit} or less")]
 
 
 def length_warning(shape: ModelShape, max_length: int) -> str:
@@ -104,7 +113,7 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif not facts.headers:
         yield _about(facts, "the files with weights hold no tensors", "copy or download the model again")
     else:
-        for what in misfits(facts.shape, facts.headers, is_known=facts.shape.model_type in FAMILIES):
+        for what in misfits(facts.shape, facts.headers, is_known=is_described(facts.shape)):
             yield _about(facts, what, "take config.json and weights of the same model")
 
 
@@ -137,6 +146,11 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
         if facts.weights != "not here":
             hint = "copy tokenizer.json and tokenizer_config.json of the same model into it"
             yield _about(facts, "the folder has no tokenizer", hint)
+        return
+    if lacking := sentencepiece_file(folder):
+        what = f"the tokenizer is a SentencePiece file only ({lacking}), which needs a package that is not installed"
+        command = f"uv pip install sentencepiece protobuf && {tokenizer_command(folder)}"
+        yield _about(facts, what, f"write its tokenizer.json once: {command}")
         return
     told = tokenizer_facts(folder)
     rows = embedding_rows(facts.shape, facts.headers)

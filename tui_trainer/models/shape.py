@@ -14,20 +14,30 @@ from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.anatomy import Anatomy
 from tui_trainer.models.config_fields import ConfigFields, bad_model
 from tui_trainer.models.counting import count_parameters_in_child
+from tui_trainer.models.encoder_families import ENCODER_FAMILIES, Ending
 from tui_trainer.models.gated_families import GATED_FAMILIES
 from tui_trainer.models.headers import TensorFacts
-from tui_trainer.models.layers import Linear, Part
+from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
+from tui_trainer.models.layers import Linear, Part, Reads, linear
 from tui_trainer.models.plain_families import PLAIN_FAMILIES
+from tui_trainer.models.scratch import scratch_config
+from tui_trainer.models.seq2seq_families import SEQ2SEQ_FAMILIES
 from tui_trainer.models.weights import has_experts, has_head, modules_of, stored_parameters
 
-__all__ = ["FAMILIES", "Linear", "ModelShape", "Part", "scratch_shape", "shape_of"]
+__all__ = ["FAMILIES", "Linear", "ModelShape", "Part", "is_described", "scratch_config", "scratch_shape", "shape_of"]
 
 FAMILIES = GATED_FAMILIES | PLAIN_FAMILIES
+# Decoders whose classifier of tokens has this name; the others call it as that of texts, `score`.
+_CLASSIFIER_OF_TOKENS = {"gpt2", "gpt_neox", "bloom", "falcon"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """A decoder. `parameters` are exact where the file with the weights says them, else they are a formula's."""
+    """A model with its head. `parameters` are exact where the file with the weights says them, else by a formula.
+
+    With an encoder and a decoder, `layers`, `attention_heads` and `mlp_size` are the encoder's. `labels` are those of a
+    classifier, 0 for heads over the vocabulary. `stored_blocks` are the blocks that the names of the weights count.
+    """
 
     model_type: str
     hidden_size: int
@@ -45,12 +55,23 @@ class ModelShape:
     max_position_embeddings: int | None = None
     parts: tuple[Part, ...] = ()
     learned_positions: bool = False
-    """Whether a row cannot be longer than `max_position_embeddings` (GPT-2, OPT); rotary ones only get worse."""
+    """Whether a row cannot be longer than `max_position_embeddings` (GPT-2, BERT); rotary ones only get worse."""
+    head: Head = "causal_lm"
+    labels: int = 0
+    decoder_layers: int = 0
+    stored_blocks: int = 0
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights that take part in matrix products, those of the head with them even where it is tied."""
-        return sum(linear.matrix_parameters for linear in self.linears)
+        """Weights in the matrix products of each token, as often as it passes them, those of a tied head with them.
+
+        Behind an encoder the tokens of the target pass others than those of the input: these are of both.
+        """
+        return self.matrix_parameters_read("source") + self.matrix_parameters_read("target")
+
+    def matrix_parameters_read(self, by: Reads) -> int:
+        """The same for the tokens of the input, for those of the target, or once for each row."""
+        return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == by)
 
     @property
     def embedding_parameters(self) -> int:
@@ -72,24 +93,64 @@ class ModelShape:
         return 6.0 * self.matrix_parameters + attention
 
 
-def shape_of(config: Mapping[str, Any], headers: Mapping[str, TensorFacts] | None = None) -> ModelShape:
-    """The shape of the decoder that a config.json describes.
+def shape_of(
+    config: Mapping[str, Any],
+    headers: Mapping[str, TensorFacts] | None = None,
+    *,
+    head: Head = "causal_lm",
+    labels: int = 0,
+) -> ModelShape:
+    """The shape of the model that a config.json describes, with this head.
 
-    `headers` (of the stored weights) make the number of parameters exact; tied weights count once. Raises ConfigError
-    for a config without the numbers of a decoder, and for an architecture that nothing here knows.
+    `labels` are those of a classifier; 0: as many as config.json tells of. `headers` (of the stored weights) make the
+    number of parameters of a decoder exact; tied weights count once. Those of other heads are a formula's: the files
+    hold the heads of another task, or none. Raises ConfigError for a config without the numbers of such a model, and
+    for an architecture that nothing here knows.
     """
     fields = ConfigFields(config)
     if isinstance(config.get("text_config"), Mapping):
         hint = "take a model that reads text only"
         raise bad_model(f"{fields.model_type or 'the model'} is built from several models (text and others)", hint)
-    family = FAMILIES.get(fields.model_type)
-    if family is None:
-        return _unknown_shape(fields, headers)
-    anatomy = family(fields)
-    shape = _shape(fields, anatomy, parameters=formula_parameters(anatomy.linears, anatomy.parts, anatomy.tied))
-    if not headers or "quantization_config" in config:
+    ending = Ending(head, (labels or stored_labels(config)) if head in CLASSIFYING else 0)
+    anatomy = _anatomy(fields, ending)
+    if anatomy is None:
+        return _unknown_shape(fields, headers, ending)
+    if headers and head == "seq2seq_lm":
+        anatomy = replace(anatomy, tied=not has_head(headers))
+    parameters = formula_parameters(anatomy.linears, anatomy.parts, anatomy.tied)
+    shape = _shape(fields, anatomy, ending, parameters=parameters)
+    if not headers or "quantization_config" in config or head != "causal_lm":
         return shape
     return replace(shape, parameters=stored_parameters(headers, tied=anatomy.tied))
+
+
+def is_described(shape: ModelShape) -> bool:
+    """Whether a family is described here, name by name."""
+    if shape.head == "seq2seq_lm":
+        return shape.model_type in SEQ2SEQ_FAMILIES
+    return shape.model_type in FAMILIES or (shape.head in CLASSIFYING and shape.model_type in ENCODER_FAMILIES)
+
+
+def _anatomy(fields: ConfigFields, ending: Ending) -> Anatomy | None:
+    """None for a family that is not described here."""
+    if ending.head == "seq2seq_lm":
+        both = SEQ2SEQ_FAMILIES.get(fields.model_type)
+        return both(fields) if both else None
+    if ending.head in CLASSIFYING and (encoder := ENCODER_FAMILIES.get(fields.model_type)):
+        return encoder(fields, ending)
+    decoder = FAMILIES.get(fields.model_type)
+    if decoder is None or ending.head == "causal_lm":
+        return decoder(fields) if decoder else None
+    return _classifying(decoder(fields), fields.model_type, ending)
+
+
+def _classifying(decoder: Anatomy, model_type: str, ending: Ending) -> Anatomy:
+    """A decoder whose head over the vocabulary gives way to one over labels; it is computed for every token."""
+    *body, over_vocabulary = decoder.linears
+    name = "classifier" if model_type in _CLASSIFIER_OF_TOKENS and not ending.is_of_texts else "score"
+    bias = not ending.is_of_texts
+    score = linear(name, over_vocabulary.inputs, ending.labels, 1, bias, is_head=True)
+    return replace(decoder, linears=(*body, score), tied=False)
 
 
 def formula_parameters(linears: tuple[Linear, ...], parts: tuple[Part, ...], tied: bool) -> int:
@@ -99,27 +160,12 @@ def formula_parameters(linears: tuple[Linear, ...], parts: tuple[Part, ...], tie
     return everything - shared
 
 
-def scratch_shape(scratch: ScratchSection, vocabulary: int) -> ModelShape:
-    """The model that `[model.scratch]` describes."""
-    return shape_of(scratch_config(scratch, vocabulary))
+def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = "causal_lm", **more: int) -> ModelShape:
+    """The model that `[model.scratch]` describes; `more` as `scratch_config` takes it."""
+    return shape_of(scratch_config(scratch, vocabulary, head, **more), head=head)
 
 
-def scratch_config(scratch: ScratchSection, vocabulary: int) -> dict[str, Any]:
-    """`[model.scratch]` in the words of a config.json: Llama, head and embedding tied, no biases."""
-    return {
-        "model_type": "llama",
-        "hidden_size": scratch.hidden_size,
-        "num_hidden_layers": scratch.num_hidden_layers,
-        "num_attention_heads": scratch.num_attention_heads,
-        "num_key_value_heads": scratch.key_value_heads,
-        "intermediate_size": scratch.mlp_size,
-        "attention_dropout": scratch.attention_dropout,
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": True,
-    }
-
-
-def _shape(fields: ConfigFields, anatomy: Anatomy, *, parameters: int) -> ModelShape:
+def _shape(fields: ConfigFields, anatomy: Anatomy, ending: Ending, *, parameters: int) -> ModelShape:
     return ModelShape(
         model_type=fields.model_type,
         hidden_size=fields.number("hidden_size"),
@@ -134,22 +180,26 @@ def _shape(fields: ConfigFields, anatomy: Anatomy, *, parameters: int) -> ModelS
         parameters=parameters,
         linears=anatomy.linears,
         attention_dropout=fields.share("attention_dropout"),
-        max_position_embeddings=fields.optional("max_position_embeddings"),
+        max_position_embeddings=anatomy.positions or fields.optional("max_position_embeddings"),
         parts=anatomy.parts,
         learned_positions=anatomy.learned_positions,
+        head=ending.head,
+        labels=ending.labels,
+        decoder_layers=anatomy.decoder_layers,
+        stored_blocks=anatomy.stored_blocks or fields.number("num_hidden_layers"),
     )
 
 
-def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | None) -> ModelShape:
+def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | None, ending: Ending) -> ModelShape:
     """From the weights where they say it; stored experts are not the modules that the program builds of them."""
     if not fields.model_type:
         raise bad_model("config.json has no model_type", hint="it is not the config of a model of transformers")
-    if headers and not has_experts(headers):
+    if headers and not has_experts(headers) and ending.head == "causal_lm":
         tied = fields.flag("tie_word_embeddings", not has_head(headers))
         linears, parts = modules_of(headers, fields.number("hidden_size"), fields.number("vocab_size"))
         parameters = stored_parameters(headers, tied=tied)
     else:
-        counted = count_parameters_in_child(fields.values)
+        counted = count_parameters_in_child(fields.values, ending.head, ending.labels)
         linears, parts, tied, parameters = counted.linears, counted.parts, counted.tied, counted.parameters
     heads = fields.number("num_attention_heads", 1)
     anatomy = Anatomy(
@@ -160,5 +210,12 @@ def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | No
         mlp_size=fields.number("intermediate_size", 4 * fields.number("hidden_size")),
         gated_mlp=any("gate" in linear.name for linear in linears),
         tied=tied,
+        decoder_layers=_decoder_layers(fields) if ending.head == "seq2seq_lm" else 0,
     )
-    return _shape(fields, anatomy, parameters=parameters)
+    return _shape(fields, anatomy, ending, parameters=parameters)
+
+
+def _decoder_layers(fields: ConfigFields) -> int:
+    """Behind an encoder; as many as the encoder has where it is not said."""
+    layers = fields.number("num_hidden_layers")
+    return fields.optional("decoder_layers") or fields.number("num_decoder_layers", layers)

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.layers import Linear, Part
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.safe_text import one_line
@@ -65,8 +66,24 @@ def saved_module_parameters(shape: ModelShape, modules_to_save: str) -> int:
 
 
 def linear_names(shape: ModelShape) -> tuple[str, ...]:
-    """The names that can be targets, each once, in the order of a layer."""
-    return tuple(dict.fromkeys(linear.name for linear in shape.linears if not linear.is_head))
+    """The names that can be targets, each once, in the order of a layer.
+
+    Where a part of the head bears the same name (RoBERTa's `dense`), the whole path is the name.
+    """
+    of_head = {linear.name for linear in shape.linears if linear.is_head}
+    body = (linear for linear in shape.linears if not linear.is_head)
+    return tuple(dict.fromkeys(linear.path if linear.name in of_head else linear.name for linear in body))
+
+
+def head_modules(shape: ModelShape) -> tuple[str, ...]:
+    """The modules that a classifier ends with, by the names that `modules_to_save` takes; none for other heads.
+
+    They are new, or of another task: under LoRA they are trained as a whole, or stay what they are, random.
+    """
+    if shape.head not in CLASSIFYING:
+        return ()
+    heads = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)
+    return tuple(dict.fromkeys(heads))
 
 
 def _is_all(name: str) -> bool:
@@ -78,8 +95,13 @@ def _names(name: str, path: str) -> bool:
 
 
 def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | Part]:
+    """A name of the head's stands for all of its parts."""
     wanted = tuple(names)
-    return [entry for entry in _modules(shape) if entry.path.endswith(wanted)]
+    return [
+        entry
+        for entry in _modules(shape)
+        if entry.path.endswith(wanted) or (entry.is_head and entry.path.partition(".")[0].endswith(wanted))
+    ]
 
 
 def _modules(shape: ModelShape) -> tuple[Linear | Part, ...]:

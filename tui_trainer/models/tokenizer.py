@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
@@ -19,18 +20,23 @@ FAST_FILE = "tokenizer.json"
 # Source: the names that the tokenizers of transformers 5.23 save and look for (`vocab_files_names`).
 TOKENIZER_FILES = (
     FAST_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "chat_template.jinja",
-    "chat_template.json",
+    "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "target.spm",
+    "tekken.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
-_VOCABULARIES = {FAST_FILE, "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
-                 "tekken.json"}  # fmt: skip
+# What transformers reads with the package `sentencepiece` only.
+_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
+_VOCABULARIES = {FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", *_SENTENCEPIECE}
 _LARGEST_TOKENIZER = 256 * 1024 * 1024
+_OF_ENCODERS = ("cls", "sep", "mask")
+# Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
+_FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerFacts:
     """`vocabulary` counts entries with the added ones; `rows` is what the embedding must at least have: the highest
-    id and one. `adds_bos`: whether a text is begun with the bos token without asking."""
+    id and one. `adds_bos`: whether a text is begun with the bos token without asking. `added` and `added_to_pair` are
+    how many special tokens it puts around a text, and around two that belong together."""
 
     vocabulary: int
     rows: int
@@ -39,6 +45,11 @@ class TokenizerFacts:
     pad_token_id: int | None
     adds_bos: bool
     has_chat_template: bool
+    cls_token_id: int | None = None
+    sep_token_id: int | None = None
+    mask_token_id: int | None = None
+    added: int = 0
+    added_to_pair: int = 0
 
 
 def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
@@ -89,15 +100,16 @@ def _facts(folder: Path, _stamps: tuple[tuple[int, int] | None, ...]) -> Tokeniz
     ids = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
     special = (read_json(folder / "special_tokens_map.json") or {}) | config
-    bos = ids.get(_token_text(special.get("bos_token")))
+    named = {name: ids.get(_token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad", *_OF_ENCODERS)}
+    processor = content.get("post_processor")
     return TokenizerFacts(
         vocabulary=len(ids),
         rows=max(ids.values(), default=-1) + 1,
-        eos_token_id=ids.get(_token_text(special.get("eos_token"))),
-        bos_token_id=bos,
-        pad_token_id=ids.get(_token_text(special.get("pad_token"))),
-        adds_bos=_adds_first(content.get("post_processor"), _token_text(special.get("bos_token"))),
+        **{f"{name}_token_id": number for name, number in named.items()},
+        adds_bos=_adds_first(processor, _token_text(special.get("bos_token"))),
         has_chat_template=bool(config.get("chat_template")) or _has_template_file(folder),
+        added=_added(processor, "single"),
+        added_to_pair=_added(processor, "pair"),
     )
 
 
@@ -169,9 +181,36 @@ def _adds_first(processor: Any, token: str) -> bool:
         return False
     if processor.get("type") == "Sequence":
         return any(_adds_first(inner, token) for inner in processor.get("processors") or ())
+    if processor.get("type") in _FIXED:
+        return bool(processor.get("cls")) and processor["cls"][0] == token
     first = next(iter(processor.get("single") or ()), None)
     special = first.get("SpecialToken") if isinstance(first, dict) else None
     return isinstance(special, dict) and special.get("id") == token
+
+
+def _added(processor: Any, form: Literal["single", "pair"]) -> int:
+    """Special tokens around a text or a pair. transformers adds none where tokenizer.json says nothing of it."""
+    if not isinstance(processor, dict):
+        return 0
+    if processor.get("type") == "Sequence":
+        return sum(_added(inner, form) for inner in processor.get("processors") or ())
+    if fixed := _FIXED.get(str(processor.get("type"))):
+        return fixed[form == "pair"]
+    return sum("SpecialToken" in piece for piece in processor.get(form) or () if isinstance(piece, dict))
+
+
+def sentencepiece_file(folder: Path) -> str:
+    """The file that only the package `sentencepiece` could read, where it is not installed; else empty."""
+    others = _VOCABULARIES.difference(_SENTENCEPIECE)
+    if any((folder / name).is_file() for name in others) or find_spec("sentencepiece") is not None:
+        return ""
+    return next((name for name in _SENTENCEPIECE if (folder / name).is_file()), "")
+
+
+def tokenizer_command(folder: Path) -> str:
+    """A command that writes the tokenizer of a folder as tokenizer.json into it."""
+    code = f"from transformers import AutoTokenizer as T; T.from_pretrained({str(folder)!r})"
+    return f'python -c "{code}.save_pretrained({str(folder)!r})"'
 
 
 def _has_template_file(folder: Path) -> bool:

@@ -14,6 +14,20 @@ _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed
 _BLOCK_NUMBER = re.compile(r"\.(\d+)\.")
 
 
+# What the first BERT called the parts of a norm; transformers renames them when it loads them.
+_OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+
+
+def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
+    """The tensors under the names that transformers gives them."""
+    return {_renamed(name): facts for name, facts in headers.items()}
+
+
+def _renamed(name: str) -> str:
+    old = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
+    return name.removesuffix(old) + _OLD_NAMES[old] if old else name
+
+
 def is_head(name: str) -> bool:
     """Whether a tensor is the matrix that makes logits."""
     return bool(_HEAD.fullmatch(name))

@@ -14,7 +14,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
-from tui_trainer.planning.fit import Room, row_tokens
+from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 from tui_trainer.planning.steps import Steps
@@ -73,6 +73,7 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
         "vocabulary": _vocabulary(loaded, facts),
+        "classes": facts.classes,
         "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded)),
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),
         "precision": made.precision,
@@ -80,6 +81,7 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
         "learning_rate": choices.learning_rate(loaded),
         "packing": made.packing,
         "widest_row": row_tokens(loaded.config, made.regime),
+        "most_rows": made.regime.most_rows,
         "loss_chunk_tokens": made.loss_chunk,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
@@ -127,14 +129,7 @@ def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
 
 def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     config, cut, regime = loaded.config, made.cut, made.regime
-    parts = memory.memory_parts(
-        made.shape,
-        regime,
-        micro_batch=cut.micro,
-        eval_batch=_eval_batch(loaded, cut, facts)[0],
-        row_tokens=row_tokens(config, regime),
-        accumulation=cut.accumulation,
-    )
+    parts = parts_of_run(made.shape, regime, config, cut.micro, _eval_batch(loaded, cut, facts)[0])
     saved, saved_reason = checkpoint_bytes(regime)
     final_model = final_model_bytes(made.shape.parameters, regime)
     disk, disk_reason = run_bytes(

@@ -1,33 +1,68 @@
 """What earlier runs on this machine measured, so that the next estimate is better than the first.
 
 Kept in the state folder by precision and by card, or by processor and number of threads: for each shape that was
-trained, the seconds of a step and its floating-point operations.
+trained, its floating-point operations and the last runs, each with the seconds of a step and how busy others kept the
+machine. Others only ever slow a run down: of the runs on a calm machine the fastest quarter counts, and the rest only
+where there is no such run.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tui_trainer.planning.regime import Precision
 from tui_trainer.runs.folder import write_atomically
 
 _FILE = "calibration.json"
-_KEEP_SHAPES = 200
+_KEEP_SHAPES, _KEEP_RUNS = 200, 12
+# Runnable tasks of others for each thread that trains, from which on a run is a poor measure.
+_CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
+_MINUTE_SECONDS = 60.0
 # A tiny model is all overhead and says nothing about a large one: rates hold for steps of similar work.
 _SIMILAR_FACTOR = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """`step_seconds` of this very shape, `flops_per_second` of the most similar step; None: not measured."""
+    """`step_seconds` of this very shape, `flops_per_second` of the most similar step; None: not measured.
+
+    `runs`: from how many runs the first of the two comes that is there; `busy`: others kept the machine busy in each.
+    """
 
     step_seconds: float | None = None
     flops_per_second: float | None = None
+    runs: int = 0
+    busy: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shape:
+    """What the runs of one shape say."""
+
+    step_seconds: float
+    flops: float
+    runs: int
+    busy: bool
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> _Shape | None:
+        """None where the entry is damaged."""
+        flops, runs = entry.get("flops"), _runs_of(entry)
+        if flops is None or not _is_positive(flops) or not runs:
+            return None
+        calm = [run["step_seconds"] for run in runs if not run.get("busy")]
+        seconds = sorted(calm or [run["step_seconds"] for run in runs])
+        fastest = seconds[: -(-len(seconds) // 4)]
+        return cls(step_seconds=median(fastest), flops=flops, runs=len(seconds), busy=not calm)
+
+    def distance(self, flops: float) -> float:
+        return abs(math.log(self.flops / flops))
 
 
 def read_calibration(
@@ -44,16 +79,20 @@ def read_calibration(
 
     With `card_name` the steps are those of a card; processor and threads do not matter then.
     """
-    shapes = _table(_read(state_folder), _machine_key(cpu_name, threads, precision, card_name))
-    this = _table(shapes, shape_key)
-    similar = [
-        (_distance(found["flops"], flops), found) for found in map(partial(_table, shapes), shapes) if _whole(found)
-    ]
-    nearest = min(similar, key=lambda pair: pair[0], default=None)
-    rate = None
-    if nearest is not None and nearest[0] <= math.log(_SIMILAR_FACTOR):
-        rate = nearest[1]["flops"] / nearest[1]["step_seconds"]
-    return Calibration(step_seconds=this["step_seconds"] if _whole(this) else None, flops_per_second=rate)
+    table = _table(_read(state_folder), _machine_key(cpu_name, threads, precision, card_name))
+    shapes = {key: shape for key in table if (shape := _Shape.of(_table(table, key)))}
+    similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
+    nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
+    this = shapes.get(shape_key)
+    if this and this.busy and nearest and not nearest.busy:
+        this = None  # a similar model on a calm machine says more
+    told = this or nearest
+    return Calibration(
+        step_seconds=this.step_seconds if this else None,
+        flops_per_second=nearest.flops / nearest.step_seconds if nearest else None,
+        runs=told.runs if told else 0,
+        busy=told.busy if told else False,
+    )
 
 
 def keep_calibration(
@@ -66,13 +105,18 @@ def keep_calibration(
     flops: float,
     precision: Precision = "fp32",
     card_name: str = "",
+    load: float | None = None,
 ) -> None:
-    """Remember the seconds of a step of `flops` operations. A folder that cannot be written is no error."""
+    """Remember the seconds of a step of `flops` operations. A folder that cannot be written is no error.
+
+    `load`: runnable tasks of others meanwhile (`load_of_others`); None where the system does not tell, or on a card.
+    """
     everything = _read(state_folder)
     key = _machine_key(cpu_name, threads, precision, card_name)
     shapes = _table(everything, key)
-    shapes.pop(shape_key, None)
-    shapes[shape_key] = {"step_seconds": step_seconds, "flops": flops}
+    earlier = _runs_of(shapes.pop(shape_key, None))
+    run = {"step_seconds": step_seconds, "busy": load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)}
+    shapes[shape_key] = {"flops": flops, "runs": [*earlier, run][-_KEEP_RUNS:]}
     everything[key] = dict(list(shapes.items())[-_KEEP_SHAPES:])
     try:
         state_folder.mkdir(parents=True, exist_ok=True)
@@ -81,12 +125,27 @@ def keep_calibration(
         return
 
 
-def _distance(one: float, other: float) -> float:
-    return abs(math.log(one / other))
+def load_of_others(threads: int, trained_seconds: float) -> float | None:
+    """The load of the last minute without what so many training threads added to it; None where it is not told.
+
+    The load is a mean that forgets with a time constant of a minute. Source: proc(5), /proc/loadavg.
+    """
+    if not hasattr(os, "getloadavg"):
+        return None
+    return max(0.0, os.getloadavg()[0] - threads * (1 - math.exp(-trained_seconds / _MINUTE_SECONDS)))
 
 
-def _whole(entry: dict[str, Any]) -> bool:
-    return all(isinstance(entry.get(name), int | float) and entry[name] > 0 for name in ("step_seconds", "flops"))
+def _runs_of(entry: Any) -> list[dict[str, Any]]:
+    """The runs of one shape. Until each was kept there was one, on a machine of which nothing was said."""
+    if not isinstance(entry, dict):
+        return []
+    runs = entry.get("runs", [entry])
+    found = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    return [run for run in found if _is_positive(run.get("step_seconds"))]
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
 def _machine_key(cpu_name: str, threads: int, precision: Precision, card_name: str) -> str:

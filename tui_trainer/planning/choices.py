@@ -197,6 +197,7 @@ def regime(
         packed=packed,
         widest_row=widest_row,
         eager_attention=config.model.attn_implementation == "eager",
+        head=shape.head,
         loss_chunk_tokens=chunk,
         compiled=training.torch_compile,
         tf32=training.tf32,

@@ -18,10 +18,13 @@ from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
 from tui_trainer.planning.regime import LayerBytes, Regime
 
 TIMEOUT_SECONDS = 120.0
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _CHILD = "tui_trainer.planning.dry_run_child"
 # What a layer's results depend on; the rest of a regime does not change the answer, and must not change the key.
 _DECIDING = (
+    "device",
+    "head",
+    "target_tokens",
     "precision",
     "weights",
     "method",
@@ -47,7 +50,9 @@ def measure_layer(
     """Bytes of one layer of the model that a config.json describes, in rows of `row_tokens`.
 
     Takes some seconds the first time; the answer is kept by config, regime and version of transformers. Attention is
-    counted as a CPU computes it. No code that comes with a model is run.
+    counted as a CPU computes it; dropout within it keeps nothing on a GPU, whose fused kernels draw it again. With a
+    decoder behind an encoder the layers of both count together, as bytes of one token of the input in one layer of the
+    encoder, for answers of `regime.target_tokens`. No code that comes with a model is run.
     """
     question = _question(config, regime, row_tokens)
     place = prepared_data_folder(os.environ) / "dry-runs" / f"{_hash(question)}.json"

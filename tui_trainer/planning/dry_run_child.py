@@ -2,33 +2,57 @@
 
 Reads a config, a regime and the length of rows from standard input. The model is built with 2 and with 4 layers on
 tensors that have a shape and no numbers, and its forward pass counted with one row and with two: the difference of the
-differences is what one layer needs for one row, without weights, their casts and what the ends of the model keep.
+differences is what one layer needs for one row, without weights, their casts and what the ends of the model keep. The
+layers of a decoder behind an encoder are counted in the same way, and added as many times as the model has them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LAYERS, _ROWS = (2, 4), (1, 2)
+_FEW, _MANY, _ROWS = 2, 4, (1, 2)
+_CACHING = ("causal_lm", "seq2seq_lm")  # models that would keep keys and values for the next token
+Bytes = dict[str, int]
 
 
-def count(config: dict[str, Any], regime: dict[str, Any], row_tokens: int) -> dict[str, int]:
+def count(config: dict[str, Any], regime: dict[str, Any], row_tokens: int) -> Bytes:
     """`kept` and `made`: bytes of one token in one layer."""
-    counted = {layers: [_forward(config, regime, layers, rows, row_tokens) for rows in _ROWS] for layers in _LAYERS}
-    few, many = (counted[layers] for layers in _LAYERS)
-    found = {}
-    for name in ("kept", "made"):
-        one_row = [two[name] - one[name] for one, two in (few, many)]
-        found[name] = round((one_row[1] - one_row[0]) / (_LAYERS[1] - _LAYERS[0]) / row_tokens)
-    return found
+    few = _of_one_row(config, regime, (_FEW, _FEW), row_tokens)
+    found = _per_layer(few, _of_one_row(config, regime, (_MANY, _FEW), row_tokens))
+    if regime["head"] == "seq2seq_lm":
+        behind = _per_layer(few, _of_one_row(config, regime, (_FEW, _MANY), row_tokens))
+        share = _decoder_share(config)
+        found = {name: each + share * behind[name] for name, each in found.items()}
+    return {name: round(each / row_tokens) for name, each in found.items()}
 
 
-def _forward(config: dict[str, Any], regime: dict[str, Any], layers: int, rows: int, row_tokens: int) -> dict[str, int]:
+def _per_layer(few: Bytes, many: Bytes) -> dict[str, float]:
+    return {name: (many[name] - few[name]) / (_MANY - _FEW) for name in few}
+
+
+def _of_one_row(config: dict[str, Any], regime: dict[str, Any], layers: tuple[int, int], row_tokens: int) -> Bytes:
+    one, two = (_forward(config, regime, layers, rows, row_tokens) for rows in _ROWS)
+    return {name: two[name] - one[name] for name in one}
+
+
+def _decoder_share(config: dict[str, Any]) -> float:
+    """Layers of the decoder for each of the encoder."""
+    from tui_trainer.models.shape import shape_of
+
+    shape = shape_of(config, head="seq2seq_lm")
+    return shape.decoder_layers / shape.layers
+
+
+def _forward(
+    config: dict[str, Any], regime: dict[str, Any], layers: tuple[int, int], rows: int, row_tokens: int
+) -> Bytes:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import masking_utils
@@ -36,7 +60,7 @@ def _forward(config: dict[str, Any], regime: dict[str, Any], layers: int, rows: 
     torch.nn.Module._apply = _convert  # type: ignore[method-assign]
     # It would look for documents in positions that have no numbers, and then build a mask to be safe.
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), _without_questions_to_numbers(regime):
         model = _model(config, regime, layers)
         inputs = _inputs(regime, rows, row_tokens)
         made = _made_counter()
@@ -55,17 +79,36 @@ def _forward(config: dict[str, Any], regime: dict[str, Any], layers: int, rows: 
             made,
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=sixteen_bits),
         ):
-            results = model(**inputs, use_cache=False)
+            results = model(**inputs, **({"use_cache": False} if regime["head"] in _CACHING else {}))
         del results
     return {"kept": sum(storage.nbytes() for storage in kept.values()), "made": made.bytes}
 
 
-def _model(config: dict[str, Any], regime: dict[str, Any], layers: int) -> Any:
+@contextmanager
+def _without_questions_to_numbers(regime: dict[str, Any]) -> Iterator[None]:
+    """What transformers would have to look at numbers for: first weights, and whether a mask of padding masks any."""
+    from transformers import PreTrainedModel, masking_utils
+
+    swaps: list[tuple[Any, str]] = [(PreTrainedModel, "initialize_weights")]
+    if regime["head"] != "causal_lm":
+        swaps += [(masking_utils, f"_ignore_{kind}_mask_sdpa") for kind in ("causal", "bidirectional")]
+    before = [(owner, name, getattr(owner, name)) for owner, name in swaps if hasattr(owner, name)]
+    try:
+        for owner, name, _ in before:
+            setattr(owner, name, lambda *given, **more: False)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _model(config: dict[str, Any], regime: dict[str, Any], layers: tuple[int, int]) -> Any:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from tui_trainer.config.sections import TuningSection
+    from tui_trainer.models.heads import auto_class
     from tui_trainer.tuning import find_method
 
     name = str(config.get("model_type"))
@@ -73,12 +116,20 @@ def _model(config: dict[str, Any], regime: dict[str, Any], layers: int) -> Any:
         sys.exit("transformers does not know the architecture")
     fields = {key: value for key, value in config.items() if key not in ("auto_map", "model_type")}
     cut: Any = AutoConfig.for_model(name, **fields)
-    cut.num_hidden_layers = layers
+    cut.num_hidden_layers = layers[0]
+    for name in ("num_decoder_layers", "decoder_layers"):
+        if getattr(cut, name, None) is not None:
+            setattr(cut, name, layers[1])
     if kinds := list(getattr(cut, "layer_types", None) or ()):
-        cut.layer_types = (kinds * layers)[:layers]
+        cut.layer_types = (kinds * layers[0])[: layers[0]]
     attention = {"attn_implementation": "eager"} if regime["eager_attention"] else {}
     dtype = getattr(torch, regime["weights"])
-    model: Any = AutoModelForCausalLM.from_config(cut, dtype=dtype, **attention)  # type: ignore[no-untyped-call]
+    model: Any = auto_class(regime["head"]).from_config(cut, dtype=dtype, **attention)
+    if regime["device"] == "cuda" and model.config._attn_implementation == "sdpa":
+        for name in ("attention_probs_dropout_prob", "attention_dropout"):
+            if hasattr(cut, name):
+                setattr(cut, name, 0.0)
+        model = auto_class(regime["head"]).from_config(cut, dtype=dtype, **attention)
     tuning = TuningSection(
         method=regime["method"],
         r=max(regime["lora_rank"], 1),
@@ -101,13 +152,19 @@ def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
 
 
 def _inputs(regime: dict[str, Any], rows: int, row_tokens: int) -> dict[str, Tensor]:
-    """With packed documents, the mask that transformers makes of their positions on a CPU."""
+    """With packed documents, the mask that transformers makes of their positions on a CPU; with another head than a
+    causal one, that of the padding."""
     import torch
 
     inputs = {"input_ids": torch.zeros(rows, row_tokens, dtype=torch.int64)}
     if regime["packed"]:
         inputs["attention_mask"] = torch.ones(rows, 1, row_tokens, row_tokens, dtype=torch.bool)
         inputs["position_ids"] = torch.arange(row_tokens).expand(rows, -1)
+    if regime["head"] != "causal_lm":
+        inputs["attention_mask"] = torch.ones(rows, row_tokens, dtype=torch.int64)
+    if regime["head"] == "seq2seq_lm":
+        answer = max(regime["target_tokens"], 1)
+        inputs["decoder_input_ids"] = torch.zeros(rows, answer, dtype=torch.int64)
     return inputs
 
 

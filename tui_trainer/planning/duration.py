@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from tui_trainer.hardware.catalogue import Card
+from tui_trainer.models.layers import Reads
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
 from tui_trainer.planning.regime import Regime
 
@@ -54,22 +56,36 @@ def training_flops(
     Checkpointing computes the layers forward twice. `document_tokens` is the mean length that a token's document has
     (the sum of squares over the sum): packed attention by lengths, on a GPU, computes only that much.
     """
-    adapters = _adapter_weights(shape, regime)
-    weights = shape.matrix_parameters
-    matrices = 6.0 * weights if regime.method == "full" else 4.0 * weights + 6.0 * adapters
+    answers = _answer_share(shape, regime, row_tokens)
     seen = document_tokens if document_tokens and regime.packed and regime.device == "cuda" else row_tokens
-    pair = shape.layers * shape.attention_heads * shape.head_size * seen
-    attention = 12.0 * pair
+    pairs = shape.layers * seen + shape.decoder_layers * answers * (answers + 1) * row_tokens
+    pair = pairs * shape.attention_heads * shape.head_size
+    attention, matrices = 12.0 * pair, _matrix_flops(shape, regime, "source")
+    if answers:
+        matrices += answers * _matrix_flops(shape, regime, "target")
     if regime.gradient_checkpointing:
-        heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head)
-        matrices += 2.0 * (weights - heads + adapters)
         attention += 4.0 * pair
     return tokens * (matrices + attention)
 
 
-def _adapter_weights(shape: ModelShape, regime: Regime) -> int:
-    adapted = [x for x in shape.linears if x.name in regime.lora_targets and not x.is_head]
-    return sum(x.count * regime.lora_rank * (x.inputs + x.outputs) for x in adapted)
+def _matrix_flops(shape: ModelShape, regime: Regime, reads: Reads) -> float:
+    """Of one token of the input, or of an answer behind an encoder."""
+    weights, adapters = shape.matrix_parameters_read(reads), _adapter_weights(shape, regime, reads)
+    found = 6.0 * weights if regime.method == "full" else 4.0 * weights + 6.0 * adapters
+    if regime.gradient_checkpointing:
+        heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
+        found += 2.0 * (weights - heads + adapters)
+    return found
+
+
+def _answer_share(shape: ModelShape, regime: Regime, row_tokens: int) -> float:
+    """Tokens of answers for each token of the input, as in the widest rows; 0 without a decoder behind an encoder."""
+    return regime.target_tokens / max(regime.widest_row or row_tokens, 1) if shape.decoder_layers else 0.0
+
+
+def _adapter_weights(shape: ModelShape, regime: Regime, reads: Reads) -> int:
+    found = (x for x in adapted(shape, regime.lora_targets) if x.reads == reads)
+    return sum(x.count * x.uses * regime.lora_rank * (x.inputs + x.outputs) for x in found)
 
 
 def step_time(
@@ -82,13 +98,20 @@ def step_time(
     """Seconds of a step of so many floating-point operations, in a model of this width, on this machine."""
     regime = regime or Regime()
     if calibration.step_seconds is not None:
-        return StepTime(seconds=calibration.step_seconds, reason="measured here in an earlier run of this shape")
+        return StepTime(seconds=calibration.step_seconds, reason=f"measured here, {_runs(calibration, 'this shape')}")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
-        return StepTime(seconds=flops / rate, reason=f"from a similar run on this machine ({rate / 1e9:.0f} GFLOP/s)")
+        return StepTime(
+            seconds=flops / rate, reason=f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)"
+        )
     return (
         _on_card(flops, hidden_size, regime, card) if regime.device == "cuda" else _on_cpu(flops, hidden_size, regime)
     )
+
+
+def _runs(calibration: Calibration, what: str) -> str:
+    count = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
+    return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
 def _on_cpu(flops: float, hidden_size: int, regime: Regime) -> StepTime:

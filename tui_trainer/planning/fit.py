@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from tui_trainer.config.sections import Config
@@ -15,6 +16,10 @@ from tui_trainer.tasks import find_task
 
 # Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
+# Passes whose rows an evaluation sorts together (`training/batches.py`).
+EVALUATION_WINDOW = 4
+# So many deviations above its mean is the fullest of some hundred passes.
+_DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +50,7 @@ def with_dry_run(config: Config, shape: ModelShape, regime: Regime, vocabulary: 
     reason = "the sum of the parts, at the peak of a step"
     if memory.has_formula(shape):
         return regime, reason
-    model = find_task(config.task.type).model_config(config, vocabulary)
+    model = find_task(config.task.type).model_config(config, vocabulary, shape.labels)
     found = measure_layer(model, regime, row_tokens(config, regime))
     if found.layer is None:
         return regime, f"{reason}; activations as of a Llama, as those of {shape.model_type} are {found.reason}"
@@ -70,14 +75,44 @@ def row_tokens(config: Config, regime: Regime) -> int:
     return min(config.data.max_length, regime.widest_row or config.data.max_length)
 
 
+def most_passes(config: Config, regime: Regime, micro_batch: int) -> int:
+    """Forward passes that a step with the most rows takes: from two on, gradients are summed beside the next ones."""
+    return -(-(regime.most_rows or config.training.effective_batch_size) // micro_batch)
+
+
 def needed_bytes(shape: ModelShape, regime: Regime, config: Config, micro_batch: int) -> int:
     """Memory at the peak with so many rows in a pass, evaluations alike."""
-    parts = memory.memory_parts(
+    return memory.total_bytes(parts_of_run(shape, regime, config, micro_batch, micro_batch))
+
+
+def parts_of_run(
+    shape: ModelShape, regime: Regime, config: Config, micro_batch: int, eval_batch: int
+) -> tuple[memory.MemoryPart, ...]:
+    """Memory at the peak, by part, with so many rows in a pass."""
+    return memory.memory_parts(
         shape,
         regime,
         micro_batch=micro_batch,
-        eval_batch=micro_batch,
+        eval_batch=eval_batch,
         row_tokens=row_tokens(config, regime),
-        accumulation=-(-config.training.effective_batch_size // micro_batch),
+        accumulation=most_passes(config, regime, micro_batch),
+        most_labels=most_labels(config, regime, micro_batch, config.training.effective_batch_size),
+        most_eval_labels=most_labels(config, regime, eval_batch, EVALUATION_WINDOW * eval_batch),
     )
-    return memory.total_bytes(parts)
+
+
+def most_labels(config: Config, regime: Regime, rows: int, among: int) -> int:
+    """Labels of the fullest pass: the longest `rows` of `among` padded documents, drawn many times; 0: all tokens.
+
+    Documents are taken to spread as widely as an exponential distribution, and never more than their mean and longest
+    allow (Bhatia and Davis, Amer. Math. Monthly 107, 2000); the top share p of them is then no longer on average than
+    mean + deviation x sqrt((1 - p) / p). Sorted by length, a pass may be all long.
+    """
+    mean, longest = regime.document_tokens, row_tokens(config, regime)
+    if not mean or mean >= longest or config.data.group_by_length:
+        return 0
+    deviation = min(mean, math.sqrt(mean * (longest - mean)))
+    share = min(1.0, rows / among)
+    each = mean + deviation * math.sqrt((1 - share) / share)
+    drawn = rows * each + _DEVIATIONS * deviation * math.sqrt(rows)
+    return min(rows * longest, math.ceil(max(drawn, longest + (rows - 1) * each)))

@@ -25,14 +25,24 @@ def memory_parts(
     eval_batch: int,
     row_tokens: int,
     accumulation: int = 1,
+    most_labels: int = 0,
+    most_eval_labels: int = 0,
 ) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part. Without a regime: all weights in fp32 on a CPU.
 
     A family of which `has_formula` is False is reckoned with what a dry run found (`Regime.counted`); without it, as
-    Llama's, which is an assumption that a plan has to state.
+    Llama's, which is an assumption that a plan has to state. `most_labels`: of a pass, 0 where all tokens have one.
     """
     regime = regime or Regime()
-    batch = Batch(rows=micro_batch, eval_rows=eval_batch, row_tokens=row_tokens, accumulation=accumulation)
+    batch = Batch(
+        rows=micro_batch,
+        eval_rows=eval_batch,
+        row_tokens=row_tokens,
+        accumulation=accumulation,
+        most_labels=most_labels,
+        most_eval_labels=most_eval_labels,
+        labels_each=1 if shape.head == "sequence_classification" else regime.target_tokens,
+    )
     parts = gpu_parts if regime.device == "cuda" else cpu_parts
     return parts(shape, regime, batch)
 

@@ -36,12 +36,13 @@ def cpu_parts(shape: ModelShape, regime: Regime, batch: Batch) -> tuple[MemoryPa
     """Peak memory of training, by part; the parts are to be added."""
     static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens)
     steps = (_activations(layer, batch), _passing(static, layer, batch), _backward(static, batch), _loss(static, batch))
+    gradients = _gradients(static, batch.accumulation, steps[0].bytes)
     return (
         static.weights(),
-        _gradients(static, batch.accumulation, steps[0].bytes),
+        gradients,
         static.optimiser(),
         *steps,
-        _evaluation(static, layer, batch, sum(part.bytes for part in steps)),
+        _evaluation(static, layer, batch, sum(part.bytes for part in (gradients, *steps))),
         MemoryPart(
             name="libraries", bytes=LIBRARY_BYTES, formula="code that is loaded at first use, whatever the shape"
         ),
@@ -52,11 +53,14 @@ def _gradients(static: Static, accumulation: int, activations: int) -> MemoryPar
     """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made.
 
     Gradients in 16 bits become fp32 after the backward pass, all at once, in the places that activations have left.
+    With several passes that sum stays while the next activations and gradients are made.
     """
     if static.has_masters:
-        copies = max(0, FLOAT * static.trained - activations)
+        copies = static.sum_bytes if accumulation > 1 else max(0, static.sum_bytes - activations)
         formula = "2 bytes x trained parameters, and their fp32 copies beyond the places of activations"
-        return MemoryPart(name="gradients", bytes=HALF * static.trained + copies, formula=formula)
+        if accumulation > 1:
+            formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
+        return MemoryPart(name="gradients", bytes=static.gradient_bytes + copies, formula=formula)
     sets = 2 if accumulation > 1 else 1
     tied = static.shape.tied_embeddings and static.regime.method == "full"
     second = FLOAT * static.shape.vocabulary * static.shape.hidden_size if tied else 0
@@ -84,7 +88,7 @@ def _passing(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
         return MemoryPart(name="passing results", bytes=int(times * batch.tokens * layer.made), formula=formula)
     through = layer.shape.layers * batch.tokens
     own, adapters = through * layer.own_passing, through * layer.adapters_passing
-    gradients = FLOAT * static.trained * (2 if batch.accumulation > 1 else 1)
+    gradients = static.sum_bytes * (2 if batch.accumulation > 1 else 1)
     found = PASSING_SHARE * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[layer.compute] * adapters
     mapped = FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
@@ -103,11 +107,11 @@ def _backward(static: Static, batch: Batch) -> MemoryPart:
 
 
 def _loss(static: Static, batch: Batch) -> MemoryPart:
-    chunked = 0 < static.regime.loss_chunk_tokens < batch.tokens
+    chunked = 0 < static.regime.loss_chunk_tokens < batch.labels
     formula = "logits of a chunk, gradients of the hidden states and of the head"
-    found = static.loss_bytes(batch.tokens)
+    found = static.loss_bytes(batch.labels)
     if not chunked:
-        formula = "12 bytes x tokens x vocabulary"
+        formula = "12 bytes x labels x vocabulary"
         if later := min(found, _mapped_gradients(static, batch)):
             found, formula = found - later, f"{formula}, beyond the gradients of embeddings that take their place"
     return MemoryPart(name="head and loss", bytes=found, formula=formula)
@@ -117,7 +121,7 @@ def _mapped_gradients(static: Static, batch: Batch) -> int:
     """Gradients of head and embedding that are made when the logits have been given back, as both are mapped."""
     shape = static.shape
     matrix = FLOAT * shape.vocabulary * shape.hidden_size
-    logits = FLOAT * batch.tokens * shape.vocabulary
+    logits = FLOAT * batch.labels * static.classes
     trains = static.regime.method == "full" and batch.accumulation == 1
     return 2 * matrix if trains and min(matrix, logits) >= MAPPED_BLOCK_BYTES else 0
 
@@ -127,6 +131,6 @@ def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> Memor
     adapters = layer.adapters_passing
     own = layer.made_without_dropout - adapters
     results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
-    wanted = int(results) + static.evaluation_logits(batch.eval_tokens)
+    wanted = int(results) + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes
     formula = "what one evaluation batch needs beyond the places of a step's activations and gradients"
-    return MemoryPart(name="evaluation", bytes=max(0, wanted - there - static.gradient_bytes), formula=formula)
+    return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_layers import Layer
-from tui_trainer.planning.memory_parts import FLOAT, HALF, Batch, MemoryPart, Static
+from tui_trainer.planning.memory_parts import Batch, MemoryPart, Static
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import GIB
 
@@ -41,17 +41,16 @@ Moment = tuple[MemoryPart, ...]
 
 def _plain(static: Static, layer: Layer, batch: Batch) -> tuple[Moment, ...]:
     kept = layer.shape.layers * batch.tokens * layer.kept
-    first = _sum_of_gradients(static, batch)
-    ends = _ends(static, batch)
+    ends, summed = _ends(static, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
     at_loss = (
         MemoryPart(name="activations", bytes=kept + ends, formula=formula),
         _casts(static),
         _loss(static, batch),
         *_workspace(static, batch),
-        *first,
+        *_sum_of_gradients(static, batch),
     )
-    return at_loss, (_gradients(static, 2 if first else 1),)
+    return at_loss, (_gradients(static, summed=summed, made=True),), (_gradients(static, summed=True, made=False),)
 
 
 def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Moment, ...]:
@@ -63,8 +62,8 @@ def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Momen
     work = (one, *_workspace(static, batch, always=True))
     at_loss = (stored, _loss(static, batch), *first)
     in_last_layer = (MemoryPart(name="activations", bytes=inputs, formula=formula), *work, *first)
-    in_first_layer = (_gradients(static, 2 if first else 1), *work)
-    return at_loss, in_last_layer, in_first_layer
+    in_first_layer = (_gradients(static, summed=batch.accumulation > 1, made=True), *work)
+    return at_loss, in_last_layer, in_first_layer, (_gradients(static, summed=True, made=False),)
 
 
 def _ends(static: Static, batch: Batch) -> int:
@@ -79,29 +78,30 @@ def _casts(static: Static) -> MemoryPart:
 
 def _sum_of_gradients(static: Static, batch: Batch) -> tuple[MemoryPart, ...]:
     """The sum so far, which is there while the next micro-batch is computed."""
-    return (_gradients(static, 1),) if batch.accumulation > 1 else ()
+    return (_gradients(static, summed=True, made=False),) if batch.accumulation > 1 else ()
 
 
-def _gradients(static: Static, sets: int) -> MemoryPart:
-    size = HALF if static.has_masters else FLOAT
-    sums = static.gradient_bytes if sets == 1 else 2 * size * static.trained
-    formula = f"{size} bytes x trained parameters" if sets == 1 else "the sum of the gradients, and the next ones"
-    return MemoryPart(name="gradients", bytes=max(sums, static.gradient_bytes), formula=formula)
+def _gradients(static: Static, *, summed: bool, made: bool) -> MemoryPart:
+    """Their sum, in fp32 whatever the weights are, and those that the backward pass makes, as wide as the weights."""
+    found = summed * static.sum_bytes + made * static.gradient_bytes
+    formula = f"{found // max(static.trained, 1)} bytes x trained parameters"
+    formula += " (the sum in fp32, and the next ones)" if summed and made else ""
+    return MemoryPart(name="gradients", bytes=found, formula=formula)
 
 
 def _loss(static: Static, batch: Batch) -> MemoryPart:
-    chunked = 0 < static.regime.loss_chunk_tokens < batch.tokens
+    chunked = 0 < static.regime.loss_chunk_tokens < batch.labels
     formula = "logits of a chunk, gradients of the hidden states and of the head"
     return MemoryPart(
         name="head and loss",
-        bytes=static.loss_bytes(batch.tokens),
-        formula=formula if chunked else "12 bytes x tokens x vocabulary",
+        bytes=static.loss_bytes(batch.labels),
+        formula=formula if chunked else "12 bytes x labels x vocabulary",
     )
 
 
 def _workspace(static: Static, batch: Batch, always: bool = False) -> tuple[MemoryPart, ...]:
     """Four gradients of the MLP's width, with LoRA two. Where all logits were, they fit into that place."""
-    chunked = 0 < static.regime.loss_chunk_tokens < batch.tokens
+    chunked = 0 < static.regime.loss_chunk_tokens < batch.labels
     if not (chunked or always):
         return ()
     results = 4 if static.regime.method == "full" else 2
@@ -110,6 +110,7 @@ def _workspace(static: Static, batch: Batch, always: bool = False) -> tuple[Memo
 
 
 def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
-    wanted = batch.eval_tokens * layer.made_without_dropout + static.evaluation_logits(batch.eval_tokens)
-    formula = "what one evaluation batch needs beyond a step's activations"
+    results = batch.eval_tokens * layer.made_without_dropout
+    wanted = results + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes
+    formula = "what one evaluation batch and the copy of a weight need beyond a step's activations"
     return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from tui_trainer.models.shape import Linear, ModelShape
+from tui_trainer.models.targets import adapted
 from tui_trainer.planning.regime import Regime
 
 Group = Literal["attention in", "attention out", "MLP in", "MLP out"]
@@ -52,9 +53,11 @@ BLOCKS: dict[str, Block] = {
 
 
 def has_formula(shape: ModelShape) -> bool:
-    """Whether memory is known by formula: a family of `BLOCKS` in the form that was counted."""
+    """Whether memory is known by formula: a family of `BLOCKS` in the form that was counted. Classifiers of texts are
+    not: their rows come with a mask of the padding."""
     block = BLOCKS.get(shape.model_type)
-    return block is not None and shape.gated_mlp is not block.stepwise_gelu
+    counted = block is not None and shape.gated_mlp is not block.stepwise_gelu
+    return counted and shape.head == "causal_lm"
 
 
 @dataclass(frozen=True)
@@ -257,8 +260,7 @@ class Layer:
     def _adapted(self) -> list[Linear]:
         if self.regime.method != "lora":
             return []
-        targets = self.regime.lora_targets
-        return [linear for linear in self.shape.linears if linear.name in targets and not linear.is_head]
+        return list(adapted(self.shape, self.regime.lora_targets))
 
     @property
     def _adapters_kept(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import lora_parameters
 from tui_trainer.planning.regime import Regime
 
 FLOAT, HALF = 4, 2
@@ -34,20 +35,35 @@ class MemoryPart(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What goes through the model at one time; rows are `row_tokens` long."""
+    """What goes through the model at one time; rows are `row_tokens` long.
+
+    The head computes logits for labels only, not for padding. `most_labels`: of a pass; 0: all tokens have one.
+    `labels_each`: where the labels of a row are not its tokens: one for a text, an answer's tokens behind an encoder.
+    """
 
     rows: int
     eval_rows: int
     row_tokens: int
     accumulation: int = 1
+    most_labels: int = 0
+    most_eval_labels: int = 0
+    labels_each: int = 0
 
     @property
     def tokens(self) -> int:
         return self.rows * self.row_tokens
 
     @property
+    def labels(self) -> int:
+        return self.rows * self.labels_each or min(self.tokens, self.most_labels or self.tokens)
+
+    @property
     def eval_tokens(self) -> int:
         return self.eval_rows * self.row_tokens
+
+    @property
+    def eval_labels(self) -> int:
+        return self.eval_rows * self.labels_each or min(self.eval_tokens, self.most_eval_labels or self.eval_tokens)
 
 
 @dataclass(frozen=True)
@@ -66,8 +82,12 @@ class Static:
     @property
     def _adapters(self) -> int:
         """Two narrow matrices for each adapted product."""
-        adapted = [x for x in self.shape.linears if x.name in self.regime.lora_targets and not x.is_head]
-        return sum(x.count * self.regime.lora_rank * (x.inputs + x.outputs) for x in adapted)
+        return lora_parameters(self.shape, self.regime.lora_targets, self.regime.lora_rank)
+
+    @property
+    def classes(self) -> int:
+        """How many logits a label has: words of the vocabulary, or classes."""
+        return self.shape.labels or self.shape.vocabulary
 
     @property
     def weight_size(self) -> int:
@@ -100,8 +120,8 @@ class Static:
 
     @property
     def gradient_bytes(self) -> int:
-        """One set. Those of 16-bit weights are there in 16 bits and, for the update, in 32."""
-        return self.trained * (FLOAT + HALF if self.has_masters else FLOAT)
+        """Those of one pass, as the backward pass makes them."""
+        return self.trained * (HALF if self.has_masters else FLOAT)
 
     @property
     def cast_bytes(self) -> int:
@@ -112,13 +132,28 @@ class Static:
             return HALF * self.trained
         return HALF * sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
 
+    @property
+    def largest_cast_bytes(self) -> int:
+        """The 16-bit copy of one weight, as in an evaluation: torch's autocast keeps none in inference mode.
+
+        Source: torch's autocast_mode.cpp (issue 158232); under no_grad it keeps those of weights that train.
+        """
+        if self.regime.precision == "fp32" or self.weight_size == HALF:
+            return 0
+        return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
+
+    @property
+    def sum_bytes(self) -> int:
+        """Gradients between two passes: in fp32, whatever the weights are (`training/optimiser.py`)."""
+        return FLOAT * self.trained
+
     def loss_bytes(self, tokens: int) -> int:
-        """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary.
+        """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
 
         In chunks: one chunk's logits in fp32 and what goes into the products, with the gradients of the hidden states
         and, where it trains, of the head's weight in fp32.
         """
-        chunk, vocabulary, width = self.regime.loss_chunk_tokens, self.shape.vocabulary, self.shape.hidden_size
+        chunk, vocabulary, width = self.regime.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not chunk or tokens <= chunk:
             return 12 * tokens * vocabulary
         copies = 0 if self.compute_size == FLOAT else self.compute_size
@@ -127,7 +162,7 @@ class Static:
 
     def evaluation_logits(self, tokens: int) -> int:
         """Logits, in fp32 as well where they are not, and their log-softmax."""
-        chunk, vocabulary = self.regime.loss_chunk_tokens, self.shape.vocabulary
+        chunk, vocabulary = self.regime.loss_chunk_tokens, self.classes
         copies = 0 if self.compute_size == FLOAT else self.compute_size
         seen = min(tokens, chunk) if chunk else tokens
         return seen * vocabulary * (FLOAT * (1 if chunk else 2) + copies)

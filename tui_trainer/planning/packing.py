@@ -69,13 +69,29 @@ def widest_row(config: Config, facts: DataFacts, packed: bool) -> int:
 
     Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full.
     """
-    length = config.data.max_length
-    spread = 1.0 if facts.exact else _GUESSED_SPREAD
-    longest = min(length, math.ceil((facts.longest_row or length) * spread))
+    length, longest = config.data.max_length, _longest(config, facts)
     if not packed:
         return longest
     together = min(config.training.effective_batch_size, facts.rows) * facts.row_tokens
     return min(length, max(longest, math.ceil(together * _BATCH_SPREAD)))
+
+
+def _longest(config: Config, facts: DataFacts) -> int:
+    """Tokens of the longest document."""
+    length = config.data.max_length
+    return min(length, math.ceil((facts.longest_row or length) * (1.0 if facts.exact else _GUESSED_SPREAD)))
+
+
+def most_rows(config: Config, facts: DataFacts, packed: bool, effective: int) -> int:
+    """Rows that a step can have at the most.
+
+    Best fit begins a row only with a document that no other row has room for, so all rows but the last hold as many
+    documents as the longest would fit in.
+    """
+    documents = min(effective, facts.rows)
+    if not packed:
+        return documents
+    return -(-documents // (widest_row(config, facts, packed) // _longest(config, facts)))
 
 
 def packed_cut(
@@ -83,7 +99,8 @@ def packed_cut(
 ) -> BatchCut:
     """The cut of a step whose documents share rows: a micro-batch counts those rows."""
     in_one_row = widest < loaded.config.data.max_length
-    rows = 1 if in_one_row else min(cut.effective, math.ceil((facts.packed_rows or 1) * _SPREAD))
+    most = most_rows(loaded.config, facts, True, cut.effective)
+    rows = 1 if in_one_row else min(most, math.ceil((facts.packed_rows or 1) * _SPREAD))
     training = loaded.config.training
     parts = training.gradient_accumulation_steps
     if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
@@ -101,5 +118,6 @@ def packed_cut(
         micro=micro,
         micro_reason=reason,
         accumulation=accumulation,
-        accumulation_reason=f"up to {rows} packed rows in parts of {micro}",
+        accumulation_reason=f"up to {rows} packed rows in parts of {micro}"
+        + ("; a step with more takes another pass" if most > accumulation * micro else ""),
     )

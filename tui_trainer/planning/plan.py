@@ -6,6 +6,7 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
-from tui_trainer.planning.packing import packed_cut, packing, packing_problems, widest_row
+from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision
 from tui_trainer.planning.remedies import remedies
@@ -34,7 +35,7 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    plan_version: Literal[2] = 2
+    plan_version: Literal[3] = 3
     config: Config
     recipe: str
     hardware_profile: str
@@ -49,6 +50,7 @@ class Plan(BaseModel):
     versions: dict[str, str]
     threads: Planned[int]
     vocabulary: Planned[int]
+    classes: int
     parameters: Planned[int]
     trained_parameters: Planned[int]
     precision: Planned[Precision]
@@ -56,6 +58,7 @@ class Plan(BaseModel):
     learning_rate: Planned[float]
     packing: Planned[bool]
     widest_row: int
+    most_rows: int
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
     train_rows: Planned[int]
@@ -119,7 +122,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     problems = setting_problems(loaded) + choices.precision_problems(loaded, hardware, target)
     if problems:
         raise ConfigError(problems)
-    shape = find_task(config.task.type).model_shape(config, facts.vocabulary)
+    shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     precision = choices.precision(loaded, hardware, target, shape)
     weights = choices.weights_dtype(loaded, precision.value)
     chunk = choices.loss_chunk(loaded, target)
@@ -135,6 +138,8 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         chunk=chunk.value,
         widest_row=widest,
     )
+    rows = most_rows(config, facts, packed.value, config.training.effective_batch_size)
+    regime = replace(regime, most_rows=rows, document_tokens=0.0 if packed.value else facts.row_tokens)
     regime, memory_reason = with_dry_run(config, shape, regime, facts.vocabulary)
     room = Room.of(hardware, target)
 
@@ -147,11 +152,13 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:
         cut = packed_cut(loaded, cut, facts, widest, largest_fit)
+    # A micro-batch and a number of parts that were both written make another effective batch.
+    rows = most_rows(config, facts, packed.value, cut.effective)
     return Decisions(
         target=target,
         room=room,
         shape=shape,
-        regime=regime,
+        regime=replace(regime, most_rows=rows),
         cut=cut,
         precision=precision,
         weights=weights,

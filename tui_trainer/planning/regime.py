@@ -7,6 +7,7 @@ from typing import Literal
 
 from tui_trainer.config.training_section import Optimiser
 from tui_trainer.hardware.diagnosis import Device
+from tui_trainer.models.heads import Head
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -49,5 +50,12 @@ class Regime:
     """Products of fp32 numbers with 10 bits behind the point, on cards that have them."""
     widest_row: int = 0
     """Tokens of the widest row that a pass gets; 0: `data.max_length`."""
+    most_rows: int = 0
+    """Rows that a step can have at the most; 0: those of the effective batch."""
+    document_tokens: float = 0.0
+    """Mean labels of a row where rows are padded; 0: they are full."""
+    head: Head = "causal_lm"
+    target_tokens: int = 0
+    """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
     counted: LayerBytes | None = None
     """For a family without a formula: what a dry run has counted."""

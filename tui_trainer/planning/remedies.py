@@ -95,7 +95,9 @@ def _shorter(way: _Way, budget: float) -> tuple[str, _Way]:
     """The first half, quarter, ... of the length that fits, or the shortest."""
     while way.max_length > _SHORTEST and way.needed_bytes > budget:
         data = way.config.data.model_copy(update={"max_length": way.max_length // 2})
-        way = replace(way, config=way.config.model_copy(update={"data": data}))
+        # In narrower rows a step may have one for each document.
+        config, regime = way.config.model_copy(update={"data": data}), replace(way.regime, most_rows=0)
+        way = replace(way, config=config, regime=regime)
     return f"data.max_length = {way.max_length}", way
 
 

@@ -1,4 +1,4 @@
-"""A plan in words: where it computes, from which weights it starts, and how many of them move."""
+"""A plan in words: what it learns from, where it computes, from which weights it starts, and how many of them move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,29 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_count
 
 if TYPE_CHECKING:
+    from tui_trainer.config.sections import Config
     from tui_trainer.planning.plan import Plan
+
+
+# Tasks that learn from one column of text; others say themselves which columns they read.
+_READ_TEXT = frozenset({"causal_lm", "char_lm"})
+
+
+def data_words(config: Config) -> list[str]:
+    """What a run learns from and is measured on, with form and column: looks at the beginnings of the files.
+
+    Raises DataError where there is none.
+    """
+    from tui_trainer.data.found import source_words
+    from tui_trainer.data.sources import open_source
+
+    data, reads_text = config.data, config.task.type in _READ_TEXT
+    told = {"learns from": data.path, "is measured on": data.eval_path}
+    return [
+        f"{what} {source_words(open_source(path, data.text_column), reads_text=reads_text)}"
+        for what, path in told.items()
+        if path
+    ]
 
 
 def place_words(plan: Plan) -> str:

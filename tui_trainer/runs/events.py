@@ -85,6 +85,7 @@ class PlanMade(Event):
     """What the exact plan says; the whole of it is in plan.json.
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
+    `base_model` is empty for a model from scratch, `lora_rank` None where all weights move.
     """
 
     total_steps: int
@@ -100,22 +101,38 @@ class PlanMade(Event):
     eval_every_steps: int | None = None
     save_every_steps: int | None = None
     sample_every_steps: int | None = None
+    trained_parameters: int | None = None
+    base_model: str = ""
+    lora_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibrariesLoaded(Event):
+    """torch and transformers are there, the model is not yet.
+
+    `resident_bytes` is what the process holds now: on a CPU the plan's memory is what training adds to it. None on a
+    GPU, where the plan's memory is that of the card.
+    """
+
+    resident_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinesMeasured(Event):
-    """Held-out loss of simpler models, in nats per `unit`, by name: `{"order 1": 2.4}`."""
+    """What simpler models reach, by name: held-out loss in nats per `unit`, or a score as in `EvalDone`."""
 
     losses: dict[str, float]
     eval_tokens: int
     unit: str
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone(Event):
     """One optimiser step. `step_seconds` is the whole step; the four parts are within it.
 
-    `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes.
+    `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes; `input_tokens` are all
+    that the model read, without padding.
     """
 
     epoch: float
@@ -132,6 +149,7 @@ class StepDone(Event):
     tokens_per_second: float
     samples_per_second: float
     peak_memory_bytes: int
+    input_tokens: int = 0
 
     @property
     def loss(self) -> float:
@@ -141,7 +159,8 @@ class StepDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone(Event):
-    """The held-out loss. `scheduled` is false when a person asked for it; `best` when none before was lower."""
+    """The held-out loss, and what else the task measures. `scheduled` is false when a person asked for it; `best` when
+    none before was better by `evaluation.metric_for_best_model`. The table has one row for each class, if any."""
 
     loss_sum: float
     tokens: int
@@ -149,6 +168,10 @@ class EvalDone(Event):
     seconds: float
     scheduled: bool
     best: bool
+    scores: dict[str, float] = field(default_factory=dict)
+    table_title: str = ""
+    table_columns: list[str] = field(default_factory=list)
+    table_rows: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +251,8 @@ class Unknown(Event):
 KINDS: Final[dict[str, type[Event]]] = {
     "Problem" if kind is RunProblem else kind.__name__: kind
     for kind in (
-        RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, BaselinesMeasured, StepDone, EvalDone, EpochDone,
-        CheckpointSaved, TextSampled, RunProblem, ControlApplied, RunFinished, RunFailed,
+        RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
+        EvalDone, EpochDone, CheckpointSaved, TextSampled, RunProblem, ControlApplied, RunFinished, RunFailed,
     )
 }  # fmt: skip
 

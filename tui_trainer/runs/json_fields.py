@@ -78,6 +78,10 @@ def _texts(value: Any) -> list[str]:
     return [text(item) for item in _of_type(value, list)]
 
 
+def _rows(value: Any) -> dict[str, list[float]]:
+    return {key: [number(item) for item in _of_type(row, list)] for key, row in _of_type(value, dict).items()}
+
+
 def _of_type(value: Any, expected: type) -> Any:
     if type(value) is not expected:
         raise ValueError(f"{expected.__name__} expected")
@@ -88,6 +92,7 @@ READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     str: text, bool: flag, int: whole, float: number,
     str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
     dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
+    dict[str, list[float]]: _rows,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from tui_trainer.runs.events import (
     EpochDone,
     EvalDone,
     Event,
+    LibrariesLoaded,
     PhaseChanged,
     PlanMade,
     Progress,
@@ -84,6 +85,8 @@ class RunState:
     baselines: BaselinesMeasured | None = None
     data: DataPrepared | None = None
     plan: PlanMade | None = None
+    resident_bytes_before: int | None = None
+    """Of the process, before the model: what the plan's memory on a CPU adds to. None on a GPU, or not noted."""
     progress: Progress | None = None
     last_step: StepDone | None = None
     finished: RunFinished | None = None
@@ -116,7 +119,7 @@ class RunState:
     @property
     def tokens_per_second(self) -> float | None:
         """Over the last steps, up to 50. The first two of a start are left out once there are others."""
-        return self._per_second(sum(done.tokens for done in self.recent))
+        return self._per_second(sum(done.input_tokens or done.tokens for done in self.recent))
 
     @property
     def samples_per_second(self) -> float | None:
@@ -150,7 +153,7 @@ class RunState:
         self._drop_after(-1 if event.resumed_from_step is None else event.resumed_from_step)
         self.step = event.resumed_from_step or 0
         self.phase, self.progress = "preparing", None
-        self.finished = self.failed = None
+        self.finished = self.failed = self.resident_bytes_before = None
         self.steps_since_start = 0
         self.recent.clear()
 
@@ -204,6 +207,9 @@ class RunState:
         self.plan = event
         self.total_steps = event.total_steps
 
+    def _take_libraries(self, event: LibrariesLoaded) -> None:
+        self.resident_bytes_before = event.resident_bytes
+
     def _take_baselines(self, event: BaselinesMeasured) -> None:
         self.baselines = event
 
@@ -233,6 +239,7 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     DataPrepared: RunState._take_data,
     BaselinesMeasured: RunState._take_baselines,
     PlanMade: RunState._take_plan,
+    LibrariesLoaded: RunState._take_libraries,
     StepDone: RunState._take_step,
     EvalDone: RunState._take_evaluation,
     EpochDone: lambda state, event: state.epochs.append(event),

@@ -12,7 +12,8 @@ from tui_trainer.tasks.contract import Task
 
 def task_names() -> list[str]:
     """The names of all tasks: the files of this room that are not its contract."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "contract")
+    modules = (module for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    return sorted(module.name for module in modules if module.name != "contract")
 
 
 def find_task(name: str) -> Task:

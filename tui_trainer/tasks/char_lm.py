@@ -5,7 +5,7 @@ The vocabulary is the training text's own characters; the tokenizer is a real on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,23 +18,22 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.loading import load_config, new_model, tokenizer_of_file
 from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
 from tui_trainer.tasks.contract import Baselines, DataFacts
+from tui_trainer.tasks.parts.next_token import LearnsNextToken
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from tui_trainer.losses.micro_batch import MicroBatch
 
 # N-gram models count on so much text at the most: their tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
 
 
-class CharLm:
+class CharLm(LearnsNextToken):
     """See `tasks/contract.py` for what each part promises."""
 
     name = "char_lm"
     title = "Character-level language model, from scratch"
+    packs = False
 
     def problems(self, config: Config) -> list[Problem]:
         found = []
@@ -47,10 +46,10 @@ class CharLm:
             found.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
         return found
 
-    def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
+    def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
         return shape_of(self.model_config(config, vocabulary))
 
-    def model_config(self, config: Config, vocabulary: int) -> Mapping[str, Any]:
+    def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
         return scratch_config(config.model.scratch, vocabulary)
 
     def model_key(self, config: Config) -> str:
@@ -90,7 +89,7 @@ class CharLm:
         row_tokens = min(data.max_length, data.counts.train_tokens - 1)
         return DataFacts.counted(data.counts, row_tokens=row_tokens, longest_row=data.max_length)
 
-    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         from tui_trainer.data.ngram import ngram_losses
         from tui_trainer.data.rows import Rows, evenly_spaced
 
@@ -113,12 +112,6 @@ class CharLm:
     ) -> PreTrainedModel:
         shape = load_config(None, config, vocabulary=data.counts.vocabulary, tokenizer=tokenizer)
         return new_model(shape, config.model, dtype)
-
-    def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
-        from tui_trainer.losses.next_token import NextTokenLoss
-
-        # Rows are padded at the right and attention is causal: no mask is needed, and attention stays fast without.
-        return NextTokenLoss(model, chunk_tokens=chunk_tokens)
 
 
 def _source(config: Config) -> Source:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.writing import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.cache import Counts, PreparedData
+    from tui_trainer.data.collate import Collate
     from tui_trainer.data.estimate import DataEstimate
+    from tui_trainer.data.rows import TokenRow
     from tui_trainer.losses.micro_batch import MicroBatch
 
 
@@ -40,11 +43,22 @@ class DataFacts:
     """Mean of the tokens that a row puts into the model."""
     longest_row: int = 0
     packed_rows: float | None = None
-    """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they are full."""
+    """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they never do."""
+    classes: int = 0
+    """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
+    target_tokens: int = 0
+    """Tokens of the longest answer, where a model writes answers apart from what it reads."""
 
     @classmethod
     def counted(
-        cls, counts: Counts, *, row_tokens: float, longest_row: int, packed_rows: float | None = None
+        cls,
+        counts: Counts,
+        *,
+        row_tokens: float,
+        longest_row: int,
+        packed_rows: float | None = None,
+        classes: int = 0,
+        target_tokens: int = 0,
     ) -> DataFacts:
         """Of prepared data."""
         return cls(
@@ -58,11 +72,20 @@ class DataFacts:
             row_tokens=row_tokens,
             longest_row=longest_row,
             packed_rows=packed_rows,
+            classes=classes,
+            target_tokens=target_tokens,
         )
 
     @classmethod
     def guessed(
-        cls, guess: DataEstimate, *, row_tokens: float, longest_row: int, packed_rows: float | None = None
+        cls,
+        guess: DataEstimate,
+        *,
+        row_tokens: float,
+        longest_row: int,
+        packed_rows: float | None = None,
+        classes: int = 0,
+        target_tokens: int = 0,
     ) -> DataFacts:
         """Of data that was only looked at."""
         return cls(
@@ -76,6 +99,8 @@ class DataFacts:
             row_tokens=row_tokens,
             longest_row=longest_row,
             packed_rows=packed_rows,
+            classes=classes,
+            target_tokens=target_tokens,
         )
 
 
@@ -85,6 +110,35 @@ class Baselines:
 
     losses: dict[str, float]
     eval_tokens: int
+    scores: dict[str, float] = field(default_factory=dict)
+    """By what they are: {"accuracy of the most frequent class": 0.31}."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """What a task measures on held-out rows besides the loss, and one table of it: a row of numbers for each class."""
+
+    values: Mapping[str, float]
+    table_title: str = ""
+    table_columns: tuple[str, ...] = ()
+    table_rows: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+class Objective(Protocol):
+    """What is minimised. It holds the model."""
+
+    def __call__(self, batch: MicroBatch) -> Tensor:
+        """The loss of a forward pass, summed over `batch.label_count` labels, with the graph behind it."""
+
+
+class Scorer(Protocol):
+    """Collects predictions over one evaluation. Nothing in `observe` waits for the device."""
+
+    def observe(self, batch: MicroBatch) -> Tensor:
+        """A forward pass, its predictions kept; the summed loss, as the objective has it."""
+
+    def scores(self) -> Scores:
+        """Over everything that was observed."""
 
 
 class Task(Protocol):
@@ -92,18 +146,24 @@ class Task(Protocol):
 
     name: str
     title: str
+    packs: bool
+    """Whether several documents may share a row: only where each token learns from those before it."""
+    metrics: tuple[str, ...]
+    """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
+    continues: bool
+    """Whether a trained model is tried by letting it go on with a text; else by its `answer` to one."""
 
     def problems(self, config: Config) -> list[Problem]:
         """What this task cannot do with these settings, known before data and machine are looked at."""
 
-    def model_shape(self, config: Config, vocabulary: int) -> ModelShape:
+    def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
         """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
 
-    def model_config(self, config: Config, vocabulary: int) -> Mapping[str, Any]:
+    def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
         """What the model's config.json says, for families whose memory only a dry run can tell."""
 
     def model_key(self, config: Config) -> str:
-        """Names the weights that a run starts from, so that it does not go on with others; empty: random ones."""
+        """Names the model that a run starts from, so that it does not go on with another; empty: none is named."""
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         """How much data there is, without preparing it. Raises DataError."""
@@ -114,7 +174,7 @@ class Task(Protocol):
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         """How much data there is, exactly."""
 
-    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
@@ -125,5 +185,27 @@ class Task(Protocol):
     ) -> PreTrainedModel:
         """The model before the first step; random weights come from torch's global generator. Raises ConfigError."""
 
-    def loss(self, model: Any, *, chunk_tokens: int) -> Callable[[MicroBatch], Tensor]:
-        """Nats of a forward pass, summed over its labels; `chunk_tokens` > 0: the logits of so many at a time."""
+    def collate(self, model: Any, pad_id: int) -> Collate:
+        """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""
+
+    def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
+        """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
+
+    def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
+        """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        """Scores of what the model writes for some held-out rows, without chance; {} where nothing is written."""
+
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+    ) -> tuple[str, str]:
+        """(what was given, what the model makes of it) for a person to look at. The caller seeds torch."""
+
+    def answer(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
+    ) -> str:
+        """What a trained model makes of a text that a person typed, for `tui-trainer generate`. The caller has seeded
+        torch and set the model to evaluate; `config` is that of the run."""

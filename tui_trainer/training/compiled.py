@@ -72,7 +72,7 @@ def _passes_of_two_sizes(learner: Learner) -> list[MicroBatch]:
     """A first pass, and one of fewer rows: with the second the code is made for any number of them."""
     batches = learner.batches
     count = min(learner.plan.effective_batch_size.value, len(batches.rows))
-    documents = [batches.rows.row(index) for index in range(count)]
+    documents = [batches.rows.example(index) for index in range(count)]
     whole, part = (next(batches.layout.window(some)) for some in (documents, documents[: -(-count // 2)]))
     return [whole.to(learner.device), part.to(learner.device)]
 

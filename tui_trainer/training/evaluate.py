@@ -1,29 +1,41 @@
-"""Held-out loss, with the same definition as in training: a sum and a count."""
+"""Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 
+from tui_trainer.data.rows import Rows, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.learner import Learner
+from tui_trainer.training.sample import answering
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Nats summed over `tokens` held-out labels."""
+    """The loss summed over `tokens` held-out labels."""
 
     loss_sum: float
     tokens: int
     seconds: float
+    scores: Scores | None = None
 
     @property
     def loss(self) -> float:
-        """Mean nats per token."""
+        """Mean over the labels; nats where they are tokens or classes."""
         return self.loss_sum / self.tokens
+
+    @property
+    def values(self) -> dict[str, float]:
+        return dict(self.scores.values) if self.scores else {}
+
+    @property
+    def table_rows(self) -> Mapping[str, Sequence[float]]:
+        return self.scores.table_rows if self.scores else {}
 
 
 def evaluate(
@@ -37,15 +49,32 @@ def evaluate(
     """
     started, rows, tokens = perf_counter(), 0, 0
     total = torch.zeros((), dtype=torch.float64, device=learner.device)
+    scorer = learner.task.scorer(learner.config, learner.data, learner.loss)
+    observe = scorer.observe if scorer else learner.loss
     learner.model.eval()
     try:
         with torch.inference_mode(), learner.numbers.autocast():
             for batch in batches:
-                total += learner.loss(batch.to(learner.device)).double()
-                tokens += batch.label_tokens
+                total += observe(batch.to(learner.device)).double()
+                tokens += batch.label_count
                 rows += batch.samples
                 if not go_on(rows):
                     return None
     finally:
         learner.model.train()
-    return Evaluation(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started)
+    return Evaluation(
+        loss_sum=float(total),
+        tokens=tokens,
+        seconds=perf_counter() - started,
+        scores=scorer.scores() if scorer else None,
+    )
+
+
+def answer_scores(learner: Learner, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
+    """Scores of what the model writes for some of the chosen rows; {} where the task does not score answers."""
+    few = [chosen[place] for place in evenly_spaced(len(chosen), learner.config.evaluation.generate_rows)]
+    if not few:
+        return {}
+    with answering(learner, learner.config.training.seed):
+        examples = [rows.example(index) for index in few]
+        return dict(learner.task.answer_scores(learner.config, learner.model, learner.tokenizer, examples))

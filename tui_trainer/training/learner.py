@@ -10,6 +10,7 @@ import torch
 
 from tui_trainer.data.rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.models.writing import filling_id
 from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
 from tui_trainer.training.ahead import Ahead
@@ -30,19 +31,21 @@ class Learner:
     def __init__(self, job: Job, tell: Tell) -> None:
         """Raises ConfigError when the model cannot be what the plan says."""
         self.plan = plan = job.plan
-        config = plan.config
-        task = find_task(config.task.type)
+        self.config = config = plan.config
+        self.data = job.data
+        self.task = task = find_task(config.task.type)
         self.method = find_method(config.tuning.method)
         self.device = device_of(plan)
         self.clock = Clock(self.device)
         self.numbers = Numbers(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
         self.model: Any = build_model(job, self.tokenizer, self.device)
-        self.loss = task.loss(self.model, chunk_tokens=plan.loss_chunk_tokens.value)
+        self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         rows = Rows(job.data.train_path)
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
+            collate=task.collate(self.model, self.pad_id),
             pad_id=self.pad_id,
             packed_width=packed_width,
             by_lengths=by_lengths,
@@ -69,9 +72,7 @@ class Learner:
 
     @property
     def pad_id(self) -> int:
-        """What fills a row up. It has no label and nobody attends to it, so any token does where there is none."""
-        wanted = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
-        return next(int(token) for token in wanted if token is not None)
+        return filling_id(self.tokenizer)
 
     def window(self, step: int) -> list[MicroBatch]:
         """The forward passes of an optimiser step, where they are computed."""

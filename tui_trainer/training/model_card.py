@@ -32,6 +32,7 @@ def model_card(plan: Plan, position: Position, facts: CardFacts) -> str:
         "",
         _origin(plan),
         "",
+        *_use(plan),
         "## Data",
         "",
         f"{facts.data_description}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
@@ -71,6 +72,23 @@ def _origin(plan: Plan) -> str:
         trained = format_count(plan.trained_parameters.value)
         return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."
     return f"{name}, a model of {size} parameters, tuned as a whole by tui-trainer."
+
+
+def _use(plan: Plan) -> list[str]:
+    """How an adapter of a language model is loaded; a whole model is loaded as any other."""
+    if plan.config.tuning.method != "lora" or plan.config.task.type not in ("causal_lm", "chat"):
+        return []
+    model = plan.config.model
+    where = repr(model.model_name_or_path) + (f", revision={model.revision!r}" if model.revision != "main" else "")
+    code = [
+        "from peft import PeftModel",
+        "from transformers import AutoModelForCausalLM",
+        "",
+        f"base = AutoModelForCausalLM.from_pretrained({where})",
+        'model = PeftModel.from_pretrained(base, "path/of/this/folder")',
+        "model = model.merge_and_unload()  # only where a whole model is wanted",
+    ]
+    return ["## Use", "", "```python", *code, "```", ""]
 
 
 def _loss_rows(plan: Plan, position: Position, facts: CardFacts) -> Rows:

@@ -104,8 +104,24 @@ class Updater:
         for key, value in state.items():
             if key in self.kind.shaped_keys and value.shape != parameter.shape:
                 raise CheckpointError(f"the optimiser state of {name} has another shape than the weight")
-        if state:
+        if not state:
+            return
+        if self.kind.begin:
+            self._copy_state(name, self.kind.begin(self.torch, parameter), state)
+        else:
             self.torch.state[parameter] = {key: self.kind.placed(key, value, parameter) for key, value in state.items()}
+
+    def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
+        """Into the optimiser's own tensors, which stay where they are."""
+        if odd := sorted(begun.keys() ^ saved.keys()):
+            raise CheckpointError(f"the optimiser state of {name} was made otherwise: {', '.join(odd)} differ")
+        for key, value in saved.items():
+            if key in self.kind.number_keys:
+                begun[key] = value.item()
+            elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
+                raise CheckpointError(f"the optimiser state of {name} has another form: {key} is {value.dtype}")
+            else:
+                begun[key].copy_(value)
 
 
 def build_schedule(

@@ -17,6 +17,7 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import RunError
 
 Build = Callable[[list[dict[str, Any]], float, TrainingSection], Optimizer]
+Begin = Callable[[Optimizer, Tensor], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +25,8 @@ class OptimiserKind:
     """`state_keys` are all names in a parameter's state; `needed_keys` must be there, `shaped_keys` have its shape.
 
     `number_keys` are plain Python numbers, `host_keys` tensors that stay on the CPU. `skips_on_device`: a fused kernel
-    that takes `found_inf`.
+    that takes `found_inf`. `begin` makes the state of a parameter before its first step, for optimisers that keep it in
+    memory of their own: a saved state is copied into it.
     """
 
     name: str
@@ -35,6 +37,7 @@ class OptimiserKind:
     number_keys: frozenset[str] = frozenset()
     host_keys: frozenset[str] = frozenset()
     skips_on_device: bool = False
+    begin: Begin | None = None
 
     def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
         """A saved value as the optimiser keeps it."""
@@ -68,6 +71,20 @@ def _bitsandbytes(class_name: str) -> Build:
     return build
 
 
+def _begin_bitsandbytes(optimiser: Any, parameter: Tensor) -> dict[str, Any]:
+    """What the first step would do. Paged states lie in memory that the GPU and the host share, and that only
+    bitsandbytes gives out: as tensors of torch they would take the card's own. Source: `Optimizer8bit.step` and
+    `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
+    """
+    for group_index, group in enumerate(optimiser.param_groups):
+        for index, other in enumerate(group["params"]):
+            if other is parameter:
+                optimiser.init_state(group, parameter, group_index, index)
+                state: dict[str, Any] = optimiser.state[parameter]
+                return state
+    raise ValueError("the parameter is not one of this optimiser")
+
+
 def _adam_settings(training: TrainingSection) -> dict[str, Any]:
     return {"betas": (training.adam_beta1, training.adam_beta2), "eps": training.adam_epsilon}
 
@@ -84,6 +101,7 @@ def _of_bitsandbytes(name: str, class_name: str) -> OptimiserKind:
         needed_keys=frozenset({"state1", "state2", "step"}),
         shaped_keys=frozenset({"state1", "state2"}),
         number_keys=frozenset({"step"}),
+        begin=_begin_bitsandbytes,
     )
 
 

@@ -20,11 +20,13 @@ class Position:
     training_seconds: float = 0.0
     epoch_loss_sum: float = 0.0
     epoch_tokens: int = 0
+    epoch_input_tokens: int = 0
     epoch_samples: int = 0
     epoch_seconds: float = 0.0
     evaluated_step: int = 0
     eval_loss: float | None = None
     best_eval_loss: float | None = None
+    best_metric: float | None = None
     best_step: int = 0
     evaluations_without_improvement: int = 0
     stopped_early: bool = False
@@ -37,11 +39,13 @@ class Position:
         self.training_seconds += seconds
         self.epoch_loss_sum += loss_sum
         self.epoch_tokens += report.tokens
+        self.epoch_input_tokens += report.input_tokens
         self.epoch_samples += report.samples
         self.epoch_seconds += seconds
 
     def start_epoch(self) -> None:
-        self.epoch_loss_sum, self.epoch_tokens, self.epoch_samples, self.epoch_seconds = 0.0, 0, 0, 0.0
+        self.epoch_loss_sum, self.epoch_seconds = 0.0, 0.0
+        self.epoch_tokens, self.epoch_input_tokens, self.epoch_samples = 0, 0, 0
 
     @property
     def recent_loss(self) -> float | None:
@@ -49,12 +53,15 @@ class Position:
         tokens = sum(count for _, count in self.recent)
         return sum(loss_sum for loss_sum, _ in self.recent) / tokens if tokens else None
 
-    def judge(self, eval_loss: float, *, threshold: float) -> bool:
-        """Take in a scheduled evaluation; whether it is the best so far. One that is not finite never is."""
+    def judge(self, eval_loss: float, metric: float, *, threshold: float) -> bool:
+        """Take in a scheduled evaluation; whether it is the best so far. One that is not finite never is.
+
+        The more `metric`, the better; `best_eval_loss` is the loss where it was best.
+        """
         self.evaluated_step, self.eval_loss = self.step, eval_loss
-        best = self.best_eval_loss
-        if math.isfinite(eval_loss) and (best is None or eval_loss < best - threshold):
-            self.best_eval_loss, self.best_step = eval_loss, self.step
+        best = self.best_metric
+        if math.isfinite(metric) and (best is None or metric > best + threshold):
+            self.best_eval_loss, self.best_metric, self.best_step = eval_loss, metric, self.step
             self.evaluations_without_improvement = 0
             return True
         self.evaluations_without_improvement += 1

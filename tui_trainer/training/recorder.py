@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import resource
 from collections import deque
+from contextlib import suppress
+from pathlib import Path
 from statistics import median
 from time import monotonic
 
+import psutil
 import torch
 
 from tui_trainer.errors import RunError
@@ -98,6 +102,7 @@ class Recorder:
             epoch=round(step / self._steps_per_epoch, 4),
             loss_sum=loss_sum,
             tokens=report.tokens,
+            input_tokens=report.input_tokens,
             samples=report.samples,
             lr=report.lr,
             grad_norm=grad_norm,
@@ -106,10 +111,24 @@ class Recorder:
             forward_seconds=round(seconds.forward, 6),
             backward_seconds=round(seconds.backward, 6),
             optimiser_seconds=round(seconds.optimiser, 6),
-            tokens_per_second=round(report.tokens / seconds.total, 1),
+            tokens_per_second=round(report.input_tokens / seconds.total, 1),
             samples_per_second=round(report.samples / seconds.total, 2),
             peak_memory_bytes=peak,
         )
+
+
+def memory_before(method: str) -> int:
+    """Resident bytes of this process, from which the plan counts on a CPU; the peak starts anew.
+
+    The plan counts from a process that has its libraries: those that load at first use load now.
+    """
+    importlib.import_module("pyarrow.ipc")
+    if method == "lora":
+        importlib.import_module("peft")
+    # Where the peak cannot be reset, that of preparing the data counts as well.
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return int(psutil.Process().memory_info().rss)
 
 
 def peak_memory_bytes() -> int:

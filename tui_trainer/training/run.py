@@ -11,11 +11,12 @@ from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.events import PhaseChanged, RunFinished
+from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.desk import Desk
 from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.training.recorder import memory_before
 from tui_trainer.training.session import Session
 
 
@@ -23,6 +24,8 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     """Carry out a plan. Raises RunError when it cannot go on; the last checkpoint then stands."""
     plan = job.plan
     _prepare_process(plan)
+    before = None if plan.device == "cuda" else memory_before(plan.config.tuning.method)
+    journal.append(LibrariesLoaded(resident_bytes=before))
     session = Session(job, journal)
     try:
         return _train(session, journal, Desk(controls, session, journal))

@@ -7,32 +7,49 @@ from contextlib import contextmanager
 
 import torch
 
+from tui_trainer.data.rows import TokenRow
+from tui_trainer.safe_text import one_line
 from tui_trainer.training.learner import Learner
 
-TEMPERATURE = 0.8
+# What torch's allocator for the CPU says in a RuntimeError; that for GPUs has a class of its own.
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
-def write_text(learner: Learner, prompt_ids: list[int], *, new_tokens: int, seed: int) -> str:
-    """What the model continues the prompt with. The global random state is the same before and after."""
-    model, tokenizer = learner.model, learner.tokenizer
-    ids_BT = torch.tensor([prompt_ids], device=learner.device)
+def write_text(learner: Learner, row: TokenRow, *, seed: int) -> tuple[str, str]:
+    """(what was given, what the model makes of it), as its task shows a row."""
+    with answering(learner, seed):
+        return learner.task.sample(learner.config, learner.data, learner.model, learner.tokenizer, row)
+
+
+@contextmanager
+def answering(learner: Learner, seed: int) -> Iterator[None]:
+    """The model writes. The global random state is the same before and after, and no weight is touched."""
     gpus = [learner.device] if learner.device.type == "cuda" else []
-    model.eval()
+    learner.model.eval()
     try:
-        with torch.random.fork_rng(devices=gpus), learner.numbers.autocast(), _any_kernels():
+        with (
+            torch.random.fork_rng(devices=gpus),
+            torch.no_grad(),
+            learner.numbers.autocast(),
+            _any_kernels(),
+        ):
             torch.manual_seed(seed)
-            output_BT = model.generate(
-                input_ids=ids_BT,
-                attention_mask=torch.ones_like(ids_BT),
-                max_new_tokens=new_tokens,
-                do_sample=True,
-                temperature=TEMPERATURE,
-                pad_token_id=learner.pad_id,
-            )
+            yield
     finally:
-        model.train()
-    text = tokenizer.decode(output_BT[0, len(prompt_ids) :], skip_special_tokens=True)
-    return str(text)
+        learner.model.train()
+
+
+def breaks_the_device(error: Exception) -> bool:
+    """Whether nothing more can be computed after it: an error inside a kernel stays with the process."""
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+
+
+def why_no_text(error: Exception) -> tuple[str, str]:
+    """(message, hint) about a text that could not be written."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _CPU_ALLOCATOR in str(error):
+        return "there is not enough memory to write a text", "logging.sample_steps = 0 writes none in a new run"
+    reason = one_line(f"{type(error).__name__}: {error}", 200)
+    return f"the model could not write a text: {reason}", "the weights are as they were, and training goes on"
 
 
 @contextmanager

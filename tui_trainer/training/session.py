@@ -16,20 +16,18 @@ from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progre
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.batches import windows
-from tui_trainer.training.evaluate import evaluate
+from tui_trainer.training.evaluate import answer_scores, evaluate
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.job import Job
 from tui_trainer.training.learner import Learner
 from tui_trainer.training.model_card import CardFacts
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
-from tui_trainer.training.sample import write_text
+from tui_trainer.training.sample import breaks_the_device, why_no_text, write_text
 from tui_trainer.training.step import take_step
 
 _FAILED_SAVES_IN_A_ROW = 3
 _PROGRESS_SECONDS = 1.0
-_PROMPT_TOKENS = 32
-_SAMPLE_TOKENS = 160
 
 
 class Session:
@@ -97,7 +95,7 @@ class Session:
                 mean_loss=position.epoch_loss_sum / position.epoch_tokens,
                 seconds=round(position.epoch_seconds, 3),
                 samples_per_second=round(position.epoch_samples / position.epoch_seconds, 2),
-                tokens_per_second=round(position.epoch_tokens / position.epoch_seconds, 1),
+                tokens_per_second=round(position.epoch_input_tokens / position.epoch_seconds, 1),
             )
         )
         position.start_epoch()
@@ -114,7 +112,7 @@ class Session:
             self.evaluate(scheduled=True)
 
     def evaluate(self, *, scheduled: bool) -> None:
-        """Measure the held-out loss. Only a scheduled evaluation counts for early stopping. A stop gives it up."""
+        """Measure what the task measures. Only a scheduled evaluation counts for early stopping. A stop gives it up."""
         self.flush()
         if self._eval_rows is None:
             message = "there is no held-out text to evaluate on"
@@ -124,9 +122,12 @@ class Session:
         result = evaluate(self.learner, batches, self._evaluation_progress())
         if result is None:
             return
+        scores = result.values | answer_scores(self.learner, self._eval_rows, self._eval_chosen)
         evaluation, position = self.plan.config.evaluation, self.position
-        before = (position.best_eval_loss, position.best_step)
-        best = scheduled and position.judge(result.loss, threshold=evaluation.early_stopping_threshold)
+        before = (position.best_eval_loss, position.best_metric, position.best_step)
+        wanted = evaluation.metric_for_best_model
+        metric = -result.loss if wanted == "loss" else scores[wanted]
+        best = scheduled and position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold)
         if not math.isfinite(result.loss):
             self._problem("not finite", "the held-out loss is not finite", "lower training.learning_rate in a new run")
         self._journal.append(
@@ -138,30 +139,40 @@ class Session:
                 seconds=round(result.seconds, 3),
                 scheduled=scheduled,
                 best=best,
+                scores=scores,
+                table_title=result.scores.table_title if result.scores else "",
+                table_columns=list(result.scores.table_columns) if result.scores else [],
+                table_rows={name: list(row) for name, row in result.table_rows.items()},
             )
         )
         if not scheduled or not evaluation.early_stopping_patience:
             return
         if best and not self.save("best"):
             # What is not on the disk cannot be gone back to.
-            position.best_eval_loss, position.best_step = before
+            position.best_eval_loss, position.best_metric, position.best_step = before
         at_the_end = position.step >= self.plan.total_steps.value
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
             position.stopped_early = True
 
     def sample(self) -> None:
-        """Let the model continue a few words of held-out text."""
+        """Let the model show what it makes of a held-out row. One that fails is told, and costs no more."""
         self.flush()
         rows = self._eval_rows or self.batches.rows
         step = self.position.step
-        # A row has one token more than the model may have places.
-        width = self.plan.config.data.max_length
-        prompt_ids = rows.row(step % len(rows))[: min(_PROMPT_TOKENS, width)].tolist()
-        new_tokens = max(1, min(_SAMPLE_TOKENS, width - len(prompt_ids)))
-        seed = self.plan.config.training.seed + step
+        row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
         started = perf_counter()
-        text = write_text(self.learner, prompt_ids, new_tokens=new_tokens, seed=seed)
-        prompt = str(self.learner.tokenizer.decode(prompt_ids, skip_special_tokens=True))
+        text: str | None
+        try:
+            prompt, text = write_text(self.learner, row, seed=seed)
+        except Exception as error:  # models and tokenizers raise whatever their parts raise
+            if breaks_the_device(error):
+                raise
+            self._problem("no text", *why_no_text(error))
+            text = None
+        if text is None:
+            # Only here: the error held on to what it was computing with.
+            self.learner.empty_cache()
+            return
         seconds = round(perf_counter() - started, 3)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 

@@ -39,11 +39,12 @@ class StepSeconds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """`loss_sum` (nats over `tokens` labels) and `grad_norm` (before clipping) are 0-dim tensors, times are marks."""
+    """`loss_sum` (over `tokens` labels) and `grad_norm` (before clipping) are 0-dim tensors, times are marks."""
 
     loss_sum: Tensor
     grad_norm: Tensor
     tokens: int
+    input_tokens: int
     samples: int
     lr: float
     data_seconds: float
@@ -81,7 +82,7 @@ def take_step(
     started = perf_counter()
     window = fetch()
     data_seconds = perf_counter() - started
-    tokens = sum(batch.label_tokens for batch in window)
+    tokens = sum(batch.label_count for batch in window)
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
     for batch in window:
@@ -100,6 +101,7 @@ def take_step(
         loss_sum=total,
         grad_norm=grad_norm,
         tokens=tokens,
+        input_tokens=sum(batch.tokens for batch in window),
         samples=sum(batch.samples for batch in window),
         lr=lr,
         data_seconds=data_seconds,

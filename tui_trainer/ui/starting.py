@@ -73,18 +73,24 @@ def _is_refused_now(bench: Workbench) -> bool:
 
 def offer_lines(plan: Plan) -> list[str]:
     """The plan in a few sentences, for the screen of a run that is not there yet."""
+    named = ", ".join(text for _, text in _model_rows(plan))
     return [
         f"{one_line(plan.recipe or plan.config.task.type)}: {_mark(plan.total_steps)}{plan.total_steps.value:,} steps "
         f"of {plan.effective_batch_size.value} rows from {one_line(plan.config.data.path)}",
         f"{_mark(plan.duration_seconds)}{format_seconds(plan.duration_seconds.value)}, "
         f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} of memory, "
         f"{_mark(plan.disk_bytes)}{format_bytes(plan.disk_bytes.value)} of disk",
+        named,
     ]
 
 
-def _model_words(plan: Plan) -> str:
-    name = plan.config.model.model_name_or_path
-    return f"{one_line(Path(name).name)}, {tuning_words(plan)}" if name else tuning_words(plan)
+def _model_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Which weights it starts from and which of them move; a model from scratch has no name."""
+    model, tuning = plan.config.model, plan.config.tuning
+    if not model.model_name_or_path or model.init == "scratch":
+        return [("model", tuning_words(plan))]
+    how = f"LoRA r {tuning.r}: " if tuning.method == "lora" else ""
+    return [("model", one_line(Path(model.model_name_or_path).name)), ("trains", f"{how}{tuning_words(plan)}")]
 
 
 def _device_words(plan: Plan) -> str:
@@ -107,7 +113,7 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
             f"{_mark(plan.disk_bytes)}{format_bytes(plan.disk_bytes.value)} in {one_line(plan.config.output.runs_dir)}",
         ),
         ("data", one_line(plan.config.data.path)),
-        ("model", _model_words(plan)),
+        *_model_rows(plan),
         ("device", _device_words(plan)),
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]

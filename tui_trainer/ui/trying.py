@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tui_trainer.errors import TuiTrainerError
 from tui_trainer.safe_text import one_line, visible
+from tui_trainer.tasks import find_task
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line
@@ -32,6 +33,8 @@ class TryDialog(Dialog):
 
     def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
         self._bench, self._folder = bench, folder
+        if bench.run is not None and not find_task(bench.run.state.task or "causal_lm").continues:
+            self.keys = (("enter", "ask the model"), *self.keys[1:])
         self._field = TextField(prompt)
         self._writer: Writer | None = None
         self._said: tuple[str, str] = ("", "")
@@ -72,9 +75,11 @@ class TryDialog(Dialog):
         try:
             self._writer = self._writer or Writer(self._folder)
             pieces: list[str] = []
-            self._writer.continue_text(
-                prompt, Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed), pieces.append
-            )
+            sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
+            if self._writer.continues:
+                self._writer.continue_text(prompt, sampling, pieces.append)
+            else:
+                pieces = ["\n\n", self._writer.answer(prompt, sampling)]
         except TuiTrainerError as error:
             return "", "", one_line(str(error))
         return prompt, "".join(pieces), f"weights of {one_line(self._writer.source.name)}; Enter writes another one"

@@ -1,4 +1,7 @@
-"""Which share of the time goes to evaluations, checkpoints, text samples and the journal?"""
+"""Which share of the time goes to evaluations, checkpoints, text samples and the journal?
+
+One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from tui_trainer.units import format_seconds
 _MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
 _SHOWN_SHARE = 0.001
 _LOGGING, _EVAL, _EVAL_ROWS = "logging.logging_steps", "evaluation.eval_steps", "evaluation.max_eval_rows"
+_SAVE = "checkpoint.save_steps"
+# Behind the middle, however steps are rounded: so often is once on the way.
+_LONGEST_SAVE_SHARE = 0.6
 
 
 def look(context: Context) -> Verdict:
@@ -21,22 +27,25 @@ def look(context: Context) -> Verdict:
     if training is None:
         return not_applicable("how long a step takes is not known, so no share of it can be said")
     parts = overheads(context)
-    share = _share(parts, training)
     whole = training + sum(part.seconds for part in parts)
+    share = (whole - training) / whole
     named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
     sentence = f"{share:.1%} of the time goes to interruptions: {', '.join(named) or 'hardly any'}"
     details = [
         f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
         for part in parts
     ]
-    if share <= _MOST_SHARE:
-        return passed(sentence, *details)
+    if _share(parts, training) <= _MOST_SHARE:
+        kept = "; one checkpoint on the way is worth its time" if share > _MOST_SHARE else ""
+        return passed(sentence + kept, *details)
     return warned(sentence, *details, fix=_fewer(context, parts, training))
 
 
 def _share(parts: list[Overhead], training: float) -> float:
+    """The share of the time that interruptions take, without the one checkpoint on the way that stays."""
     interrupted = sum(part.seconds for part in parts)
-    return interrupted / (training + interrupted)
+    kept = sum(part.each_seconds for part in parts if part.key == _SAVE and part.count)
+    return (interrupted - kept) / (training + interrupted)
 
 
 def _fewer(context: Context, parts: list[Overhead], training: float) -> dict[str, Any]:
@@ -44,7 +53,7 @@ def _fewer(context: Context, parts: list[Overhead], training: float) -> dict[str
     patch: dict[str, Any] = {}
     eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
     while _share(now := _under(context, parts, patch), training) > _GOOD_SHARE:
-        worst = max(now, key=lambda part: part.seconds)
+        worst = max(now, key=lambda part: part.seconds - part.each_seconds * (part.key == _SAVE))
         if worst.key == _EVAL and eval_rows > 1 and worst.count // 2 < patience:
             # Early stopping counts evaluations: they stay, and read fewer rows.
             eval_rows //= 2
@@ -72,9 +81,14 @@ def _under(context: Context, parts: list[Overhead], patch: dict[str, Any]) -> li
 
 
 def _doubled(context: Context, part: Overhead, setting: float) -> float:
-    """The setting for half as often: a share stays a share; from the whole run on it is 0, which is never."""
+    """The setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
+
+    Saving stays: at least once on the way.
+    """
     total = context.planned.total_steps.value
     doubled = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps
+    if part.key == _SAVE:
+        return min(doubled, _LONGEST_SAVE_SHARE if setting < 1 else every(_LONGEST_SAVE_SHARE, total))
     never = doubled * (total if setting < 1 else 1) >= total
     return 0 if never and part.key != _LOGGING else doubled
 

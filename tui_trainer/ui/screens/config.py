@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class ConfigPage(ConfigFiles):
     def opened(self, document: Document) -> None:
         """The config has been read."""
-        from tui_trainer.data.samples import SAMPLES
+        from tui_trainer.data.samples import samples
         from tui_trainer.tasks import task_names
         from tui_trainer.ui.screens.config_model import ConfigModel
 
-        names = {"data.path": [f"sample:{name}" for name in SAMPLES], "task.type": task_names()}
+        names = {"data.path": [f"sample:{name}" for name in samples()], "task.type": task_names()}
         self.model = ConfigModel(document, names)
         self._revision = document.revision
 

@@ -146,6 +146,7 @@ class ConfigFiles(Page):
             [(f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved.", "text")],
             [("They were kept when the connection or the program ended.", "dim")],
         ]
+        lines += [[(row, "dim")] for row in textwrap.wrap(f"Made for {one_line(draft.subject)}.", 70)]
         if draft.digest != self._model.document.digest:
             lines.append([("The config file has changed since: look at them before you save.", "warn")])
         answers = [("r", "restore them", lambda: self._restore(draft)), ("d", "discard them", self._discard)]

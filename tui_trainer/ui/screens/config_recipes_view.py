@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tui_trainer.config.changes import Change
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings
@@ -19,15 +21,20 @@ from tui_trainer.ui.screens.config_table_view import (
 )
 from tui_trainer.ui.spans import Line, Role, pad
 
-MOST_RECIPES = 8
+MOST_RECIPES, MOST_RECIPES_WHERE_LOW = 8, 5
+LOW = 30
 ROOMY = 120
 Roles = tuple[Role, Role, Role]
 
 
 def recipe_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """The recipes, the summary of the chosen one, and every setting that would change or stay."""
-    recipe = chooser.recipe
-    lines = [title_rule("Choose a recipe", width, glyphs), *_names(chooser, width, glyphs), []]
+    """The recipes, the summary of the chosen one, and every setting that would change or stay.
+
+    What would change has the most room. On a low screen fewer recipes are shown, and what stays is only named.
+    """
+    recipe, is_low = chooser.recipe, height < LOW
+    lines = [*_names(chooser, width, MOST_RECIPES_WHERE_LOW if is_low else MOST_RECIPES, glyphs)]
+    lines += [] if is_low else [[]]
     lines += _wrapped(recipe.summary, width, "text")
     lines += _wrapped(f"source: {recipe.source}", width, "dim") if recipe.source and width >= ROOMY else []
     if chooser.preview is None:
@@ -36,29 +43,45 @@ def recipe_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs
     title = f"It changes {_settings(len(changes))}" if changes else "It changes nothing"
     note = "your own values stay" if chooser.keep_own else "your own values go"
     lines.append(title_rule(title, width, glyphs, note))
-    lines += [_columns("setting", "now", f"with {one_line(recipe.name)}", ("dim", "dim", "dim"), width, glyphs)]
-    kept: list[Line] = []
-    if stays:
-        kept = [title_rule(f"{_settings(len(stays))} of yours that it does not change", width, glyphs)]
-        kept += [_columns("setting", "yours", f"{one_line(recipe.name)} says", ("dim", "dim", "dim"), width, glyphs)]
-        kept += [_change(change, ("text", "bold", "dim"), width, glyphs) for change in stays]
-    kept = kept[: max(height // 3, 3)]
+    if changes:
+        roles: Roles = ("dim", "dim", "dim")
+        lines += [_columns("setting", "now", f"with {one_line(recipe.name)}", roles, width, glyphs)]
+    kept = _kept(chooser, stays, width, glyphs, names_only=is_low)[: max(height // 3, 1)]
     room = max(height - len(lines) - len(kept), 1)
     changed = [_change(change, ("text", "dim", "bold"), width, glyphs) for change in changes]
     return [*lines, *_at_most(changed, room, glyphs), *kept]
 
 
-def _names(chooser: RecipeChooser, width: int, glyphs: Glyphs) -> list[Line]:
-    cells = max(len(one_line(recipe.name)) for recipe in chooser.recipes)
-    first = max(chooser.chosen - MOST_RECIPES + 1, 0)
-    lines: list[Line] = []
-    for place, recipe in list(enumerate(chooser.recipes))[first : first + MOST_RECIPES]:
+def _names(chooser: RecipeChooser, width: int, most: int, glyphs: Glyphs) -> list[Line]:
+    """The recipes around the chosen one, under a title that says which of how many it is."""
+    recipes = chooser.recipes
+    place_words = f"{chooser.chosen + 1} of {len(recipes)}"
+    lines = [title_rule("Choose a recipe", width, glyphs, place_words if len(recipes) > most else "")]
+    cells = max(len(one_line(recipe.name)) for recipe in recipes)
+    first = max(min(chooser.chosen - most // 2, len(recipes) - most), 0)
+    for place, recipe in list(enumerate(recipes))[first : first + most]:
         chosen = place == chooser.chosen
         now = recipe.name == chooser.document.recipe_name
         text = f"{one_line(recipe.name).ljust(cells)}  {'now' if now else '   '}  {one_line(recipe.title)}"
         sign = glyphs.pointer if chosen else " "
         lines.append([(f"{sign} {text}".ljust(width), "cursor" if chosen else "text")])
     return lines
+
+
+def _kept(
+    chooser: RecipeChooser, stays: Sequence[Change], width: int, glyphs: Glyphs, *, names_only: bool
+) -> list[Line]:
+    """The user's own values that the recipe would set otherwise, and does not."""
+    if not stays:
+        return []
+    title = f"{_settings(len(stays))} of yours that it does not change"
+    if names_only:
+        names = ", ".join(all_settings()[change.key].name for change in stays)
+        return [[(f"{title}: {names}", "dim")]]
+    recipe = one_line(chooser.recipe.name)
+    head = _columns("setting", "yours", f"{recipe} says", ("dim", "dim", "dim"), width, glyphs)
+    rows = [_change(change, ("text", "bold", "dim"), width, glyphs) for change in stays]
+    return [title_rule(title, width, glyphs), head, *rows]
 
 
 def _change(change: Change, roles: Roles, width: int, glyphs: Glyphs) -> Line:

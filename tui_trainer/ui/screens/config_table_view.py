@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from rich.cells import cell_len
 
 from tui_trainer.config.editing import display_text
@@ -16,8 +18,10 @@ from tui_trainer.ui.spans import Line, Role, Span, pad
 MARK_CELLS = 3
 PRESET_CELLS = 23
 WIDEST_VALUE = 44
+_MOST_SIGNS_A_CELL = 4
 
 
+@cache
 def name_cells() -> int:
     """The longest name of all settings, shown or not: a filter moves no column."""
     return max(len(setting.name) for _, _, settings in groups() for setting in settings)
@@ -149,6 +153,8 @@ def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
     """A text that is too long keeps its end, which tells paths apart; the details show it in full."""
     if cell_len(text) <= cells:
         return text
+    # What is far longer is first cut to a length that is measured quickly.
+    text = text[-_MOST_SIGNS_A_CELL * cells :]
     while cell_len(text) > cells - 1:
         text = text[1:]
     return glyphs.ellipsis + text

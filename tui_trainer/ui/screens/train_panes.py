@@ -14,7 +14,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.chart.frame import title_rule
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.spans import Line, Role, Span, fit
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.units import format_count, format_seconds
 
 _PARTS: Final = ("data", "forward", "backward", "optimiser", "rest")
 _PART_ROLES: Final[tuple[Role, ...]] = ("warn", "chart_smooth", "accent", "chart_eval", "dim")
@@ -86,16 +86,14 @@ def part_shares(steps: Iterable[StepDone]) -> list[float] | None:
 
 
 def parts_line(state: RunState, width: int, glyphs: Glyphs) -> Line:
-    """Where the time of a step goes, in numbers and as letters; the peak memory of the process where it fits."""
+    """Where the time of a step goes, in numbers and, where they fit, as letters."""
     shares = part_shares(state.recent)
     values = ["--"] * 4 if shares is None else [f"{share * 100:.0f}" for share in shares[:4]]
     line: Line = []
     for name, value, role in zip(_PARTS, values, _PART_ROLES, strict=False):
         line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
-    peak = "--" if state.last_step is None else format_bytes(state.last_step.peak_memory_bytes)
-    tail: Line = [("  peak ", "dim"), (f"{peak:>10}", "text")]
-    room = width - sum(len(text) for text, _ in [*line, *tail])
-    return fit([*line, *stack(shares, room), *tail] if room >= _SHORTEST_STACK else line, width, glyphs.ellipsis)
+    room = width - sum(len(text) for text, _ in line)
+    return fit([*line, *stack(shares, room)] if room >= _SHORTEST_STACK else line, width, glyphs.ellipsis)
 
 
 def stack(shares: Sequence[float] | None, width: int) -> list[Span]:
@@ -125,24 +123,6 @@ def parts_rows(state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
          (f"{format_seconds(share * mean_seconds):>10}", "dim")]
         for name, share, role in zip(_PARTS, shares, _PART_ROLES, strict=True)
     ]  # fmt: skip
-
-
-def plan_rows(state: RunState, glyphs: Glyphs) -> list[Line]:
-    """What the plan said, to be compared with what happens."""
-    plan, data = state.plan, state.data
-    if plan is None:
-        return []
-    cut = f" = {plan.gradient_accumulation_steps} {glyphs.times} {plan.per_device_train_batch_size}"
-    rows = [
-        ("model", f"{format_count(plan.parameters)} parameters on {shown(state.device, glyphs) or '--'}"),
-        ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
-        ("batch", f"{plan.effective_batch_size} rows" + (cut if plan.gradient_accumulation_steps > 1 else "")),
-        ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
-        ("time", f"about {format_seconds(plan.duration_seconds)}"),
-        ("memory", f"about {format_bytes(plan.memory_bytes)} for training"
-         + (f", process {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else "")),
-    ]  # fmt: skip
-    return [[(f"{name:<11}", "dim"), (text, "text")] for name, text in rows]
 
 
 def epoch_rows(state: RunState, most: int) -> list[Line]:

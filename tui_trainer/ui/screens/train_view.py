@@ -12,6 +12,7 @@ from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens import train_panes as panes
 from tui_trainer.ui.screens.gauges_view import gauge_lines, target_words
 from tui_trainer.ui.screens.train_head import progress_line, run_line
+from tui_trainer.ui.screens.train_plan import memory_title, plan_rows, tuning_line
 from tui_trainer.ui.screens.train_story import ending, invitation, preparation
 from tui_trainer.ui.spans import Line, Role, Span, fit
 
@@ -127,7 +128,7 @@ def _left(scene: TrainScene, state: RunState, width: int, height: int, glyphs: G
 def _below(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs, narrow: bool) -> list[Line]:
     """What stands between the chart and the events."""
     machine = _machine(scene, width, glyphs) if narrow else []
-    end = _end(scene, state, width, glyphs)
+    end = _end(scene, state, width, glyphs, memory_title(state) if narrow and state.steps else "")
     if scene.options.log_open:
         rows = max(height // 3, 6)
         log = panes.pane("log", panes.log_rows(scene.log_lines, rows, glyphs), width, glyphs)
@@ -137,8 +138,10 @@ def _below(scene: TrainScene, state: RunState, width: int, height: int, glyphs: 
     if not state.steps:
         return panes.pane("machine", machine, width, glyphs)
     rates = [panes.rates_line(state, width, glyphs)]
-    rates += [panes.parts_line(state, width, glyphs)] if narrow else []
-    speed = panes.pane("speed", [*rates, *machine], width, glyphs)
+    if narrow:
+        # There is no pane of the plan.
+        rates += [panes.parts_line(state, width, glyphs), *tuning_line(state, glyphs)]
+    speed = panes.pane("speed", [*rates, *machine], width, glyphs, memory_title(state) if narrow else "")
     return [*speed, *_small(scene, state, width, height, glyphs)]
 
 
@@ -148,11 +151,11 @@ def _small(scene: TrainScene, state: RunState, width: int, height: int, glyphs: 
     return scene.small_charts.draw(state, width, 12, glyphs)
 
 
-def _end(scene: TrainScene, state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
+def _end(scene: TrainScene, state: RunState, width: int, glyphs: Glyphs, memory: str) -> list[Line]:
     options = scene.options
     folder = options.run_folder or "."
     lines = ending(state, folder, options.try_key, options.resume, options.interrupted, width, glyphs)
-    return panes.pane("result", lines, width, glyphs)
+    return panes.pane("result", lines, width, glyphs, memory)
 
 
 def _events(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -170,8 +173,8 @@ def _right(scene: TrainScene, state: RunState, width: int, height: int, glyphs: 
     for title, lines in (
         ("machine", _machine(scene, width, glyphs)),
         ("time of a step", panes.parts_rows(state, width, glyphs)),
+        ("plan", plan_rows(state, glyphs)),
         ("switched on", on),
-        ("plan", panes.plan_rows(state, glyphs)),
         ("epochs", panes.epoch_rows(state, most) if width >= _RIGHT_VERY_WIDE else []),
     ):
         block = panes.pane(title, lines, width, glyphs, target if title == "machine" else "")

@@ -1,0 +1,278 @@
+"""Tables into rows of tokens and labels: what is read, left out, held out, counted, and kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tui_trainer.data.cache import ExampleCut
+from tui_trainer.data.columns import Row
+from tui_trainer.data.estimate import estimate_examples
+from tui_trainer.data.examples import Encoded, Example, find_examples, prepare_examples
+from tui_trainer.data.rows import Rows
+from tui_trainer.data.sources import open_source
+from tui_trainer.data.split import split_rows
+from tui_trainer.errors import DataError
+
+
+class Characters:
+    """A reader as a task has one: the tokens are the characters of `text`, the label is `label`; "-" trains nothing."""
+
+    columns = ("input_ids", "labels")
+    learns = False
+
+    def __init__(self, width: int = 8) -> None:
+        self.width = width
+        self.heads: list[list[Row]] = []
+        self.settled = 0
+
+    def begin(self, head):
+        self.heads.append(list(head))
+        if "text" not in head[0].values:
+            raise DataError("there is no column 'text'", where=head[0].where)
+
+    def read(self, row):
+        text, label = row.values.get("text"), row.values.get("label", 0)
+        if not isinstance(text, str) or not text:
+            raise DataError("the text is missing", where=row.where)
+        return Example(text, (text, int(label)), stratum=str(label))
+
+    def settle(self):
+        self.settled += 1
+
+    def learn(self, texts, path):
+        raise AssertionError("no tokenizer is made here")
+
+    def encode(self, examples):
+        found = []
+        for example in examples:
+            text, label = example.content
+            tokens = [ord(sign) for sign in text][: self.width]
+            columns = {"input_ids": tokens, "labels": [label]}
+            found.append(Encoded(columns, 0 if text.startswith("-") else 1, truncated=len(text) > self.width))
+        return found
+
+    def vocabulary(self):
+        return 256
+
+    def details(self):
+        return {"classes": 2}
+
+    def notes(self):
+        return ["the text is in the column 'text'"]
+
+
+def cut(**changes) -> ExampleCut:
+    plain = {
+        "max_length": 8,
+        "eval_fraction": 0.0,
+        "seed": 1,
+        "max_chars": 0,
+        "tokenizer": "characters",
+        "max_rows": 0,
+        "dedup": False,
+        "skip_bad_rows": False,
+        "reading": "{}",
+    }
+    return ExampleCut(**(plain | changes))
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    def run(rows, eval_rows=None, reader=None, **changes):
+        paths = [write(tmp_path / "train.jsonl", rows)]
+        if eval_rows is not None:
+            paths.append(write(tmp_path / "eval.jsonl", eval_rows))
+        sources = [open_source(str(path)) for path in paths]
+        return prepare_examples(sources, reader or Characters(), cut(**changes), tmp_path / "cache")
+
+    return run
+
+
+def texts_of(path: Path) -> list[str]:
+    rows = Rows(path)
+    return ["".join(map(chr, rows.row(index))) for index in range(len(rows))]
+
+
+def test_rows_keep_their_order_and_their_labels(prepare):
+    rows = [{"text": f"row {index}", "label": index % 3} for index in range(2500)]
+    data = prepare(rows)
+    found = Rows(data.train_path)
+    assert [found.example(index).labels.tolist() for index in (0, 1, 999, 1000, 2499)] == [[0], [1], [0], [1], [0]]
+    assert texts_of(data.train_path) == [row["text"] for row in rows]
+    assert data.counts.train_rows == data.counts.rows_read == 2500
+    assert data.counts.train_tokens == sum(len(row["text"]) for row in rows)
+    assert data.counts.train_labels == 2500 and data.counts.longest_row == 8
+    assert data.details == {"classes": 2} and data.eval_path is None
+
+
+def test_each_class_gives_its_share_to_the_evaluation(prepare):
+    rows = [{"text": f"{index}", "label": 0 if index % 10 else 1} for index in range(400)]
+    data = prepare(rows, eval_fraction=0.2)
+    labels = [Rows(data.eval_path).example(index).labels[0] for index in range(data.counts.eval_rows)]
+    assert (len(labels), sum(labels)) == (80, 8)
+    assert set(texts_of(data.train_path)).isdisjoint(texts_of(data.eval_path))
+    assert len(set(texts_of(data.train_path) + texts_of(data.eval_path))) == 400
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_split_is_right_for_any_classes(seed):
+    draw = np.random.default_rng(seed)
+    strata = np.sort(draw.integers(0, draw.integers(1, 12), size=draw.integers(1, 300)))
+    share = float(draw.uniform(0, 0.9))
+    shuffled = draw.permutation(strata)
+    held_out = split_rows(shuffled, share, seed)
+    assert len(set(held_out.tolist())) == len(held_out)
+    classes, sizes = np.unique(shuffled, return_counts=True)
+    held = np.array([(shuffled[held_out] == one).sum() for one in classes])
+    assert (held < sizes).all(), "one of each class stays"
+    assert (np.abs(held - share * sizes) <= 2).all()
+    assert np.array_equal(held_out, split_rows(shuffled, share, seed))
+
+
+def test_repeats_are_counted_and_left_out_only_when_asked(prepare):
+    rows = [{"text": text} for text in ("a b", "a  b ", "c", "a b", "e\u0301", "\u00e9")]
+    kept = prepare(rows)
+    assert (kept.counts.repeated_rows, kept.counts.train_rows) == (3, 6)
+    assert any("data.dedup = true leaves them out" in note for note in kept.notes)
+    without = prepare(rows, dedup=True)
+    assert texts_of(without.train_path) == ["a b", "c", "e\u0301"]
+
+
+def test_held_out_texts_in_the_training_data_are_counted_and_leave_it_when_asked(prepare):
+    rows = [{"text": text} for text in ("a", "b", "c")]
+    held_out = [{"text": "b"}, {"text": "z"}]
+    leaking = prepare(rows, held_out)
+    assert (leaking.counts.leaked_rows, leaking.counts.train_rows, leaking.counts.eval_rows) == (1, 3, 2)
+    without = prepare(rows, held_out, dedup=True)
+    assert texts_of(without.train_path) == ["a", "c"] and texts_of(without.eval_path) == ["b", "z"]
+
+
+def test_repeats_that_a_split_tears_apart_are_leaks(prepare):
+    rows = [{"text": str(index // 2)} for index in range(200)]
+    assert prepare(rows, eval_fraction=0.3).counts.leaked_rows > 10
+    assert prepare(rows, eval_fraction=0.3, dedup=True).counts.leaked_rows == 0
+
+
+def test_rows_that_cannot_be_used_stop_the_preparation_all_at_once(prepare, tmp_path):
+    with pytest.raises(DataError) as stopped:
+        prepare([{"text": "a"}, {"text": None}, {"text": 3}, {"text": "b"}])
+    assert [problem.where for problem in stopped.value.problems] == ["train.jsonl, line 2", "train.jsonl, line 3"]
+    assert not list((tmp_path / "cache").glob("*/manifest.json"))
+
+
+def test_rows_that_cannot_be_used_can_be_passed_over_and_are_listed(prepare):
+    data = prepare([{"text": "a"}, {"text": None}, {"text": "b"}], skip_bad_rows=True)
+    assert texts_of(data.train_path) == ["a", "b"]
+    assert (data.counts.bad_rows, data.counts.rows_read) == (1, 3)
+    assert any("1 row that cannot be used is left out: train.jsonl, line 2" in note for note in data.notes)
+
+
+def test_rows_without_a_label_left_are_counted_and_refused_when_there_are_no_others(prepare):
+    data = prepare([{"text": "- a"}, {"text": "b"}, {"text": "c" * 9}])
+    assert (data.counts.untrained_rows, data.counts.truncated_rows, data.counts.train_rows) == (1, 1, 2)
+    with pytest.raises(DataError, match="none of the 2 training rows has a label within the first 8 tokens"):
+        prepare([{"text": "- a"}, {"text": "- b"}])
+
+
+def test_a_table_without_rows_is_refused(prepare):
+    with pytest.raises(DataError, match="there are no rows to learn from"):
+        prepare([])
+    with pytest.raises(DataError, match="eval.jsonl"):
+        prepare([{"text": "a"}], [])
+
+
+def test_wrong_columns_are_told_once(prepare):
+    with pytest.raises(DataError) as stopped:
+        prepare([{"words": "a"}] * 5)
+    assert len(stopped.value.problems) == 1
+
+
+def test_the_first_rows_can_be_enough(prepare):
+    rows = [{"text": str(index)} for index in range(50)]
+    assert prepare(rows, [{"text": "z"}], max_rows=7).counts.train_rows == 7
+
+
+def test_prepared_rows_are_taken_from_the_cache_unless_something_changed(prepare, tmp_path):
+    rows = [{"text": "a"}, {"text": "b"}]
+    first, again = prepare(rows), prepare(rows)
+    assert not first.from_cache and again.from_cache and again.folder == first.folder
+    assert again.details == first.details and again.notes == first.notes
+    sources = [open_source(str(tmp_path / "train.jsonl"))]
+    assert find_examples(sources, cut(), tmp_path / "cache") is not None
+    for change in ({"max_length": 9}, {"dedup": True}, {"reading": '{"a": 1}'}, {"skip_bad_rows": True}, {"seed": 2}):
+        assert find_examples(sources, cut(**change), tmp_path / "cache") is None, change
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "json", "csv"])
+def test_tables_of_every_form_give_the_same_rows(tmp_path, form):
+    rows = [{"text": f"row {index}", "label": index % 2} for index in range(30)]
+    path = tmp_path / f"rows.{form}"
+    table = pa.Table.from_pylist(rows)
+    if form == "parquet":
+        pq.write_table(table, path, row_group_size=7)
+    elif form == "arrow":
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table, max_chunksize=4)
+    elif form == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
+    data = prepare_examples([open_source(str(path))], Characters(), cut(), tmp_path / "cache")
+    found = Rows(data.train_path)
+    assert texts_of(data.train_path) == [row["text"] for row in rows]
+    assert [found.example(index).labels[0] for index in range(30)] == [row["label"] for row in rows]
+
+
+def test_numbers_that_stand_for_names_come_as_names(tmp_path):
+    feature = {"_type": "ClassLabel", "names": ["no", "yes"]}
+    tags = {"_type": "List", "feature": {"_type": "ClassLabel", "names": ["O", "B-X"]}}
+    features = {"info": {"features": {"label": feature, "tags": tags, "text": {"_type": "Value"}}}}
+    table = pa.table({"label": [1, 0], "tags": [[0, 1], []], "text": ["a", "b"]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    reader = Characters()
+    reader.read = lambda row: Example(str(row.values), (str(row.values), 0))
+    prepare_examples([open_source(str(tmp_path / "rows.parquet"))], reader, cut(), tmp_path / "cache")
+    assert [row.values["label"] for row in reader.heads[0]] == ["yes", "no"]
+    assert [row.values["tags"] for row in reader.heads[0]] == [["O", "B-X"], []]
+
+
+def test_plain_text_is_refused_with_the_task_that_reads_it(tmp_path):
+    (tmp_path / "a.txt").write_text("words")
+    with pytest.raises(DataError, match="plain text has no columns"):
+        prepare_examples([open_source(str(tmp_path / "a.txt"))], Characters(), cut(), tmp_path / "cache")
+
+
+def test_an_estimate_is_near_to_what_is_prepared(tmp_path):
+    rows = [{"text": "x" * (1 + index % 7), "label": index % 2} for index in range(20_000)]
+    sources = [open_source(str(write(tmp_path / "train.jsonl", rows)))]
+    asked = cut(eval_fraction=0.1)
+    guess = estimate_examples(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
+    data = prepare_examples(sources, Characters(), asked, tmp_path / "cache")
+    assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.02)
+    assert guess.tokens == pytest.approx(data.counts.train_tokens, rel=0.02)
+    assert guess.longest_row == data.counts.longest_row == 7
+
+
+def test_several_processes_give_the_same_rows(tmp_path, monkeypatch):
+    """A reader of the package itself: a new process cannot import one of a test."""
+    rows = [{"text": f"{index} " + "ab" * (index % 9), "label": index % 3} for index in range(3500)]
+    sources = [open_source(str(write(tmp_path / "train.jsonl", rows)))]
+    found = []
+    for processes in (1, 2):
+        data = prepare_examples(
+            sources, Characters(), cut(eval_fraction=0.2), tmp_path / f"cache{processes}", processes=processes
+        )
+        found.append((data.train_path.read_bytes(), data.eval_path.read_bytes(), data.counts))
+    assert found[0] == found[1]

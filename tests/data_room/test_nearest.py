@@ -1,0 +1,70 @@
+"""What somebody may have meant by a path that is not there."""
+
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.data.nearest import nearest_path
+from tui_trainer.data.sources import open_source
+from tui_trainer.errors import ConfigError, DataError
+from tui_trainer.models.facts import find_model
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    for name in ("models/llama-small", "models/gpt2", "texts"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "texts" / "data.jsonl").write_text('{"text": "hello"}\n')
+    (tmp_path / "model.txt").write_text("a file, not a folder")
+    (tmp_path / "models" / "gpt2" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("texts/dta.jsonl", "texts/data.jsonl"),
+        ("./txts/data.jsonl", "./texts/data.jsonl"),
+        ("txts/dat.jsonl", "texts/data.jsonl"),
+        ("~/texts/data.json", "~/texts/data.jsonl"),
+        ("./modles/gpt2", "./models/gpt2"),
+        ("models/lama-small", "models/llama-small"),
+        ("texts/data.jsonl", "texts/data.jsonl"),
+        ("texts/nothing like it.csv", ""),
+        ("elsewhere/data.jsonl", ""),
+        ("~nobody-of-this-name/x", ""),
+        ("model.txt/x", ""),
+        ("texts/" + 300 * "x", ""),
+        ("a/" * 5000, ""),
+    ],
+)
+def test_the_nearest_path_is_found_in_every_part(place, asked, meant):
+    assert nearest_path(asked) == meant
+
+
+def test_a_folder_is_not_taken_for_a_file(place):
+    assert nearest_path("modle.txt") == "model.txt"
+    assert nearest_path("modle.txt", folders_only=True) == ""
+
+
+def test_a_folder_that_may_not_be_read_gives_no_guess(place, monkeypatch):
+    monkeypatch.setattr(Path, "iterdir", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert nearest_path("texts/dta.jsonl") == ""
+
+
+def test_data_that_is_not_there_names_the_nearest_file(place):
+    with pytest.raises(DataError, match=r"no file or folder 'texts/dta\.jsonl'; did you mean 'texts/data\.jsonl'\?"):
+        open_source("texts/dta.jsonl")
+    with pytest.raises(DataError, match="check the path"):
+        open_source("nowhere/at-all.csv")
+
+
+def test_a_model_that_is_not_there_names_the_nearest_folder_with_one(place):
+    with pytest.raises(ConfigError, match=r"there is no folder \./modles/gpt2; did you mean \./models/gpt2\?"):
+        find_model("./modles/gpt2")
+    with pytest.raises(ConfigError, match=r"did you mean the folder \./models/gpt2\? Else run `tui-trainer download"):
+        find_model("modles/gpt2")
+    with pytest.raises(ConfigError, match=r"no folder \./models/llama-smal; give a folder that holds a config\.json"):
+        find_model("./models/llama-smal")

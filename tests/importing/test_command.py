@@ -1,0 +1,131 @@
+"""`tui-trainer import`, as a person or a program sees it."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request, load
+from tui_trainer.importing import all_kinds
+
+CONFIGS = Path(__file__).parent / "configs"
+AXOLOTL, FRAGMENT = str(CONFIGS / "axolotl_qlora.yaml"), str(CONFIGS / "guide_a_06.yaml")
+HEAVY = ("torch", "transformers", "datasets", "textual", "peft")
+
+
+def test_the_config_goes_to_standard_output_and_the_rewrites_beside_it(capsys):
+    assert main(["import", FRAGMENT]) == 0
+    shown = capsys.readouterr()
+    assert tomllib.loads(shown.out)["training"] == {
+        "learning_rate": 5e-5,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,
+    }
+    assert "warmup_ratio: 0.1 -> training.warmup_steps = 0.1 (a share of all steps)\n" in shown.err
+    assert 'lr_scheduler_type: cosine -> training.lr_scheduler_type = "cosine"\n' in shown.err
+    assert "(transformers): trl, training_script" in shown.err.splitlines()[0]
+
+
+def test_with_to_the_file_is_written_and_the_next_command_named(capsys, tmp_path):
+    out = tmp_path / "out.toml"
+    assert main(["import", AXOLOTL, "--to", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "micro_batch_size 2 x gradient_accumulation_steps 4 -> training.effective_batch_size = 8 (" in shown.out
+    assert "lora_r: 32 -> tuning.r = 32\n" in shown.out
+    assert shown.out.endswith(f"next: tui-trainer plan {out}\n")
+    config = load(Request(config_file=out), lambda name: (None, "")).config
+    assert (config.tuning.r, config.training.effective_batch_size) == (32, 8)
+    assert config.data.path == str(tmp_path / "talks.jsonl")
+    text = out.read_text()
+    assert "r = 32  # lora_r: 32\n" in text
+    assert '#   special_tokens: {"pad_token": "<pad>"} (not supported: the tokenizer stays as it is)\n' in text
+
+
+def test_what_the_file_does_not_name_has_a_place_in_the_next_command(capsys):
+    assert main(["import", FRAGMENT, "--to", "out.toml"]) == 0
+    assert capsys.readouterr().out.endswith("next: tui-trainer plan out.toml --model FOLDER --data FILE\n")
+    assert main(["import", str(CONFIGS / "guide_e_03.yaml"), "--to", "chars.toml"]) == 0
+    assert capsys.readouterr().out.endswith("next: tui-trainer plan chars.toml\n")
+
+
+def test_a_file_that_exists_is_written_over_only_when_forced(capsys, tmp_path):
+    out = tmp_path / "out.toml"
+    out.write_text("seed = 1\n")
+    assert main(["import", FRAGMENT, "--to", str(out)]) == 2
+    assert capsys.readouterr().err == f"tui-trainer: {out}: exists already; --force writes over it\n"
+    assert out.read_text() == "seed = 1\n"
+    assert main(["import", FRAGMENT, "--to", str(out), "--force"]) == 0
+    assert "learning_rate" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
+        (["--to", "out.yaml"], "out.yaml: does not end in .toml"),
+        (["--force"], "--force writes over a file; name the file with --to OUT.toml"),
+        (["--as", "axolotol"], "--as: there is no kind of config 'axolotol'; did you mean axolotl?"),
+    ],
+)
+def test_a_wrong_option_is_told(capsys, words, expected):
+    assert main(["import", FRAGMENT, *words]) == 2
+    shown = capsys.readouterr()
+    assert expected in shown.err
+    assert shown.out == ""
+
+
+def test_a_broken_file_is_one_line_and_exit_code_2(capsys, tmp_path):
+    (tmp_path / "x.json").write_text('{"fp16": true,\n "bf16": }')
+    assert main(["import", "x.json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err == "tui-trainer: x.json: line 2 is not valid JSON: Expecting value\n"
+    assert shown.out == ""
+
+
+def test_unknown_keys_list_all_kinds(capsys, tmp_path):
+    (tmp_path / "x.yaml").write_text("colour: red\n")
+    assert main(["import", "x.yaml"]) == 2
+    shown = capsys.readouterr().err
+    assert "has no key that is known (colour)" in shown
+    assert all(name in shown for name in all_kinds())
+    assert main(["import", "x.yaml", "--as", "trl"]) == 0
+    assert "colour: red (not known: trl has no key of that name here)" in capsys.readouterr().err
+
+
+def test_json_holds_everything_for_programs(capsys, tmp_path):
+    (tmp_path / "x.yaml").write_text("lora_r: 8\nseed: .inf\nlogging_dir: 2024-01-02\nadapter: lora\n")
+    assert main(["import", "x.yaml", "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out, parse_constant=pytest.fail)
+    assert found["kind"] == "axolotl"
+    assert {name: found["rewrites"][0][name] for name in ("from", "key", "value")} == {
+        "from": {"lora_r": 8},
+        "key": "tuning.r",
+        "value": 8,
+    }
+    assert {one["key"]: (one["value"], one["why"]) for one in found["left_out"]} == {
+        "seed": ("inf", "does not fit"),
+        "logging_dir": ("2024-01-02", "not needed"),
+    }
+    assert tomllib.loads(found["toml"])["tuning"] == {"method": "lora", "r": 8}
+
+
+def test_an_import_loads_no_heavy_library(tmp_path):
+    program = (
+        "import sys; from tui_trainer.cli import main; assert main(['import', sys.argv[1]]) == 0; "
+        f"sys.exit(','.join(name for name in {HEAVY!r} if name in sys.modules) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, AXOLOTL],
+        env=os.environ | {"TUI_TRAINER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

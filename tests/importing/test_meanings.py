@@ -1,0 +1,283 @@
+"""What whole files of other tools mean here, where a name alone does not say it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.config.load import all_settings
+from tui_trainer.errors import ConfigError
+from tui_trainer.importing.contract import Why
+from tui_trainer.importing.fitting import takes
+from tui_trainer.importing.imported import import_file
+from tui_trainer.importing.words import report_lines
+
+CONFIGS = Path(__file__).parent / "configs"
+METHOD = "tuning.method"
+QLORA = "qlora" if takes(METHOD, "qlora") else "lora"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """`read({...}, "trl")`: what a file with these keys becomes."""
+
+    def make(given, kind=""):
+        path = tmp_path / "foreign.json"
+        path.write_text(json.dumps(given))
+        return import_file(path, kind)
+
+    return make
+
+
+def why(imported):
+    return {one.key: one.why for one in imported.left_out}
+
+
+def test_names_that_transformers_no_longer_has_are_rewritten():
+    imported = import_file(CONFIGS / "transformers_4.json")
+    values = imported.values
+    assert values["training.warmup_steps"] == 0.1
+    assert values["evaluation.eval_steps"] == 0.2  # once in each of 5 epochs
+    assert values["checkpoint.save_steps"] == 200
+    assert values["training.effective_batch_size"] == 16
+    assert values["training.optim"] == "adamw_torch_fused"
+    assert values["data.group_by_length"] is True
+    assert values["model.dtype"] == "bfloat16"
+    assert values["evaluation.metric_for_best_model"] == "loss"
+    assert {key: why(imported)[key] for key in ("logging_dir", "max_steps", "load_best_model_at_end")} == {
+        "logging_dir": Why.NOT_NEEDED,
+        "max_steps": Why.NOT_NEEDED,
+        "load_best_model_at_end": Why.NOT_SUPPORTED,
+    }
+
+
+def test_names_that_transformers_has_now_are_rewritten():
+    imported = import_file(CONFIGS / "transformers_5.json")
+    assert imported.values["training.gradient_checkpointing"] is True
+    assert imported.values["data.group_by_length"] is True
+    assert imported.values["evaluation.eval_steps"] == 0.25
+    assert imported.values["checkpoint.save_steps"] == 0
+    assert imported.values["training.max_steps"] == 1000
+    assert why(imported)["lr_scheduler_type"] is Why.DOES_NOT_FIT
+    assert why(imported)["torch_compile_mode"] is Why.DOES_NOT_FIT
+
+
+def test_an_axolotl_file_keeps_its_meaning():
+    imported = import_file(CONFIGS / "axolotl_qlora.yaml")
+    values = imported.values
+    assert values[METHOD] == QLORA
+    assert values["training.effective_batch_size"] == 8
+    assert values["evaluation.eval_steps"] == 0.125  # four times in each of 2 epochs
+    assert values["checkpoint.save_steps"] == 0.5
+    assert values["tuning.target_modules"] == "all-linear"
+    assert values["data.path"] == "./talks.jsonl"
+    assert values["task.loss_on"] == "assistant"
+    assert values["training.learning_rate"] == 2e-4  # which YAML reads as a text
+    assert values["model.attn_implementation"] == "flash_attention_2"
+    assert [why(imported)[key] for key in ("special_tokens", "wandb_project")] == [Why.NOT_SUPPORTED, Why.NOT_NEEDED]
+
+
+def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
+    imported = import_file(CONFIGS / "axolotl_full.yaml")
+    assert imported.values[METHOD] == "full"
+    assert imported.values["training.effective_batch_size"] == 64
+    assert imported.values["task.type"] == "causal_lm"
+    assert imported.values["data.text_column"] == "body"
+    assert "training.mixed_precision" not in imported.values  # both are on
+    found = why(imported)
+    assert [found[key] for key in ("fp16", "bf16", "optimizer")] == [Why.DOES_NOT_FIT] * 3
+    assert [found[key] for key in ("rl", "evals_per_epoch", "datasets")] == [Why.NOT_SUPPORTED] * 3
+
+
+def test_what_an_axolotl_data_set_says_beside_its_path_is_not_lost(read):
+    given = {"base_model": "m", "datasets": [{"path": "./a.jsonl", "type": "house_style", "split": "train[:9]"}]}
+    imported = read(given)
+    assert imported.values["data.path"] == "./a.jsonl"
+    assert "task.type" not in imported.values
+    [left] = imported.left_out
+    assert left.key == "datasets" and "type, split" in left.reason
+
+
+def test_several_axolotl_data_sets_are_left_to_the_user(read):
+    imported = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "b.jsonl"}]})
+    assert "data.path" not in imported.values
+    assert why(imported) == {"datasets": Why.NOT_SUPPORTED}
+
+
+def test_a_llama_factory_file_keeps_its_meaning():
+    imported = import_file(CONFIGS / "llama_factory.yaml")
+    values = imported.values
+    assert values[METHOD] == QLORA
+    assert values["tuning.lora_alpha"] == 16  # twice the rank, which the file does not say
+    assert values["tuning.target_modules"] == "all-linear"
+    assert values["training.gradient_checkpointing"] is True  # it is not disabled
+    assert values["task.loss_on"] == "all"
+    assert values["task.chat_template"] == "chatml"
+    assert values["evaluation.eval_steps"] == 500
+    assert why(imported)["dataset"] is Why.NOT_SUPPORTED
+
+
+def test_preferences_are_not_supported():
+    found = why(import_file(CONFIGS / "llama_factory_preferences.yaml"))
+    assert [found[key] for key in ("stage", "pref_beta", "deepspeed")] == [Why.NOT_SUPPORTED] * 3
+
+
+def test_an_adapter_is_rewritten():
+    values = import_file(CONFIGS / "adapter_config.json").values
+    wanted = {
+        "model.model_name_or_path": "org/small-model",
+        "model.revision": "v2",
+        METHOD: "lora",
+        "tuning.r": 8,
+        "tuning.lora_alpha": 64,
+        "tuning.target_modules": "query, value",
+        "tuning.modules_to_save": "classifier",
+        "tuning.use_dora": True,
+    }
+    assert wanted.items() <= values.items()
+
+
+@pytest.mark.parametrize(
+    ("task", "ours"), [("SEQ_CLS", "sequence_classification"), ("SEQ_2_SEQ_LM", "seq2seq"), ("CAUSAL_LM", "causal_lm")]
+)
+def test_the_task_of_an_adapter_is_ours_or_not_there_yet(read, task, ours):
+    imported = read({"peft_type": "LORA", "r": 4, "task_type": task})
+    if takes("task.type", ours):
+        assert imported.values["task.type"] == ours
+    else:
+        assert why(imported)["task_type"] is Why.NOT_YET
+
+
+def test_trl_switches_and_tables_are_rewritten():
+    imported = import_file(CONFIGS / "trl_sft.yaml")
+    assert imported.values["model.revision"] == "abc"
+    assert imported.values["task.loss_on"] == "assistant"
+    assert imported.values["evaluation.eval_steps"] == 0  # YAML reads `no` as false
+    assert imported.values["data.num_proc"] == 4
+    old = import_file(CONFIGS / "trl_old.yaml")
+    assert old.values["data.max_length"] == 512
+    assert old.values["data.text_column"] == "body"
+    assert old.values["task.loss_on"] == "all"
+    assert old.values[METHOD] == "full"
+
+
+@pytest.mark.parametrize(
+    ("given", "effective", "reason"),
+    [
+        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "memory decides"),
+        ({"per_device_train_batch_size": 6}, 6, "memory decides"),
+        ({"gradient_accumulation_steps": 4}, 32, "8 x 4: the default there"),
+    ],
+)
+def test_a_batch_is_the_product_of_its_cut(read, given, effective, reason):
+    [rewrite] = read(given, "transformers").rewrites
+    assert (rewrite.key, rewrite.value) == ("training.effective_batch_size", effective)
+    assert reason in rewrite.reason
+
+
+def test_a_micro_batch_that_is_no_number_is_left_to_memory(read):
+    values = read({"per_device_train_batch_size": "auto"}, "transformers").values
+    assert values == {"training.per_device_train_batch_size": "auto"}
+
+
+def test_packed_rows_are_told_from_documents(read):
+    given = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "packing": True}
+    assert any("documents behind a step" in rewrite.reason for rewrite in read(given, "trl").rewrites)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({"warmup_ratio": 0.03, "warmup_steps": 0}, 0.03),
+        ({"warmup_ratio": 0.03, "warmup_steps": 100}, 100),
+        ({"warmup_steps": 100}, 100),
+    ],
+)
+def test_of_two_warm_ups_the_one_that_counts_is_taken(read, given, steps):
+    imported = read(given)
+    assert imported.values == {"training.warmup_steps": steps}
+    assert len(imported.rewrites) + len(imported.left_out) == len(given)
+
+
+def test_a_warm_up_of_all_steps_does_not_become_one_step(read):
+    imported = read({"warmup_ratio": 1, "seed": 3})
+    assert imported.values == {"training.seed": 3}
+    assert why(imported) == {"warmup_ratio": Why.DOES_NOT_FIT}
+
+
+@pytest.mark.parametrize(("epochs", "share"), [(1, 0), (4, 0.25)])
+def test_once_an_epoch_is_a_share_of_all_steps(read, epochs, share):
+    imported = read({"save_strategy": "epoch", "num_train_epochs": epochs})
+    assert imported.values["checkpoint.save_steps"] == share
+
+
+def test_where_steps_decide_the_length_an_epoch_is_no_measure(read):
+    imported = read({"save_strategy": "epoch", "max_steps": 100})
+    assert why(imported) == {"save_strategy": Why.NOT_SUPPORTED}
+
+
+def test_a_value_out_of_range_is_named_with_the_range_and_the_rest_is_imported(read, tmp_path):
+    imported = read({"lora_r": 100_000, "lora_alpha": 16, "use_peft": True, "learning_rate": "fast"})
+    assert imported.values == {"tuning.lora_alpha": 16, METHOD: "lora"}
+    lines = report_lines(imported)
+    where = tmp_path / "foreign.json"
+    expected = all_settings()["tuning.r"].expected
+    assert f"{where}: lora_r: 100000 does not fit; tuning.r must be {expected}" in lines
+    assert any(f"{where}: learning_rate: fast does not fit; training.learning_rate must be" in line for line in lines)
+
+
+def test_two_keys_that_contradict_each_other_are_told(read):
+    imported = read({"torch_dtype": "float16", "dtype": "bfloat16"})
+    assert imported.values == {"model.dtype": "float16"}
+    assert why(imported) == {"dtype": Why.DOES_NOT_FIT}
+
+
+def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
+    imported = read({"learning_rat": 1e-4, "seed": 1, "num_train_epochs": 1})
+    [left] = imported.left_out
+    assert (left.why, left.reason) == (Why.UNKNOWN, "did you mean learning_rate?")
+
+
+def test_a_pattern_is_no_name_of_a_layer(read):
+    imported = read({"peft_type": "LORA", "r": 4, "target_modules": r".*\.(q|v)_proj"})
+    assert why(imported) == {"target_modules": Why.DOES_NOT_FIT}
+
+
+def test_a_file_that_two_kinds_read_differently_is_not_guessed_at(read):
+    with pytest.raises(ConfigError) as caught:
+        read({"gradient_accumulation_steps": 4})
+    assert "could be transformers" in str(caught.value)
+    assert "--as: transformers, trl, peft" in str(caught.value)
+    assert read({"gradient_accumulation_steps": 4}, "modelforge").values == {"training.effective_batch_size": 4}
+
+
+def test_what_a_whole_file_does_not_say_is_told_with_the_other_tools_value(read):
+    whole = read({"model_name_or_path": "org/m", "learning_rate": 1e-4}, "transformers")
+    assert whole.unsaid["training.lr_scheduler_type"] == "linear"
+    assert "training.learning_rate" not in whole.unsaid
+    assert any("training.lr_scheduler_type" in line for line in report_lines(whole))
+    assert "training.lr_scheduler_type" in whole.toml
+    assert read({"learning_rate": 1e-4}, "transformers").unsaid == {}
+
+
+def test_a_number_is_no_switch(read):
+    imported = read({"stage": "pt", "disable_gradient_checkpointing": 1})
+    assert why(imported)["disable_gradient_checkpointing"] is Why.DOES_NOT_FIT
+
+
+def test_numbers_of_another_spelling_are_read(read):
+    given = {"peft_type": "LORA", "r": 8.0, "lora_alpha": "16", "lora_dropout": "5e-2"}
+    values = read(given).values
+    assert [values[f"tuning.{name}"] for name in ("r", "lora_alpha", "lora_dropout")] == [8, 16, 0.05]
+
+
+def test_an_empty_adapter_is_no_adapter_whatever_else_speaks_of_one(read):
+    assert read({"base_model": "m", "adapter": None, "lora_r": 8}).values[METHOD] == "full"
+    assert read({"base_model": "m", "lora_r": 8}, "axolotl").values[METHOD] == "lora"
+
+
+def test_a_task_that_is_not_there_is_left_out(read, monkeypatch):
+    monkeypatch.setattr("tui_trainer.importing.fitting.task_names", lambda: ["char_lm"])
+    imported = read({"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM"})
+    assert "task.type" not in imported.values
+    assert why(imported) == {"task_type": Why.NOT_YET}

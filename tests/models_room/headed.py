@@ -1,0 +1,80 @@
+"""Tiny models of encoders and of encoders with a decoder, under every head that they can have."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from tests.models_room.conftest import GATED, GPT2, Tiny
+from tui_trainer.models.heads import Head, auto_class
+
+LABELS = 3
+_BERT = {
+    "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+_DEBERTA = {**_BERT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0}
+_T5 = {"vocab_size": 96, "d_model": 32, "d_ff": 48, "d_kv": 12, "num_layers": 2, "num_heads": 4}
+_BART = {
+    "vocab_size": 96, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "max_position_embeddings": 40,
+}  # fmt: skip
+
+# Name of a variant: model_type, fields. Variants differ in what moves the count.
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", _BERT),
+    "bert-one-layer": ("bert", {**_BERT, "num_hidden_layers": 1}),
+    "distilbert": ("distilbert", {"vocab_size": 96, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}),
+    "roberta": ("roberta", {**_BERT, "type_vocab_size": 1, "pad_token_id": 1}),
+    "xlm-roberta": ("xlm-roberta", {**_BERT, "type_vocab_size": 1, "pad_token_id": 1}),
+    "camembert": ("camembert", {**_BERT, "type_vocab_size": 1, "pad_token_id": 1}),
+    "electra": ("electra", {**_BERT, "embedding_size": 16}),
+    "electra-as-wide": ("electra", {**_BERT, "embedding_size": 32}),
+    "albert": ("albert", {**_BERT, "embedding_size": 16}),
+    "albert-groups": ("albert", {**_BERT, "embedding_size": 16, "num_hidden_groups": 2}),
+    "deberta-v2": (
+        "deberta-v2",
+        {**_DEBERTA, "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm", "conv_act": "gelu",
+         "position_biased_input": False, "conv_kernel_size": 3},
+    ),
+    "deberta-v2-own-positions": ("deberta-v2", {**_DEBERTA, "embedding_size": 16}),
+    "mpnet": ("mpnet", _BERT),
+    "modernbert": ("modernbert", _BERT),
+    "modernbert-biases": (
+        "modernbert", {**_BERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
+    ),
+}  # fmt: skip
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-tied": ("llama", {**GATED, "tie_word_embeddings": True}),
+    "qwen2": ("qwen2", GATED),
+    "gpt2": ("gpt2", GPT2),
+}
+SEQ2SEQ: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": ("t5", _T5),
+    "t5-gated": ("t5", {**_T5, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3}),
+    "mt5": ("mt5", _T5),
+    "bart": ("bart", _BART),
+    "mbart": ("mbart", _BART),
+    "pegasus": ("pegasus", _BART),
+}  # fmt: skip
+
+CASES: tuple[tuple[str, Head], ...] = (
+    *((name, head) for name in (*ENCODERS, *DECODERS) for head in ("sequence_classification", "token_classification")),
+    *((name, "seq2seq_lm") for name in SEQ2SEQ),
+)
+
+
+@cache
+def headed(variant: str, head: Head) -> Tiny:
+    """Shared by all tests of a session: nobody changes it."""
+    import torch
+    from transformers import AutoConfig
+
+    model_type, fields = (ENCODERS | DECODERS | SEQ2SEQ)[variant]
+    special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
+    config = AutoConfig.for_model(model_type, **{**special, **fields}, num_labels=LABELS)
+    torch.manual_seed(0)
+    model = auto_class(head).from_config(config)
+    content = json.loads(config.to_json_string())
+    return Tiny(model, content | {"architectures": [type(model).__name__], "model_type": model_type})

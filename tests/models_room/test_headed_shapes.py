@@ -1,0 +1,195 @@
+"""Shapes of classifiers and of encoders with a decoder, against the models that transformers builds."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from tests.models_room.headed import CASES, ENCODERS, LABELS, SEQ2SEQ, headed
+from tests.models_room.test_shape import headers_of, linears_in, linears_told
+from tui_trainer.config.sections import ScratchSection
+from tui_trainer.models.encoder_families import ENCODER_FAMILIES
+from tui_trainer.models.fit import misfits
+from tui_trainer.models.heads import auto_class
+from tui_trainer.models.problems import length_problems
+from tui_trainer.models.scratch import scratch_config, scratch_problems
+from tui_trainer.models.seq2seq_families import SEQ2SEQ_FAMILIES
+from tui_trainer.models.shape import is_described, scratch_shape, shape_of
+from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
+
+EVERY = pytest.mark.parametrize(("variant", "head"), CASES, ids=lambda value: value)
+TASKS = {"sequence_classification": "SEQ_CLS", "token_classification": "TOKEN_CLS", "seq2seq_lm": "SEQ_2_SEQ_LM"}
+
+
+def test_every_family_has_a_variant():
+    assert {model_type for model_type, _ in ENCODERS.values()} == set(ENCODER_FAMILIES)
+    assert {model_type for model_type, _ in SEQ2SEQ.values()} == set(SEQ2SEQ_FAMILIES)
+    assert (len(ENCODER_FAMILIES), len(SEQ2SEQ_FAMILIES), len(CASES)) == (10, 5, 42)
+
+
+@EVERY
+def test_a_shape_is_that_of_the_model_that_transformers_builds(variant, head):
+    tiny = headed(variant, head)
+    shape = shape_of(tiny.config, head=head)
+    assert is_described(shape)
+    assert shape.parameters == tiny.model.num_parameters()
+    assert linears_told(shape.linears) == linears_in(tiny.model)
+    logits = shape.linears[-1]
+    assert logits.is_head and logits.outputs == (96 if head == "seq2seq_lm" else LABELS)
+    assert shape.labels == (0 if head == "seq2seq_lm" else LABELS)
+    names = [name for name, _ in tiny.model.named_modules()]
+    for entry in (*shape.linears, *shape.parts):
+        assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.count, entry
+
+
+@EVERY
+def test_more_labels_make_a_wider_classifier(variant, head):
+    tiny = headed(variant, head)
+    shape, wider = (shape_of(tiny.config, head=head, labels=labels) for labels in (LABELS, LABELS + 2))
+    added = 0 if head == "seq2seq_lm" else 2 * (shape.linears[-1].inputs + shape.linears[-1].has_bias)
+    assert wider.parameters - shape.parameters == added
+
+
+@EVERY
+def test_the_weights_of_such_a_model_fit_its_config_and_a_lost_one_does_not(variant, head):
+    tiny = headed(variant, head)
+    shape, headers = shape_of(tiny.config, head=head), headers_of(tiny)
+    assert misfits(shape, headers, is_known=True) == []
+    table = next(name for name, facts in headers.items() if facts.shape[:1] == (96,) and "head" not in name)
+    assert misfits(shape, {name: facts for name, facts in headers.items() if name != table}, is_known=True)
+    assert misfits(replace(shape, layers=7, stored_blocks=7), headers, is_known=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@EVERY
+def test_adapters_and_the_head_that_is_trained_with_them_count_as_in_peft(variant, head):
+    from peft import LoraConfig, get_peft_model
+
+    tiny = headed(variant, head)
+    shape = shape_of(tiny.config, head=head)
+    whole = head_modules(shape)
+    names = match_targets(shape, "all-linear", ",".join(whole))
+    config = LoraConfig(task_type=TASKS[head], r=4, target_modules=list(names), modules_to_save=list(whole) or None)
+    model = get_peft_model(copy.deepcopy(tiny.model), config)
+    trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+    saved = sum(count for name, count in trained.items() if "modules_to_save" in name)
+    assert lora_parameters(shape, names, 4) == sum(trained.values()) - saved > 0
+    assert saved_module_parameters(shape, ",".join(whole)) == saved
+    assert bool(whole) == (head != "seq2seq_lm")
+    assert not [name for name in trained if name.startswith(tuple(f"base_model.model.{part}.lora" for part in whole))]
+
+
+@pytest.mark.parametrize(
+    ("variant", "positions"),
+    [("bert", 40), ("roberta", 38), ("xlm-roberta", 38), ("mpnet", 38), ("distilbert", 512), ("bart", 40)],
+)
+def test_a_row_of_all_positions_goes_through_and_one_more_does_not(variant, positions):
+    import torch
+
+    head = "seq2seq_lm" if variant == "bart" else "sequence_classification"
+    tiny = headed(variant, head)
+    shape = shape_of(tiny.config, head=head)
+    assert shape.max_position_embeddings == positions
+    assert length_problems(shape, positions) == []
+    problem = length_problems(shape, positions + 1, "data.max_target_length")[0]
+    assert problem.key == "data.max_target_length" and str(positions) in problem.hint
+    with torch.no_grad():
+        tiny.model(input_ids=torch.full((1, positions), 5))
+        with pytest.raises((IndexError, RuntimeError)):
+            tiny.model(input_ids=torch.full((1, positions + 1), 5))
+
+
+def test_rotary_and_relative_positions_have_no_end():
+    for variant in ("modernbert", "deberta-v2"):
+        shape = shape_of(headed(variant, "token_classification").config, head="token_classification")
+        assert length_problems(shape, 4000) == []
+
+
+def test_layers_that_are_one_are_counted_once_and_computed_each_time():
+    shape = shape_of(headed("albert", "token_classification").config, head="token_classification")
+    product = next(linear for linear in shape.linears if linear.name == "query")
+    assert (product.count, product.uses, shape.layers) == (1, 2, 2)
+    assert shape.matrix_parameters > sum(linear.matrix_parameters for linear in shape.linears)
+
+
+def test_products_behind_an_encoder_read_the_target_or_the_input():
+    """Against torch's count of a forward pass with rows of other lengths on both sides."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for variant in ("t5-gated", "bart"):
+        tiny = headed(variant, "seq2seq_lm")
+        shape = shape_of(tiny.config, head="seq2seq_lm")
+        counted = {}
+        for source, target in ((10, 6), (11, 6), (10, 7)):
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                rows = (torch.zeros(1, length, dtype=torch.long) for length in (source, target))
+                tiny.model(input_ids=next(rows), decoder_input_ids=next(rows))
+            products = counter.get_flop_counts()["Global"]
+            counted[source, target] = sum(n for name, n in products.items() if str(name) in ("aten.mm", "aten.addmm"))
+        assert counted[11, 6] - counted[10, 6] == 2 * shape.matrix_parameters_read("source")
+        assert counted[10, 7] - counted[10, 6] == 2 * shape.matrix_parameters_read("target")
+
+
+def test_a_head_in_the_files_of_a_t5_is_one_of_its_own():
+    """transformers takes it whatever config.json says: tests/models_room/test_loading_heads.py loads such a model."""
+    tiny = headed("t5", "seq2seq_lm")
+    headers = headers_of(tiny)
+    tied = shape_of(tiny.config, headers, head="seq2seq_lm")
+    assert tied.tied_embeddings and tied.parameters == tiny.model.num_parameters()
+    more = headers | {"lm_head.weight": replace(next(iter(headers.values())), shape=(96, 32))}
+    own = shape_of(tiny.config, more, head="seq2seq_lm")
+    assert not own.tied_embeddings and own.parameters == tied.parameters + 96 * 32
+    assert shape_of(tiny.config | {"tie_word_embeddings": False}, head="seq2seq_lm").parameters == own.parameters
+
+
+@pytest.mark.parametrize("head", TASKS)
+def test_a_scratch_shape_is_the_model_that_its_settings_describe(head):
+    from transformers import AutoConfig
+
+    scratch = ScratchSection(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, attention_dropout=0.2)
+    content = scratch_config(scratch, 77, head, max_length=24, labels=5)
+    model = auto_class(head).from_config(AutoConfig.for_model(**content))
+    shape = scratch_shape(scratch, 77, head, max_length=24, labels=5)
+    assert shape.parameters == model.num_parameters()
+    assert shape.attention_dropout == 0.2
+    if head == "seq2seq_lm":
+        assert (shape.layers, shape.decoder_layers, shape.gated_mlp, shape.tied_embeddings) == (2, 2, True, True)
+    else:
+        assert (shape.max_position_embeddings, shape.labels, shape.mlp_size) == (24, 5, 128)
+
+
+def test_a_setting_of_decoders_is_said_to_have_no_place_in_others():
+    scratch = ScratchSection(num_attention_heads=4, num_key_value_heads=2)
+    assert scratch_problems(scratch, "causal_lm") == scratch_problems(ScratchSection(), "seq2seq_lm") == []
+    for head in TASKS:
+        assert scratch_problems(scratch, head)[0].key == "model.scratch.num_key_value_heads"
+
+
+def test_a_family_without_a_description_is_counted_with_its_head(tmp_path, monkeypatch):
+    """In this process, as the child would: a child costs seconds."""
+    from dataclasses import asdict
+
+    from tui_trainer.models import counting
+
+    config = headed("bert", "sequence_classification").config | {"model_type": "roc_bert", "enable_shape": False,
+                                                                 "enable_pronunciation": False}  # fmt: skip
+    asked = []
+
+    def answer(question, name):
+        import json
+
+        asked.append(question)
+        content = json.loads(question)
+        return json.dumps(asdict(counting._count(content["config"], content["head"], content["labels"])))
+
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
+    monkeypatch.setattr(counting, "_ask_child", answer)
+    shape = shape_of(config, head="sequence_classification", labels=7)
+    assert not is_described(shape) and shape.labels == 7
+    assert shape.linears[-1].outputs == 7 and shape.linears[-1].is_head
+    assert "classifier" in head_modules(shape)
+    assert shape_of(config, head="sequence_classification", labels=7) == shape and len(asked) == 1
+    assert shape_of(config, head="token_classification", labels=7) != shape and len(asked) == 2

@@ -1,0 +1,110 @@
+"""Which kinds of model have which head, against the tables of transformers; and what a user is told of others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from tui_trainer.errors import ConfigError
+from tui_trainer.models import heads
+from tui_trainer.models.architectures import refuse_other_kinds
+from tui_trainer.models.heads import ENCODERS, TASK_OF, TYPES, Head, Labels, auto_class, fit_heads, is_unfit
+
+MAPPINGS = {
+    "sequence_classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "token_classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    "seq2seq_lm": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+}
+# Images, speech and tables beside text, or instead of it; tests of transformers' own; and copies under another name.
+NO_TEXT = """axk1 axk2 bros layoutlm layoutlmv2 layoutlmv3 lilt markuplm modernvbert openai_privacy_filter perceiver
+    t5gemma2
+    tapas ultrabert ultravbert audioflamingo3 glmasr granite_speech granite_speech_plus moss_transcribe_diarize
+    musicflamingo nemo_speechlm qwen2_audio qwen3_asr seamless_m4t seamless_m4t_v2 vibevoice_asr voxtral
+    voxtral_realtime"""
+
+
+def known_here() -> set[str]:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return set(CONFIG_MAPPING_NAMES)
+
+
+@pytest.mark.parametrize("head", MAPPINGS)
+def test_the_tables_are_those_of_transformers(head):
+    from transformers.models.auto import modeling_auto
+
+    theirs = set(getattr(modeling_auto, MAPPINGS[head]))
+    assert TYPES[head] & known_here() <= theirs
+    assert theirs - TYPES[head] <= set(NO_TEXT.split())
+    assert len(TYPES[head] & theirs) > 20
+
+
+def test_what_only_continues_texts_has_no_other_head_in_transformers():
+    from transformers.models.auto import modeling_auto
+
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    for model_type in heads._ONLY_CAUSAL & known_here():
+        assert model_type in causal
+        assert not any(model_type in getattr(modeling_auto, name) for name in MAPPINGS.values())
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_each_head_has_a_class_and_a_task(head):
+    assert auto_class(head).__name__.startswith("AutoModelFor")
+    assert TASK_OF[head]
+
+
+def test_heads_of_well_known_kinds():
+    assert fit_heads("bert") == ("sequence_classification", "token_classification")
+    assert "seq2seq_lm" in fit_heads("t5") and "causal_lm" not in fit_heads("t5")
+    assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification")
+    assert fit_heads("granite") == ("causal_lm",)
+    assert fit_heads("novel") == () and not any(is_unfit("novel", head) for head in TASK_OF)
+    assert len(ENCODERS) > 30
+
+
+@pytest.mark.parametrize(
+    ("config", "head", "words"),
+    [
+        ({"model_type": "bert"}, "causal_lm",
+         ("bert is an encoder", "take a decoder", "task.type = sequence_classification or token_classification")),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "causal_lm", ("sequence-to-sequence", "or seq2seq")),
+        ({"model_type": "bert"}, "seq2seq_lm", ("bert has no sequence-to-sequence head", "token_classification")),
+        ({"model_type": "gpt2"}, "seq2seq_lm", ("gpt2 has no sequence-to-sequence head", "task.type = causal_lm")),
+        ({"model_type": "bart"}, "token_classification", ("bart has no token classification head", "or seq2seq")),
+        ({"model_type": "granite"}, "sequence_classification", ("has no sequence classification head", "causal_lm")),
+        ({"model_type": "x", "text_config": {}}, "sequence_classification", ("several kinds of input",)),
+        ({"model_type": "x", "text_config": {}}, None, ("several kinds of input",)),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_have_the_head_is_said_to_and_what_it_can_do(config, head, words):
+    with pytest.raises(ConfigError) as caught:
+        refuse_other_kinds(config, "here", head)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head"),
+    [("bert", "token_classification"), ("gpt2", "sequence_classification"), ("t5", "seq2seq_lm"), ("bert", None),
+     ("novel", "token_classification")],
+)  # fmt: skip
+def test_a_model_that_can_have_the_head_is_taken_whatever_it_was_trained_for(model_type, head):
+    for ending in ("Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"):
+        refuse_other_kinds({"model_type": model_type, "architectures": [f"X{ending}"]}, head=head)
+
+
+def test_labels_are_the_fields_of_a_config():
+    from transformers import BertConfig
+
+    config = BertConfig(**Labels(("no", "yes", "both"), "multi_label_classification").config_fields())
+    assert (config.num_labels, config.id2label[2], config.label2id["yes"]) == (3, "both", 1)
+    assert config.problem_type == "multi_label_classification"
+    assert "problem_type" not in Labels(("O", "B-PER")).config_fields()
+
+
+def test_the_tables_need_no_torch():
+    code = "import sys, tui_trainer.models.heads; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,190 @@
+"""Models with a head for a task: from stored weights, from a config, and what is said about what is new."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.tiny_models import ENCODERS, SEQ2SEQ, save_tiny_model, tiny_tokenizer
+from tui_trainer.config.sections import Config, ModelSection
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.heads import CLASSIFYING, Labels
+from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
+from tui_trainer.models.problems import conversion_command, model_problems
+
+LABELS = Labels(("no", "yes", "both"), "single_label_classification")
+FAMILIES = {**dict.fromkeys(ENCODERS, CLASSIFYING), **dict.fromkeys(SEQ2SEQ, ("seq2seq_lm",))}
+FAMILIES |= dict.fromkeys(("llama", "gpt2", "qwen2"), CLASSIFYING)
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    made = {}
+
+    def folder(family):
+        if family not in made:
+            made[family] = save_tiny_model(tmp_path_factory.mktemp("models") / family, family)
+        return made[family]
+
+    return folder
+
+
+def load(folder, head, labels=LABELS, seed=1, **more):
+    import torch
+
+    torch.manual_seed(seed)
+    told: list[str] = []
+    labels = labels if head in CLASSIFYING else None
+    return load_pretrained(
+        folder, ModelSection(), torch.float32, head=head, labels=labels, tell=told.append, **more
+    ), told
+
+
+@pytest.mark.parametrize(("family", "head"), [(family, head) for family, heads in FAMILIES.items() for head in heads])
+def test_a_folder_of_the_family_is_planned_loaded_and_run_with_the_head(family, head, folder_of):
+    folder = folder_of(family)
+    labels = len(LABELS.names) if head in CLASSIFYING else 0
+    facts = find_model(str(folder), head=head, labels=labels)
+    assert model_problems(facts, "pretrained", False) == []
+    model, told = load(folder, head, pad_token_id=0)
+    assert facts.shape.parameters == model.num_parameters()
+    assert len(told) == (1 if labels else 0)
+    tokenizer = load_tokenizer(folder)
+    rows = tokenizer(["3 plus 4", "17 plus 8 is 25"], padding=True, return_tensors="pt")
+    rows = {name: rows[name] for name in ("input_ids", "attention_mask")}
+    result = model(**rows, **({} if labels else {"labels": rows["input_ids"]}))
+    wanted = {"sequence_classification": (2, 3), "token_classification": (*rows["input_ids"].shape, 3)}
+    assert result.logits.shape == wanted.get(head, (*rows["input_ids"].shape, model.config.vocab_size))
+    if labels:
+        assert model.config.id2label == {0: "no", 1: "yes", 2: "both"}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "llama"])
+def test_a_new_head_comes_from_the_seed_and_the_body_from_the_files(family, folder_of):
+    import torch
+
+    (one, told), (same, _), (other, _) = (load(folder_of(family), "sequence_classification", seed=n) for n in (1, 1, 2))
+    assert told[0].endswith("from random numbers") and ("classifier" in told[0] or "score" in told[0])
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, same.state_dict()[name])
+        is_new = not name.startswith(one.base_model_prefix + ".") or "pooler" in name
+        if not is_new:
+            assert torch.equal(weight, other.state_dict()[name])
+    heads = [
+        name for name in one.state_dict() if name.endswith(("classifier.weight", "score.weight", "out_proj.weight"))
+    ]
+    assert not torch.equal(one.state_dict()[heads[0]], other.state_dict()[heads[0]])
+
+
+def test_a_head_for_other_labels_is_made_anew_and_one_for_as_many_is_kept(folder_of, tmp_path):
+    import torch
+
+    first, _ = load(folder_of("roberta"), "sequence_classification")
+    first.save_pretrained(tmp_path / "three")
+    shutil.copy(folder_of("roberta") / "tokenizer.json", tmp_path / "three")
+    again, told = load(tmp_path / "three", "sequence_classification", seed=9)
+    assert told == []
+    assert torch.equal(again.classifier.out_proj.weight, first.classifier.out_proj.weight)
+    two, told = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
+    assert two.classifier.out_proj.weight.shape == (2, 32)
+    assert torch.equal(two.classifier.dense.weight, first.classifier.dense.weight)
+    assert told[0].startswith("classifier.out_proj.weight and 1 more start from random numbers: the model in")
+    assert told[0].endswith("tells 3 labels apart, this task 2")
+    kept, told = load(tmp_path / "three", "sequence_classification", None)
+    assert kept.config.id2label[2] == "both" and told == []
+    assert find_model(str(tmp_path / "three"), head="sequence_classification").shape.labels == 3
+
+
+@pytest.mark.parametrize(("family", "head"), [("bert", "token_classification"), ("t5", "seq2seq_lm")])
+def test_a_body_that_the_files_do_not_fill_is_refused(family, head, folder_of, tmp_path):
+    folder = tmp_path / family
+    shutil.copytree(folder_of(family), folder)
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"num_hidden_layers": 3, "num_layers": 3}))
+    with pytest.raises(ConfigError, match=r"the weights do not fit the config: .* is not in the files"):
+        load(folder, head)
+    problems = model_problems(find_model(str(folder), head=head), "pretrained", False)
+    assert "says 3 layers, the weights have 2" in problems[0].message
+
+
+def test_weights_under_the_names_of_the_first_bert_are_no_misfit(folder_of, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder_of("bert"), tmp_path / "bert")
+    path = tmp_path / "bert" / "model.safetensors"
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): weight
+           for name, weight in load_file(path).items()}  # fmt: skip
+    assert any(name.endswith(".gamma") for name in old)
+    save_file(old, path, {"format": "pt"})
+    facts = find_model(str(tmp_path / "bert"), head="token_classification", labels=3)
+    assert model_problems(facts, "pretrained", False) == []
+    _, told = load(tmp_path / "bert", "token_classification")
+    assert told == ["classifier.weight and 1 more start from random numbers"]
+
+
+def test_a_head_of_its_own_in_the_files_of_a_t5_is_counted_as_it_is_loaded(folder_of, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder_of("t5"), tmp_path / "t5")
+    path = tmp_path / "t5" / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"lm_head.weight": weights["shared.weight"] + 1}, path, {"format": "pt"})
+    model, _ = load(tmp_path / "t5", "seq2seq_lm")
+    assert model.lm_head.weight is not model.shared.weight
+    assert find_model(str(tmp_path / "t5"), head="seq2seq_lm").shape.parameters == model.num_parameters()
+
+
+@pytest.mark.parametrize("head", ["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"])
+def test_random_weights_have_the_form_that_suits_the_head(head, tmp_path):
+    import torch
+
+    scratch = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "attention_dropout": 0.1}
+    config = Config.model_validate({"model": {"init": "scratch", "scratch": scratch}, "data": {"max_length": 20}})
+    family = {"causal_lm": "llama", "seq2seq_lm": "t5"}.get(head, "bert")
+    tiny_tokenizer(family).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    labels = LABELS if head in CLASSIFYING else None
+    shape = load_config(None, config, vocabulary=384, tokenizer=tokenizer, head=head, labels=labels)
+    model = new_model(shape, config.model, torch.float32, head=head)
+    assert shape.model_type == family and shape.vocab_size == 384
+    assert shape.pad_token_id == tokenizer.pad_token_id
+    rows = torch.full((2, 20), 7)
+    if head in CLASSIFYING:
+        assert shape.max_position_embeddings == 20 and shape.id2label[1] == "yes"
+        # Bidirectional: the first token sees the last one.
+        model.eval()
+        changed = rows.clone()
+        changed[:, -1] = 9
+        assert not torch.allclose(model.base_model(rows)[0][:, 0], model.base_model(changed)[0][:, 0])
+    if head == "seq2seq_lm":
+        assert shape.decoder_start_token_id == shape.pad_token_id and shape.is_encoder_decoder
+        assert shape.feed_forward_proj == "gated-gelu" and shape.dropout_rate == 0.1
+        assert model(input_ids=rows, labels=rows).logits.shape == (2, 20, 384)
+
+
+def test_a_config_of_a_folder_gets_the_labels_and_the_tokens_of_the_data(folder_of):
+    config = Config.model_validate({"model": {"init": "scratch"}})
+    tokenizer = tiny_tokenizer("bert")
+    shape = load_config(
+        folder_of("bert"), config, vocabulary=100, tokenizer=tokenizer, head="token_classification", labels=LABELS
+    )
+    assert (shape.model_type, shape.vocab_size, shape.num_labels) == ("bert", 100, 3)
+
+
+def test_a_tokenizer_of_the_data_tells_two_texts_apart(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tiny_tokenizer("bert").backend_tokenizer.save(str(path))
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    made = tokenizer_of_file(path, 32, special, tells_pairs=True)
+    assert made("3", "4")["token_type_ids"] == [0, 0, 0, 1, 1]
+    assert "token_type_ids" not in tokenizer_of_file(path, 32, special)("3", "4")
+
+
+def test_weights_in_pickles_are_converted_with_the_head_that_matters(tmp_path):
+    assert "AutoModelForCausalLM as M" in conversion_command(tmp_path)
+    assert "import AutoModel as M" in conversion_command(tmp_path, "token_classification")
+    assert "AutoModelForSeq2SeqLM as M" in conversion_command(tmp_path, "seq2seq_lm")

@@ -1,0 +1,74 @@
+"""A plan.json of another version is refused with its field, its version and what works instead."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tui_trainer.config.load import Request, load
+from tui_trainer.errors import FolderError
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks.contract import DataFacts
+
+FACTS = DataFacts(rows=100, eval_rows=10, tokens=12_800, eval_tokens=1_280, vocabulary=99, exact=True,
+                  reason="counted", row_tokens=128.0, longest_row=128)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plan():
+    hardware = replace(probe(), gpus=())
+    loaded = load(Request(profile="quickstart"), lambda wish: choose_hardware_profile(wish, hardware))
+    return planning.make(loaded, hardware, FACTS, versions={"tui-trainer": "0.0.9"})
+
+
+def refused(folder, content):
+    """What is said of such a plan.json."""
+    run = RunFolder(folder / "a run")
+    run.root.mkdir()
+    run.plan.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(FolderError) as caught:
+        read_plan(run)
+    return caught.value.problems[0]
+
+
+def test_a_plan_of_this_version_is_read_as_it_was_written(plan, tmp_path):
+    run = RunFolder(tmp_path)
+    run.plan.write_text(plan.model_dump_json())
+    assert read_plan(run) == plan
+
+
+def test_a_plan_of_an_earlier_version_names_the_missing_field_and_what_works(plan, tmp_path):
+    fields = json.loads(plan.model_dump_json())
+    del fields["most_rows"], fields["widest_row"]
+    problem = refused(tmp_path, fields | {"plan_version": 2})
+    known = fields["plan_version"]
+    assert problem.message == (
+        f"plan.json was written by tui-trainer 0.0.9 (plan_version 2, where this one reads {known}): "
+        "missing: widest_row, most_rows"
+    )
+    config = tmp_path / "a run" / "config.toml"
+    assert f"`tui-trainer '{config}' --set 'output.name=a run-anew'` starts anew" in problem.hint
+    assert "`tui-trainer resume` needs the program" in problem.hint
+
+
+def test_a_plan_of_a_later_version_names_the_field_that_is_not_known(plan, tmp_path):
+    fields = json.loads(plan.model_dump_json())
+    problem = refused(tmp_path, fields | {"plan_version": 99, "moons": 2})
+    assert "plan_version 99" in problem.message
+    assert problem.message.endswith("unknown: moons")
+
+
+def test_a_value_that_was_changed_by_hand_is_named(plan, tmp_path):
+    fields = json.loads(plan.model_dump_json())
+    fields["total_steps"]["value"] = "many"
+    problem = refused(tmp_path, fields)
+    assert problem.message.startswith("plan.json is not a plan of this version: total_steps.value: ")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_plan_is_called_damaged(content, tmp_path):
+    assert refused(tmp_path, content).message.startswith("plan.json is damaged: ")

@@ -1,0 +1,103 @@
+"""A pretrained model in the screens: named on the command line or in a file, tuned by keys, used by plain peft."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.probe import probe
+from tui_trainer.runs.events import PlanMade, StepDone
+from tui_trainer.runs.journal import read_all
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.spans import text_of
+from tui_trainer.ui.workbench import Workbench
+
+PATIENCE_SECONDS, LOOK_SECONDS = 120.0, 0.05
+SETTINGS = (
+    "data.max_length=32", "tuning.method=lora", "tuning.r=4", "training.max_steps=3", "training.effective_batch_size=4",
+    "training.learning_rate=0.02", "evaluation.eval_steps=0", "evaluation.max_eval_rows=4", "checkpoint.save_steps=0",
+    "logging.sample_steps=0",
+)  # fmt: skip
+
+
+@pytest.fixture
+def named_by_flags(tmp_path: Path) -> Request:
+    """`--model ./tiny-llama --data notes.jsonl`, and a run of seconds."""
+    save_tiny_model(tmp_path / "tiny-llama", "llama")
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(40)))
+    shortcuts = {"model.model_name_or_path": "./tiny-llama", "data.path": "notes.jsonl"}
+    return Request(shortcuts=shortcuts, assignments=SETTINGS)
+
+
+class Screens:
+    """The application as a person sees it: text on the screen, and keys."""
+
+    def __init__(self, app: TrainerApp, pilot) -> None:
+        self.app, self._pilot = app, pilot
+
+    async def shows(self, *words: str) -> str:
+        for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
+            shown = text_of(self.app.shown)
+            if all(word in shown for word in words):
+                return shown
+            run = self.app.bench.run
+            assert not self.app.crash and not (run and run.state.failed), self.app.crash or shown
+            await self._pilot.pause(LOOK_SECONDS)
+        raise AssertionError(f"{words} did not come:\n{text_of(self.app.shown)}")
+
+    async def press(self, *keys: str) -> None:
+        await self._pilot.press(*keys)
+
+
+async def _trained(request: Request, *, saves: bool) -> Path:
+    """From the first screen to the result, by keys; the folder of the run. `saves`: the settings go to a file first."""
+    app = TrainerApp(Workbench(lambda: request, probe(), UNICODE), Keymap())
+    async with app.run_test(size=(80, 24)) as pilot:
+        screens = Screens(app, pilot)
+        await screens.shows("t start")
+        await screens.press("2", "slash", *"model_name", "enter")
+        await screens.shows("model_name_or_path", "tiny-llama", "plan    memory", "steps 3")
+        if saves:
+            await screens.press("s")
+            await screens.shows("Save as", "tui-trainer.toml")
+            await screens.press("enter")
+            await screens.shows("saved in")
+        await screens.press("4")
+        await screens.shows("Press t to start", "tiny-llama, LoRA r 4: 4.1 k of 30.9 k parameters move")
+        await screens.press("t")
+        await screens.shows("Start finetune?", "3 of 4 rows", "tiny-llama", "LoRA r 4: 4.1 k of 30.9 k parameters move")
+        await screens.press("enter")
+        await screens.shows("Finished after 3 steps", "planned", "/model", "w try the model")
+        assert not app.crash and app.bench.run is not None
+        return app.bench.run.folder.root
+
+
+def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path):
+    by_flags = asyncio.run(_trained(named_by_flags, saves=True))
+    from_file = asyncio.run(_trained(Request(config_file=tmp_path / "tui-trainer.toml"), saves=False))
+    assert by_flags != from_file
+    losses = []
+    for folder in (by_flags, from_file):
+        events = list(read_all(folder / "journal.jsonl"))
+        losses.append([event.loss for event in events if isinstance(event, StepDone)])
+        (plan,) = [event for event in events if isinstance(event, PlanMade)]
+        assert (plan.base_model, plan.lora_rank) == (str(tmp_path / "tiny-llama"), 4)
+    assert losses[0] == losses[1] and len(losses[0]) == 3
+
+    tuned = AutoPeftModelForCausalLM.from_pretrained(from_file / "model")
+    tokenizer = AutoTokenizer.from_pretrained(from_file / "model")
+    ids = tokenizer("3 plus 4 is", return_tensors="pt").input_ids
+    written = tuned.generate(input_ids=ids, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert written.shape == (1, ids.shape[1] + 4)
+    moved = [weight for name, weight in tuned.named_parameters() if "lora_B" in name]
+    assert moved and all(torch.any(weight != 0) for weight in moved), "an adapter that learnt nothing is all zeros"

@@ -1,0 +1,35 @@
+"""[task]: what is learnt, and from which part of each row."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tui_trainer.config.fields import PositiveInt, Section, option
+
+
+class TaskSection(Section):
+    type: str = option("causal_lm", "What is learnt: the name of a file in tasks/.")
+    loss_on: Literal["assistant", "completion", "all"] = option(
+        "assistant",
+        "Chat: which tokens are learnt: every answer, only the last answer, or the whole talk.",
+    )
+    chat_template: str = option(
+        "",
+        "Chat: how a talk becomes text: a name (chatml, llama3, ...) or a .jinja file; empty: the tokenizer's own.",
+        completes="file",
+    )
+    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = option(
+        "auto",
+        "Classification of texts: one label each, any number of labels, or a number; auto: as the data shows.",
+    )
+    class_weights: Literal["none", "balanced"] = option(
+        "none", "Classification: balanced counts rare classes as much as frequent ones."
+    )
+    source_prefix: str = option("", "Sequence to sequence: text put before every input, as T5 was trained with.")
+    max_target_length: PositiveInt = option(
+        128,
+        "Sequence to sequence: tokens of the answer.",
+        unit="tokens",
+        memory="logits grow with it",
+        step="x2",
+    )

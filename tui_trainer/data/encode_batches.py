@@ -1,0 +1,115 @@
+"""Examples into arrays of tokens, batch by batch in order, by this process or by several.
+
+Tokenizers use all cores by themselves; what is gained with more processes is the Python around them: templates,
+alignment of words, columns. The processes are new ones, not forks: a fork of a process with threads can hang.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.data.rows import COLUMN, Columns
+
+if TYPE_CHECKING:
+    from tui_trainer.data.row_reader import Encoded, Example, Reader
+
+# Batches that wait for each process, so that none is idle while one is read or written.
+_AHEAD = 3
+_reader: Any = None  # of a process that encodes for another
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """The rows of one side that have a label, as arrays for the file, and what was counted."""
+
+    side: int
+    columns: Columns
+    rows: int
+    tokens: int
+    labels: int
+    characters: int
+    longest: int
+    truncated: int
+    untrained: int
+
+
+def encoded(reader: Reader, batches: Iterable[tuple[int, Sequence[Example]]], processes: int) -> Iterator[EncodedBatch]:
+    """Each (side, examples) encoded, in order. Raises what the reader raises."""
+    if processes == 1:
+        yield from (encode_batch(reader, side, examples) for side, examples in batches)
+        return
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(reader,)) as pool:
+        waiting: deque[Future[EncodedBatch]] = deque()
+        try:
+            for side, examples in batches:
+                waiting.append(pool.submit(_encode_here, side, examples))
+                if len(waiting) >= _AHEAD * processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            # Also where the work is given up half way: nothing that waits is begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def encode_batch(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
+    """One batch, in this process."""
+    found = reader.encode(examples)
+    kept = [row for row in found if row.labels]
+    lengths = [len(row.columns[COLUMN]) for row in kept]
+    return EncodedBatch(
+        side=side,
+        columns={name: _column(kept, name) for name in reader.columns},
+        rows=len(kept),
+        tokens=sum(lengths),
+        labels=sum(row.labels for row in kept),
+        characters=sum(len(example.text) for example in examples),
+        longest=max(lengths, default=0),
+        truncated=sum(row.truncated for row in kept),
+        untrained=len(found) - len(kept),
+    )
+
+
+def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    values: list[Sequence[int]] = [row.columns[name] for row in rows]
+    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    return np.fromiter(chain.from_iterable(values), dtype=np.int32, count=int(lengths.sum())), lengths
+
+
+def _begin(reader: Reader) -> None:
+    """In a new process: it makes no sound, ends with the one that began it, and uses one core."""
+    import multiprocessing
+    from threading import Thread
+
+    global _reader
+    _reader = reader
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    silent = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the life of the process
+    sys.stdout = sys.stderr = silent
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end_with_parent, daemon=True).start()
+
+
+def _encode_here(side: int, examples: Sequence[Example]) -> EncodedBatch:
+    return encode_batch(_reader, side, examples)

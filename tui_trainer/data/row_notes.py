@@ -1,0 +1,105 @@
+"""What is noted while rows are made, for `data/preview.py` and the checklist: which were cut, how long they would be.
+
+The marks lie beside the rows, one bit each. The lengths are kept only while the data is prepared.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tui_trainer.data.cache import Counts, ExampleCut
+from tui_trainer.data.choosing import TRAIN, Choice, Survey
+from tui_trainer.data.rows import COLUMN
+
+if TYPE_CHECKING:
+    from tui_trainer.data.examples import Encoded, Example
+    from tui_trainer.data.problems import ProblemList
+
+CUT_FILE = "cut_rows.npy"
+BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH = "bad_rows", "class_rows", "length_for_99_percent"
+MOST_CLASSES = 1000
+_SHARE = 0.99
+
+
+class RowNotes:
+    """The training rows of a table, 9 bytes each."""
+
+    def __init__(self) -> None:
+        self._cut = array("B")
+        self._tokens = array("i")
+        self._characters = array("i")
+
+    def add(self, pairs: Sequence[tuple[Example, Encoded]]) -> None:
+        """Rows in the order in which they are written."""
+        for example, encoded in pairs:
+            self._cut.append(encoded.truncated)
+            self._tokens.append(len(encoded.columns[COLUMN]))
+            self._characters.append(len(example.text))
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The marks as a file. Returns the details: about how long a row 99 % of the rows would fit into whole.
+
+        A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
+        row is whole, nothing is said.
+        """
+        cut, tokens = np.asarray(self._cut, dtype=np.bool_), np.asarray(self._tokens, dtype=np.float64)
+        characters = np.asarray(self._characters, dtype=np.float64)
+        write_cut_rows(folder, cut)
+        if cut.all() or not characters[~cut].sum():
+            return {}
+        rate = tokens[~cut].sum() / characters[~cut].sum()
+        tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
+        return {WHOLE_LENGTH: int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))}
+
+
+def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
+    """`cut`: for each training row whether it lost its end, or is a piece of a longer document."""
+    np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
+
+
+def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
+    """The same, bool [rows]; None where nothing was noted."""
+    try:
+        marks = np.load(folder / CUT_FILE, allow_pickle=False)
+        return np.unpackbits(marks, count=rows).astype(np.bool_)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def table_details(
+    survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList
+) -> dict[str, Any]:
+    """The first rows that could not be used, and how many training rows each class has."""
+    found: dict[str, Any] = {}
+    if problems.shown:
+        found[BAD_ROWS] = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems.shown]
+    if 1 < len(strata) <= MOST_CLASSES:
+        numbers = np.frombuffer(survey.strata, dtype=np.int64)[choice.sides[0] == TRAIN]
+        counted = np.bincount(numbers, minlength=len(strata)).tolist()
+        found[CLASS_ROWS] = {name: counted[number] for name, number in strata.items() if counted[number]}
+    return found
+
+
+def notes_of_counts(counts: Counts, cut: ExampleCut) -> Iterator[str]:
+    """What was left out or cut of a table, in words."""
+    if counts.repeated_rows:
+        what = "are left out (data.dedup)" if cut.dedup else "are used as they are; data.dedup = true leaves them out"
+        yield f"{counts.repeated_rows:,} rows repeat the text of an earlier one and {what}"
+    if counts.leaked_rows:
+        what = (
+            "are left out of the training (data.dedup)"
+            if cut.dedup
+            else "make the held-out numbers too good; data.dedup = true leaves them out"
+        )
+        yield f"{counts.leaked_rows:,} training rows have the text of a held-out one and {what}"
+    if counts.truncated_rows:
+        rows = counts.train_rows + counts.eval_rows
+        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and lost their end"
+    if counts.untrained_rows:
+        yield f"{counts.untrained_rows:,} rows have nothing to learn within {cut.max_length:,} tokens and are left out"

@@ -1,0 +1,155 @@
+"""A YAML or JSON file as keys and values. JSON may hold comments and trailing commas, as guides print it.
+
+What would be lost in silence is an error here: a key that stands there twice, text after the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tui_trainer.errors import ConfigError
+from tui_trainer.safe_text import one_line
+
+MAX_BYTES = 256 * 1024
+# PyYAML reads about 20 kB a second.
+MAX_YAML_BYTES = 64 * 1024
+# YAML's aliases make a few lines into billions of values.
+MAX_VALUES = 10_000
+MAX_DEPTH = 20
+MAX_NUMBER_BITS = 1024
+
+_ADAPTER = "adapter_config.json"
+_PROSE = (".py", ".ipynb", ".md", ".sh", ".txt")
+
+_JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_JSON_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])', re.DOTALL)
+
+
+def read_foreign(path: Path) -> dict[str, Any]:
+    """The keys of a config file and their values. Raises ConfigError with the file, the line and the reason."""
+    where = str(path)
+    if path.suffix.lower() == ".toml":
+        raise ConfigError("is TOML, which needs no import", where=where, hint=f"try `tui-trainer plan {where}`")
+    if path.suffix.lower() in _PROSE:
+        hint = "copy its keys and values into a YAML file"
+        raise ConfigError("is a program or a text, and not a config", where=where, hint=hint)
+    text = _text(path)
+    as_json = path.suffix.lower() in (".json", ".jsonc") or text.lstrip().startswith("{")
+    _refuse_longer(len(text), MAX_BYTES if as_json else MAX_YAML_BYTES, where)
+    try:
+        found = parse_json(text, where) if as_json else parse_yaml(text, where)
+        _refuse_too_much(found, where)
+    except RecursionError:
+        raise ConfigError("is nested too deeply", where=where) from None
+    if not isinstance(found, dict):
+        what = "is empty" if found is None else f"holds a {type(found).__name__}, not keys with values"
+        raise ConfigError(what, where=where, hint="give a config in YAML or JSON")
+    if not found:
+        raise ConfigError("holds no keys", where=where)
+    return {str(key): value for key, value in found.items()}
+
+
+def _text(path: Path) -> str:
+    where = str(path)
+    try:
+        if not path.is_file():
+            inside = path / _ADAPTER
+            hint = f"give {inside}" if inside.is_file() else "give a config in YAML or JSON"
+            raise ConfigError("is not a file" if path.exists() else "does not exist", where=where, hint=hint)
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", where=where) from None
+    _refuse_longer(len(raw), MAX_BYTES, where)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigError(f"line {line} is not UTF-8", where=where, hint="save the file as UTF-8") from None
+
+
+def _refuse_longer(length_bytes: int, limit_bytes: int, where: str) -> None:
+    if length_bytes > limit_bytes:
+        raise ConfigError(f"is larger than {limit_bytes // 1024} KiB, so it is no config file", where=where)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text. Raises ConfigError with the line."""
+    bare = _JSON_TOKENS.sub(_blank_comment, text)
+    bare = _JSON_LAST_COMMA.sub(lambda match: match[1] or " ", bare)
+    try:
+        return json.loads(bare, object_pairs_hook=lambda pairs: _once(pairs, where))
+    except json.JSONDecodeError as error:
+        reason = f"line {error.lineno} is not valid JSON: {error.msg}"
+        raise ConfigError(reason, where=where) from None
+    except ValueError as error:  # a whole number of more digits than Python reads
+        raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
+
+
+def _blank_comment(match: re.Match[str]) -> str:
+    """A comment as spaces, its line breaks kept, so that errors name the right line."""
+    return match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0])
+
+
+def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="leave one of them out")
+        found[key] = value
+    return found
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Plain values only, and each key once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    reason = f"the key {one_line(key.value, 60)!r} stands there twice"
+                    raise yaml.MarkedYAMLError(problem=reason, problem_mark=key.start_mark)
+                seen.add(key.value)
+        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text. Raises ConfigError with the line."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1} " if mark else ""
+        reason = one_line(error.problem or error.context or "cannot be read", 120)
+        raise ConfigError(f"{line}is not valid YAML: {reason}", where=where) from None
+    except yaml.reader.ReaderError as error:
+        number = text.count("\n", 0, error.position) + 1
+        reason = f"the character U+{error.character:04X} is not allowed"
+        raise ConfigError(f"line {number} is not valid YAML: {reason}", where=where) from None
+    except ValueError as error:  # a date that there is not, a number of too many digits
+        raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
+
+
+def _refuse_too_much(value: Any, where: str) -> None:
+    """Counts as if every alias were written out."""
+    count = 0
+    waiting = [(value, 0)]
+    while waiting:
+        found, depth = waiting.pop()
+        count += 1
+        if count > MAX_VALUES:
+            raise ConfigError(f"holds more than {MAX_VALUES} values, so it is no config file", where=where)
+        if isinstance(found, int) and found.bit_length() > MAX_NUMBER_BITS:
+            raise ConfigError("holds a number of too many digits", where=where)
+        if depth > MAX_DEPTH:
+            raise ConfigError("is nested too deeply", where=where)
+        inner = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple | set) else ()
+        waiting.extend((one, depth + 1) for one in inner)

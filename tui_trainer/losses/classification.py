@@ -1,0 +1,53 @@
+"""Losses of whole rows: cross entropy, one for each class of several, or the squared error of a number.
+
+Each is a sum over `batch.label_count` labels: of B rows, and of B x C answers where each class has one of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tui_trainer.losses.micro_batch import MicroBatch
+
+
+class ClassificationLoss:
+    """`loss(batch)`: the sum over its labels, with the graph behind it.
+
+    Shapes: logits_BC in the model's dtype; labels int64 [B], or float32 [B, C] of 0 and 1 for several labels a row, or
+    float32 [B] for a number, of which C is 1.
+    """
+
+    def __init__(self, model: Any, problem_type: str, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
+        """`weights`: of each class; with several labels a row, of the ones of each class. `smoothing` as in
+        torch: this share of a label is spread over all classes; of a 0 or a 1 half of it over both."""
+        self._model, self._kind, self._smoothing = model, problem_type, smoothing
+        device = next(model.parameters()).device
+        self._weights = torch.tensor(weights, dtype=torch.float32, device=device) if len(weights) else None
+        whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+        # A decoder would keep keys and values for a next token that is never asked for.
+        can_cache = "use_cache" in inspect.signature(whole.forward).parameters
+        self._more = {"use_cache": False} if can_cache else {}
+
+    def __call__(self, batch: MicroBatch) -> Tensor:
+        return self.of_logits(self.logits(batch), batch.labels)
+
+    def logits(self, batch: MicroBatch) -> Tensor:
+        """float32 [B, C]."""
+        logits_BC: Tensor = self._model(**batch.inputs, **self._more).logits
+        return logits_BC.float()
+
+    def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:
+        if self._kind == "regression":
+            return F.mse_loss(logits_BC.squeeze(-1), labels, reduction="sum")
+        if self._kind == "multi_label_classification":
+            targets_BC = labels * (1 - self._smoothing) + self._smoothing / 2
+            return F.binary_cross_entropy_with_logits(logits_BC, targets_BC, pos_weight=self._weights, reduction="sum")
+        return F.cross_entropy(
+            logits_BC, labels, weight=self._weights, label_smoothing=self._smoothing, reduction="sum"
+        )

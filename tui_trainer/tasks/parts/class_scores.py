@@ -1,0 +1,118 @@
+"""How well classes and numbers are predicted, in numpy.
+
+F1 of a class is 2 TP / (2 TP + FP + FN), and 0 where nothing has it and nothing was taken for it. Macro: the mean over
+the classes that occur in labels or predictions, with several labels a row over all; weighted: over the labels; micro:
+of the sums. scikit-learn's f1_score has the same averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.data.labels import Kind
+from tui_trainer.tasks.contract import Scores
+
+METRICS_OF: dict[Kind, tuple[str, ...]] = {
+    "single_label_classification": ("accuracy", "macro_f1", "weighted_f1"),
+    "multi_label_classification": ("exact_match", "macro_f1", "micro_f1"),
+    "regression": ("pearson", "r2"),
+}
+ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS_OF.values() for name in names))
+MOST_CLASSES = 20
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
+    """Of one label a row: numbers of classes, int64 [N] each. The table is the confusion matrix, true classes below
+    each other; of more than 20 classes the largest, and the others together."""
+    counts_CC = confusion(labels_N, predicted_N, len(names))
+    columns, rows = _shown_table(counts_CC, names)
+    return Scores(
+        values=class_values(counts_CC), table_title="true class / predicted", table_columns=columns, table_rows=rows
+    )
+
+
+def confusion(labels_N: Ints, predicted_N: Ints, classes: int) -> Ints:
+    """int64 [C, C]: row t, column p counts the rows of class t that were taken for p."""
+    flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
+    return flat.reshape(classes, classes)
+
+
+def class_values(counts_CC: Ints) -> dict[str, float]:
+    """Accuracy, macro and weighted F1."""
+    true, rows = np.diag(counts_CC), counts_CC.sum(axis=1)
+    f1 = _f1(true, counts_CC.sum(axis=0) - true, rows - true)
+    met = counts_CC.sum(axis=0) + rows > 0
+    total = max(int(rows.sum()), 1)
+    return {
+        "accuracy": float(true.sum()) / total,
+        "macro_f1": float(f1[met].mean()) if met.any() else 0.0,
+        "weighted_f1": float((f1 * rows).sum()) / total,
+    }
+
+
+def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]) -> Scores:
+    """Of several labels a row: 0 or 1 for each class. The table has what is counted of each class."""
+    true = (labels_NC & predicted_NC).sum(axis=0)
+    false, missed = predicted_NC.sum(axis=0) - true, labels_NC.sum(axis=0) - true
+    f1 = _f1(true, false, missed)
+    largest = _largest(true + missed)
+    return Scores(
+        values={
+            "exact_match": float((labels_NC == predicted_NC).all(axis=1).mean()),
+            "macro_f1": float(f1.mean()),
+            "micro_f1": float(_f1(true.sum()[None], false.sum()[None], missed.sum()[None])[0]),
+        },
+        table_title="class",
+        table_columns=("precision", "recall", "f1", "rows"),
+        table_rows={
+            names[at]: (_share(true[at], false[at]), _share(true[at], missed[at]), f1[at], int(true[at] + missed[at]))
+            for at in largest
+        },
+    )
+
+
+def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
+    """Of numbers: squared and absolute error, Pearson's correlation, and the share of the variance that is told (r2).
+
+    Correlation and r2 are 0 where the numbers of one side are all the same.
+    """
+    error = predicted_N - labels_N
+    spread, own = labels_N - labels_N.mean(), predicted_N - predicted_N.mean()
+    norm = float(np.sqrt((spread**2).sum() * (own**2).sum()))
+    variance = float((spread**2).sum())
+    return Scores(
+        values={
+            "mse": float((error**2).mean()),
+            "mae": float(np.abs(error).mean()),
+            "pearson": float((spread * own).sum()) / norm if norm else 0.0,
+            "r2": 1 - float((error**2).sum()) / variance if variance else 0.0,
+        }
+    )
+
+
+def _f1(true: Ints, false: Ints, missed: Ints) -> Floats:
+    return np.asarray(2 * true / np.maximum(2 * true + false + missed, 1), dtype=np.float64)
+
+
+def _share(true: int, wrong: int) -> float:
+    return float(true / max(true + wrong, 1))
+
+
+def _largest(rows_C: Ints) -> list[int]:
+    """The classes with the most rows, in the order of their numbers."""
+    chosen = np.argsort(-rows_C, kind="stable")[:MOST_CLASSES]
+    return sorted(int(at) for at in chosen)
+
+
+def _shown_table(counts_CC: Ints, names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Sequence[float]]]:
+    shown = _largest(counts_CC.sum(axis=1))
+    rest = [at for at in range(len(names)) if at not in set(shown)]
+    groups = [[at] for at in shown] + ([rest] if rest else [])
+    labels = tuple(names[at] for at in shown) + ((f"({len(rest)} others)",) if rest else ())
+    table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
+    return labels, dict(zip(labels, table, strict=True))

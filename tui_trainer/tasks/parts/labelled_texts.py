@@ -1,0 +1,219 @@
+"""Rows of a text, or of a pair of them, with one label, several, or a number: as a classifier reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import Specials
+from tui_trainer.data.columns import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
+from tui_trainer.data.examples import Encoded, Example
+from tui_trainer.data.labels import Kind, LabelReader, kind_of, label_column, ordered
+from tui_trainer.data.rows import COLUMN, LABELS
+from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.heads import Head
+from tui_trainer.safe_text import one_line
+from tui_trainer.tasks.parts.class_scores import METRICS_OF
+from tui_trainer.tasks.parts.table import TableReader
+
+SEGMENTS = "token_type_ids"
+_SHOWN_CLASSES = 12
+# From so many rows on, more classes than half of the rows are texts, not classes.
+_ROWS_TO_TELL = 20
+_PAIR_KEY = "data.text_pair_column"
+
+
+class LabelledTexts(TableReader):
+    """See `data/examples.py` for what each part promises. `more` of a row are the segments of a pair."""
+
+    def __init__(self, config: Config, head: Head, specials: Specials, model_config: Mapping[str, Any]) -> None:
+        """`model_config`: of the model that will read the rows, for the order of its labels and its segments."""
+        super().__init__(config, head, specials)
+        self.kind: Kind = "single_label_classification"
+        self._model_config = model_config
+        self._pair = config.data.text_pair_column
+        self._choices = ColumnChoices(config.data.text_column)
+        self._columns: dict[tuple[str, frozenset[str]], str] = {}
+        self._labels: LabelReader | None = None
+        self._text = ""
+        self._sources_begun = 0
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, tuple[int, str]] = {}
+        self._names: tuple[str, ...] = ()
+        self._numbers: dict[str, int] = {}
+
+    def begin(self, head: Sequence[Row]) -> None:
+        """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
+        label = head[0].where.rpartition(", ")[0] or head[0].where
+        data, found = self.config.data, strings_of(head)
+        column = label_column(data.label_column, head, label)
+        if self._pair and self._pair not in found:
+            raise missing_column(self._pair, label, found, key=_PAIR_KEY)
+        others = {name: texts for name, texts in found.items() if name not in (column, self._pair)}
+        place = label, frozenset(found)
+        if place not in self._columns:
+            self._columns[place] = self._choices.choose(label, others)
+        self._text = self._columns[place]
+        self._sources_begun += 1
+        if self._labels is None:
+            wish = self.config.task.problem_type
+            values = [row.values.get(column) for row in head]
+            self.kind = kind_of(values, label, column) if wish == "auto" else wish
+            self._labels = LabelReader(column, self.kind)
+            refuse_settings(self.config, self.kind)
+            self.classes = 1 if self.kind == "regression" else 0
+        else:
+            self._labels.column = column
+
+    def read(self, row: Row) -> Example:
+        assert self._labels is not None, "`begin` comes first"
+        texts = [text_of(row, self._text), *([text_of(row, self._pair)] if self._pair else [])]
+        if not all(text.strip() for text in texts):
+            raise DataError("the text is empty", where=row.where)
+        if self.kind == "regression":
+            return Example("\n".join(texts), (texts, self._labels.number(row)))
+        names = self._labels.names(row)
+        if not self._names:
+            self._count(names, row.where)
+        return Example("\n".join(texts), (texts, names), stratum=names[0] if names else "")
+
+    def _count(self, names: Sequence[str], where: str) -> None:
+        self._counts.update(names)
+        for name in names:
+            self._first.setdefault(name, (self._sources_begun, where))
+        self.classes = len(self._counts)
+
+    def settle(self) -> None:
+        if self.kind != "regression":
+            self._settle_classes()
+        self._refuse_no_room()
+        if self._has_segments():
+            self.columns = (COLUMN, LABELS, SEGMENTS)
+
+    def _settle_classes(self) -> None:
+        outside = [(name, where) for name, (source, where) in self._first.items() if source > 1]
+        if outside:
+            name, where = outside[0]
+            more = f", and {len(outside) - 1:,} more labels" if len(outside) > 1 else ""
+            message = f"the label '{one_line(name, 40)}' is outside the set: no training row has it{more}"
+            hint = "take its rows out, or put some of them into data.path"
+            raise DataError(message, where=where, hint=hint)
+        assert self._labels is not None, "rows were read"
+        column, rows = one_line(self._labels.column, 40), sum(self._counts.values())
+        wanted = 2 if self.kind == "single_label_classification" else 1
+        if len(self._counts) < wanted:
+            only = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
+            message = f"the column '{column}' holds {len(self._counts)} label{'' if only else 's'}{only}"
+            raise DataError(message, where=self._source(), hint="a classifier tells at least two apart")
+        if rows >= _ROWS_TO_TELL and 2 * len(self._counts) > rows:
+            message = f"the column '{column}' holds {len(self._counts):,} different labels in {rows:,} rows"
+            hint = 'name the column of classes in data.label_column, or set task.problem_type = "regression"'
+            raise DataError(message, where=self._source(), hint=hint)
+        self._names = ordered(self._counts, self._model_config.get("id2label"))
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+
+    def _source(self) -> str:
+        return next(iter(self._columns))[0]
+
+    def _refuse_no_room(self) -> None:
+        """Special tokens that leave no place for a text."""
+        pair = bool(self._pair)
+        frame = (
+            self._specials.frame_tokens(pair=pair) if self.learns else self.tokenizer.num_special_tokens_to_add(pair)
+        )
+        if self.max_length <= frame:
+            message = f"is {self.max_length}, and {frame} tokens are put around a text"
+            hint = f"set it to {max(frame + 1, 128)}"
+            raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
+
+    def _has_segments(self) -> bool:
+        """Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them."""
+        if not self._pair or int(self._model_config.get("type_vocab_size") or 0) < 2:
+            return False
+        return self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        texts = [[*example.content[0]] for example in examples]
+        whole = self._tokens(texts)
+        long = [place for place, ids in enumerate(whole[COLUMN]) if len(ids) > self.max_length]
+        cut = self._tokens([texts[place] for place in long], cut=True) if long else {}
+        for name, rows in cut.items():
+            for place, row in zip(long, rows, strict=True):
+                whole[name][place] = row
+        truncated = set(long)
+        return [
+            Encoded(
+                {**{name: rows[place] for name, rows in whole.items()}, LABELS: labels},
+                # A decoder's tokenizer may make nothing at all of a text of odd signs.
+                labels=len(labels) if whole[COLUMN][place] else 0,
+                truncated=place in truncated,
+            )
+            for place, labels in enumerate(self._label_numbers(example) for example in examples)
+        ]
+
+    def _tokens(self, texts: Sequence[Sequence[str]], *, cut: bool = False) -> dict[str, list[list[int]]]:
+        """Of each text or pair the columns that the rows have, without the labels."""
+        first, *second = zip(*texts, strict=True)
+        encoded = self.tokenizer(
+            list(first),
+            *(list(part) for part in second),
+            truncation=cut,
+            max_length=self.max_length if cut else None,
+            return_attention_mask=False,
+            return_token_type_ids=SEGMENTS in self.columns,
+            verbose=False,
+        )
+        return {name: list(encoded[name]) for name in self.columns if name != LABELS}
+
+    def _label_numbers(self, example: Example) -> list[int]:
+        """One number; for several labels a row a 0 or 1 for each class; of a regression the bits of a float32."""
+        label = example.content[1]
+        if self.kind == "regression":
+            return [int(np.float32(label).view(np.int32))]
+        if self.kind == "multi_label_classification":
+            has = set(label)
+            return [int(name in has) for name in self._names]
+        return [self._numbers[label[0]]]
+
+    def details(self) -> dict[str, Any]:
+        return {"classes": self.classes, "problem_type": self.kind, "names": list(self._names)}
+
+    def notes(self) -> list[str]:
+        assert self._labels is not None, "rows were read"
+        words = self.kind.replace("_", " ")
+        why = "as its first rows show" if self.config.task.problem_type == AUTO else "as task.problem_type says"
+        notes = [
+            *self._choices.notes(),
+            f"the labels are in the column '{one_line(self._labels.column, 40)}': {words}, {why}",
+        ]
+        return [*notes, ", ".join(self._class_words())] if self._names else notes
+
+    def _class_words(self) -> Iterator[str]:
+        """`3 classes: joy 812, anger 90, ...`, the largest first."""
+        shown = self._counts.most_common(_SHOWN_CLASSES)
+        for place, (name, count) in enumerate(shown):
+            yield (f"{len(self._names)} classes: " if not place else "") + f"{one_line(name, 30)} {count:,}"
+        if more := len(self._names) - len(shown):
+            yield f"and {more:,} more"
+
+
+def refuse_settings(config: Config, kind: Kind) -> None:
+    """Raises ConfigError for settings that mean nothing for labels of this kind."""
+    metric, measured = config.evaluation.metric_for_best_model, METRICS_OF[kind]
+    problems = []
+    if metric not in ("loss", *measured):
+        message = f"{one_line(metric, 40)} is not measured for a {kind.replace('_', ' ')}"
+        hint = f"known here: {', '.join(('loss', *measured))}"
+        problems.append(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
+    if kind == "regression" and config.training.label_smoothing_factor:
+        key = "training.label_smoothing_factor"
+        problems.append(Problem(message="a number has no label to smooth", key=key, hint="set it to 0"))
+    if kind == "regression" and config.task.class_weights != "none":
+        message = "a regression has no classes to weigh"
+        problems.append(Problem(message=message, key="task.class_weights", hint='set it to "none"'))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,127 @@
+"""What a run starts from: a pretrained model or random weights, with its tokenizer, for any head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
+from tui_trainer.errors import Problem
+from tui_trainer.models.facts import ModelFacts, find_model, require_folder
+from tui_trainer.models.fingerprint import fingerprint
+from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
+from tui_trainer.models.problems import length_problems, model_problems
+from tui_trainer.models.scratch import scratch_config, scratch_problems
+from tui_trainer.models.shape import ModelShape, shape_of
+from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
+from tui_trainer.models.writing import filling_id
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from tui_trainer.data.cache import PreparedData
+
+# Of byte-level BPE on English text, where no tokenizer is at hand to count with.
+_USUAL_TOKENS_PER_CHARACTER = 0.25
+_MODEL = "model.model_name_or_path"
+
+
+class StartsFromModel:
+    """The part of a task that finds, plans and builds its model. `head` is what the model ends with."""
+
+    head: Head = "causal_lm"
+    specials: Specials = FOR_TEXT
+    """Of the tokenizer that is trained on the data, where none comes with the model."""
+
+    def labels(self, config: Config, data: PreparedData) -> Labels | None:
+        """What a classifier tells apart, as the data says."""
+        return None
+
+    def problems(self, config: Config) -> list[Problem]:
+        model, scratch = config.model, trains_tokenizer(config)
+        if scratch and config.tuning.method != "full":
+            hint = 'set it to "full", or model.init to "pretrained"'
+            message = "random weights cannot be frozen: all of them must move"
+            return [Problem(message=message, key="tuning.method", hint=hint)]
+        if not model.model_name_or_path:
+            hint = 'give a folder or a name (--model), or set model.init = "scratch"'
+            missing = Problem(message="no model is named", key=_MODEL, hint=hint)
+            return scratch_problems(model.scratch, self.head) if scratch else [missing]
+        facts = model_of(config, self.head)
+        found = length_problems(facts.shape, config.data.max_length)
+        # A model that only the catalogue knows can be planned; it is refused when it should be trained.
+        return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
+
+    def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
+        if not trains_tokenizer(config):
+            return model_of(config, self.head, classes).shape
+        return shape_of(self.model_config(config, vocabulary, classes), head=self.head, labels=classes)
+
+    def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
+        if not config.model.model_name_or_path:
+            length = config.data.max_length
+            return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
+        changes = {"vocab_size": vocabulary} if trains_tokenizer(config) else {}
+        return {**model_of(config, self.head, classes).config, **changes}
+
+    def model_key(self, config: Config) -> str:
+        if not config.model.model_name_or_path:
+            return ""
+        return fingerprint(model_of(config, self.head), with_weights=not trains_tokenizer(config))
+
+    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+        if not trains_tokenizer(config):
+            return own_tokenizer(config, self.head)
+        special = self.specials
+        return tokenizer_of_file(
+            data.tokenizer_path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs
+        )
+
+    def build_model(
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+    ) -> PreTrainedModel:
+        model, labels = config.model, self.labels(config, data)
+        folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
+        if folder and not trains_tokenizer(config):
+            return load_pretrained(
+                folder, model, dtype, head=self.head, labels=labels, pad_token_id=filling_id(tokenizer)
+            )
+        vocabulary = data.counts.vocabulary
+        shape = load_config(folder, config, vocabulary=vocabulary, tokenizer=tokenizer, head=self.head, labels=labels)
+        return new_model(shape, model, dtype, head=self.head)
+
+
+def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+    return find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+
+
+def trains_tokenizer(config: Config) -> bool:
+    """From random weights the tokens are those of the data."""
+    return config.model.init == "scratch"
+
+
+def own_tokenizer(config: Config, head: Head) -> PreTrainedTokenizerBase:
+    """The tokenizer that comes with the model."""
+    return load_tokenizer(require_folder(model_of(config, head)), config.model.trust_remote_code)
+
+
+def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:
+    """As the model's own tokenizer cuts these texts, where it is at hand."""
+    folder = None if trains_tokenizer(config) else model_of(config, head).folder
+    measured = tokens_per_character(folder, texts) if folder else None
+    return measured or _USUAL_TOKENS_PER_CHARACTER
+
+
+def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
+    """(key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
+    if trains_tokenizer(config):
+        return TRAINED_HERE, None, config.model.scratch.vocab_size
+    model = model_of(config, head)
+    found = tokenizer_facts(model.folder) if model.folder else None
+    eos_id = found.eos_token_id if found else None
+    if eos_id is None:
+        eos_id = next(iter(model.eos_token_ids), None)
+    return model.tokenizer_key or "", eos_id, found.vocabulary if found else model.shape.vocabulary

@@ -1,0 +1,251 @@
+"""A text, or a pair of texts, gets one label, any number of labels, or a number.
+
+Encoders and decoders alike, as transformers has them: a decoder's answer is read off its last token before the
+padding. Rows are read whole; none shares its row with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import FOR_CLASSES
+from tui_trainer.data.collate import Batch, Collate, collate_whole
+from tui_trainer.data.labels import Kind
+from tui_trainer.data.rows import LABELS, Rows, TokenRow
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.writing import Sampling
+from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
+from tui_trainer.tasks.parts.class_scores import (
+    ALL_METRICS,
+    class_scores,
+    class_values,
+    confusion,
+    multi_label_scores,
+    number_scores,
+)
+from tui_trainer.tasks.parts.labelled_texts import LabelledTexts, refuse_settings
+from tui_trainer.tasks.parts.start import StartsFromModel, trains_tokenizer
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.losses.classification import ClassificationLoss
+    from tui_trainer.losses.micro_batch import MicroBatch
+
+_SHOWN_LABELS = 5
+_MODEL = "model.model_name_or_path"
+
+
+class SequenceClassification(StartsFromModel, LearnsFromTable):
+    """See `tasks/contract.py` for what each part promises."""
+
+    name = "sequence_classification"
+    title = "Classification of texts"
+    packs = False
+    continues = False
+    head: Head = "sequence_classification"
+    specials = FOR_CLASSES
+    metrics = ALL_METRICS
+
+    def problems(self, config: Config) -> list[Problem]:
+        found = super().problems(config)
+        if config.task.problem_type == "auto":
+            return found
+        try:
+            refuse_settings(config, config.task.problem_type)
+        except ConfigError as error:
+            return [*found, *error.problems]
+        return found
+
+    def reader(self, config: Config) -> TableReader:
+        vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
+        return LabelledTexts(config, self.head, self.specials, self.model_config(config, vocabulary))
+
+    def reading(self, config: Config) -> dict[str, Any]:
+        """The numbers of the classes may come from the model, and the columns of a row depend on what it reads."""
+        vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
+        model = self.model_config(config, vocabulary)
+        its_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
+        about = {"model_labels": its_labels, "segments": int(model.get("type_vocab_size") or 0)}
+        return {**super().reading(config), **about}
+
+    def labels(self, config: Config, data: PreparedData) -> Labels:
+        kind: Kind = data.details["problem_type"]
+        return Labels(tuple(data.details["names"]) or ("LABEL_0",), kind)
+
+    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+        """With a token that fills rows up: a decoder that classifies looks for the last token before it."""
+        tokenizer = super().load_tokenizer(config, data)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+        return tokenizer
+
+    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        """What the same answer for every row reaches: the most frequent one of the training rows."""
+        if data.eval_path is None or not len(eval_rows):
+            return None
+        kind, held_out = data.details["problem_type"], Rows(data.eval_path)
+        learnt = _labels_of(Rows(data.train_path), kind)
+        labels = _labels_of(held_out, kind)[list(eval_rows)]
+        values, of = _same_answer(kind, learnt, labels, data.details["names"])
+        return Baselines(
+            losses={}, eval_tokens=len(eval_rows), scores={f"{name} of {of}": value for name, value in values.items()}
+        )
+
+    def collate(self, model: Any, pad_id: int) -> Collate:
+        config = model.config.get_text_config()
+        own = config.pad_token_id
+        return partial(_collate, pad_id=pad_id if own is None else own, kind=model.config.problem_type)
+
+    def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
+        from tui_trainer.losses.classification import ClassificationLoss
+
+        kind = data.details["problem_type"]
+        balanced = config.task.class_weights == "balanced"
+        weights = class_weights(Rows(data.train_path), kind).tolist() if balanced else ()
+        return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
+
+    def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
+        return _Scorer(objective, data.details["problem_type"], data.details["names"])
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        return {}
+
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+    ) -> tuple[str, str]:
+        """The text, and the label that the model gives it beside the true one."""
+        import torch
+
+        inputs = {"input_ids": row.tokens, "attention_mask": np.ones_like(row.tokens), **row.more}
+        tensors = {name: torch.from_numpy(values[None].astype(np.int64)) for name, values in inputs.items()}
+        text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
+        told = _told(model, tensors)[0]
+        assert row.labels is not None, "a row of a classifier has a label"
+        return str(text), f"{told} (in truth {_true_words(row.labels, self.labels(config, data))})"
+
+    def answer(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
+    ) -> str:
+        """The likeliest labels with their probabilities, one on a line. Of a pair the texts are parted by a tab."""
+        first, tab, second = text.partition("\t")
+        pair = [second] if tab and config.data.text_pair_column else []
+        encoded = tokenizer(
+            first if pair else text, *pair, truncation=True, max_length=config.data.max_length, return_tensors="pt"
+        )
+        return "\n".join(_told(model, dict(encoded), most=_SHOWN_LABELS))
+
+
+class _Scorer:
+    """Predictions stay where they were computed until the evaluation is over."""
+
+    def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:
+        self._loss, self._kind, self._names = loss, kind, names
+        self._predicted: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def observe(self, batch: MicroBatch) -> Tensor:
+        logits_BC = self._loss.logits(batch)
+        self._labels.append(batch.labels)
+        self._predicted.append(self._answers(logits_BC))
+        return self._loss.of_logits(logits_BC, batch.labels)
+
+    def _answers(self, logits_BC: Tensor) -> Tensor:
+        if self._kind == "regression":
+            return logits_BC.squeeze(-1)
+        return logits_BC > 0 if self._kind == "multi_label_classification" else logits_BC.argmax(-1)
+
+    def scores(self) -> Scores:
+        import torch
+
+        labels, predicted = (torch.cat(parts).cpu().numpy() for parts in (self._labels, self._predicted))
+        if self._kind == "regression":
+            return number_scores(labels.astype(np.float64), predicted.astype(np.float64))
+        score = multi_label_scores if self._kind == "multi_label_classification" else class_scores
+        return score(labels.astype(np.int64), predicted.astype(np.int64), self._names)
+
+
+def class_weights(rows: Rows, kind: Kind) -> NDArray[np.float64]:
+    """Of one label a row n / (C n_c), which is 1 in the mean over the rows, as in scikit-learn's "balanced"; a class
+    that no training row has weighs 1. With several labels a row, of each class its zeros to a one."""
+    labels = _labels_of(rows, kind)
+    if kind == "multi_label_classification":
+        ones = labels.sum(axis=0)
+        return np.where(ones > 0, (len(labels) - ones) / np.maximum(ones, 1), 1.0)
+    counts = np.bincount(labels)
+    return np.where(counts > 0, len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
+
+
+def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:
+    """Of all rows: int64 [N], int64 [N, C], or float64 [N]."""
+    values = rows.values(LABELS).reshape(len(rows), -1)
+    if kind == "regression":
+        return values.view(np.float32).astype(np.float64)[:, 0]
+    return values.astype(np.int64) if kind == "multi_label_classification" else values.astype(np.int64)[:, 0]
+
+
+def _same_answer(
+    kind: Kind, learnt: NDArray[Any], labels: NDArray[Any], names: Sequence[str]
+) -> tuple[Mapping[str, float], str]:
+    """(scores of one answer for all rows, what that answer is)."""
+    if kind == "regression":
+        errors = number_scores(labels, np.full(len(labels), learnt.mean())).values
+        return {name: errors[name] for name in ("mse", "mae")}, "the mean of the training rows"
+    if kind == "multi_label_classification":
+        usual = (2 * learnt.sum(axis=0) > len(learnt)).astype(np.int64)
+        found = multi_label_scores(labels, np.tile(usual, (len(labels), 1)), names).values
+        return found, "the most frequent answer for each class"
+    usual = np.full(len(labels), np.bincount(learnt).argmax())
+    values = class_values(confusion(labels, usual, len(names)))
+    return {name: values[name] for name in ("accuracy", "macro_f1")}, "the most frequent class"
+
+
+def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 0) -> Batch:
+    """Labels int64 [B], or float32: [B, C] of 0 and 1 for several labels, [B] for a number."""
+    stored = np.stack([row.labels for row in rows if row.labels is not None])
+    if kind == "regression":
+        return collate_whole(rows, pad_id, np.ascontiguousarray(stored).view(np.float32)[:, 0], width=width)
+    several = kind == "multi_label_classification"
+    return collate_whole(
+        rows, pad_id, stored.astype(np.float32) if several else stored[:, 0].astype(np.int64), width=width
+    )
+
+
+def _told(model: Any, inputs: Mapping[str, torch.Tensor], most: int = 1) -> list[str]:
+    """`joy 0.93`, the likeliest labels first; with several labels a row all that are more likely than not, too."""
+    import torch
+
+    with torch.no_grad():
+        logits_C = model(**{name: values.to(model.device) for name, values in inputs.items()}).logits[0].float()
+    kind, names = model.config.problem_type, model.config.id2label
+    if kind == "regression":
+        return [f"{float(logits_C[0]):.4g}"]
+    several = kind == "multi_label_classification"
+    chances = (logits_C.sigmoid() if several else logits_C.softmax(-1)).tolist()
+    order = sorted(range(len(chances)), key=lambda at: -chances[at])
+    shown = max(most, sum(chance > 0.5 for chance in chances) if several else 0)
+    return [f"{names[at]} {chances[at]:.2f}" for at in order[:shown]]
+
+
+def _true_words(labels: NDArray[np.int32], known: Labels) -> str:
+    if known.problem_type == "regression":
+        return f"{float(labels.view(np.float32)[0]):.4g}"
+    if known.problem_type == "multi_label_classification":
+        return ", ".join(name for name, has in zip(known.names, labels, strict=True) if has) or "none of them"
+    return known.names[int(labels[0])]
+
+
+TASK = SequenceClassification()
