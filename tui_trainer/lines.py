@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,8 @@ from tui_trainer.runs.events import (
     StepDone,
     TextSampled,
 )
+from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
+from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_count, format_seconds
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.registry import RunSummary
 
-_CLEARLY_WORSE = 1.02
 _PHASES = {
     "loading": "loading torch and transformers, building the model",
     "saving": "writing the final model",
@@ -52,8 +52,7 @@ def event_line(event: Event, state: RunState) -> str | None:
         case PlanMade():
             return _plan_made_line(event)
         case BaselinesMeasured():
-            losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-            return f"to beat: held-out loss of n-gram models of this text: {losses} nats a {event.unit}"
+            return _baselines_line(event)
         case PhaseChanged(phase=phase):
             return (
                 f"paused; go on with: tui-trainer ask {state.name} resume" if phase == "paused" else _PHASES.get(phase)
@@ -65,7 +64,12 @@ def event_line(event: Event, state: RunState) -> str | None:
             training = (
                 "" if state.loss_smoothed is None else f", training loss of the last steps {state.loss_smoothed:.4f}"
             )
-            return f"step {event.step}: held-out loss {event.loss:.4f}{note}{training}, {format_seconds(event.seconds)}"
+            scores = scores_line(event.scores, state.baselines.scores if state.baselines else {})
+            scores = f", {scores}" if scores else ""
+            return (
+                f"step {event.step}: held-out loss {event.loss:.4f}{note}{scores}{training}, "
+                f"{format_seconds(event.seconds)}"
+            )
         case EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
@@ -74,12 +78,20 @@ def event_line(event: Event, state: RunState) -> str | None:
                 f"step {event.step}: saved {event.path} ({format_bytes(event.bytes)}, {format_seconds(event.seconds)})"
             )
         case TextSampled():
-            return f"step {event.step}: writes | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+            verb = "writes" if state.task not in LABELLING else "reads"
+            return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
         case ControlApplied():
             return f"step {event.step}: {event.action} (asked for)"
         case RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
     return None
+
+
+def _baselines_line(event: BaselinesMeasured) -> str | None:
+    losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
+    parts = [f"held-out loss of n-gram models of this text: {losses} nats a {event.unit}"] if losses else []
+    parts += [one_line(baselines_line(event.scores))] if event.scores else []
+    return f"to beat: {'; '.join(parts)}" if parts else None
 
 
 def _plan_made_line(event: PlanMade) -> str:
@@ -147,12 +159,13 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     how = "finished" if finished.reason == "done" else "stopped early: no more improvement"
     lines = [f"{how} after {finished.step} steps, {format_seconds(finished.seconds)} of training"]
     if finished.eval_loss is not None:
-        lines.append(f"held-out loss  {finished.eval_loss:.4f} nats a token")
+        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state)}")
         if state.baselines:
             lines += [
                 f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
                 for label, loss in state.baselines.losses.items()
             ]
+    lines += score_lines(state)
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:
@@ -160,16 +173,6 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
         lines.append(f"try it         tui-trainer generate {name}")
     return lines
-
-
-def best_before(state: RunState) -> EvalDone | None:
-    """The best evaluation of a run that was clearly better then than at its end; else None."""
-    finished = state.finished
-    finite = (done for done in state.evals if math.isfinite(done.loss))
-    best = min(finite, key=lambda done: done.loss, default=None)
-    if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
-        return None
-    return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best
 
 
 def better_before(state: RunState) -> str | None:
@@ -269,12 +272,17 @@ def profile_line(profile: Profile, reason: str) -> str:
 
 def run_lines(summaries: Sequence[RunSummary], width: int) -> list[str]:
     """The table of `tui-trainer runs`; a terminal narrower than the whole table has no column for the folder."""
-    rows = [("run", "state", "steps", "loss", "held out", "started (UTC)", "folder"), *map(_run_row, summaries)]
+    head = ("run", "state", "steps", "loss", "held out", "score", "started (UTC)", "folder")
+    rows = [head, *map(_run_row, summaries)]
+    # Only some tasks have scores beside the loss.
+    wide = max(len(row[5]) for row in rows) if any(summary.scores for summary in summaries) else 0
     lines = [
-        f"{name:<32} {state:<11} {steps:>13} {loss:>7} {held_out:>9}  {started:<16} {folder}"
-        for name, state, steps, loss, held_out, started, folder in rows
+        f"{name:<32} {state:<11} {steps:>13} {loss:>7} {held_out:>9}  "
+        + (f"{score:<{wide}}  " if wide else "")
+        + f"{started:<16} {folder}"
+        for name, state, steps, loss, held_out, score, started, folder in rows
     ]
-    without_folder = [line[: 32 + 1 + 11 + 1 + 13 + 1 + 7 + 1 + 9].rstrip() for line in lines]
+    without_folder = [line[: 32 + 1 + 11 + 1 + 13 + 1 + 7 + 1 + 9 + 2 + wide].rstrip() for line in lines]
     return lines if width >= max(map(len, lines)) else without_folder
 
 
@@ -283,4 +291,6 @@ def _run_row(summary: RunSummary) -> tuple[str, ...]:
     loss = "--" if summary.loss is None else f"{summary.loss:.3f}"
     eval_loss = "--" if summary.eval_loss is None else f"{summary.eval_loss:.3f}"
     started = summary.started_at[:16].replace("T", " ")
-    return (one_line(summary.name, 32), summary.status, steps, loss, eval_loss, started, one_line(str(summary.path)))
+    score = next((one_line(f"{plain(name)} {number(value)}", 24) for name, value in summary.scores.items()), "--")
+    name, folder = one_line(summary.name, 32), one_line(str(summary.path))
+    return (name, summary.status, steps, loss, eval_loss, score, started, folder)

@@ -107,7 +107,7 @@ def make_learner(folder: Path, method: str) -> tuple[Learner, Job]:
     plan = planning.make(loaded, probe(), task.facts(loaded.config, data))
     torch.set_num_threads(plan.threads.value)
     job = Job(
-        plan=plan, data=data, folder=RunFolder(folder / "run"), checkpoint=None, baselines={}, versions={}
+        plan=plan, data=data, folder=RunFolder(folder / "run"), checkpoint=None, baselines=None, versions={}
     )  # fmt: skip
     return Learner(job, lambda *told: print("  ", *told)), job
 

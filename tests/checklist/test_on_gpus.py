@@ -48,6 +48,7 @@ PASCAL = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
 RTX = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
 H200 = machine("NVIDIA H200", (9, 0), 141)
 WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
+T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
 
 
 @pytest.fixture
@@ -111,6 +112,10 @@ BAD = [
                                   "training.per_device_train_batch_size": 64}, T4),
     ("memory", "qwen-lora", FULL, RTX),
     ("model_size", "qwen-lora", FULL, RTX),
+    ("memory", "llama-8b-lora", {}, T4_WITH_BITSANDBYTES),
+    ("model_size", "llama-8b-lora", {}, T4_WITH_BITSANDBYTES),
+    ("lora_rank", "mistral-7b-qlora", {"tuning.target_modules": '"q_proj, v_proj"'}, WITH_BITSANDBYTES),
+    ("lora_alpha", "mistral-7b-qlora", {"tuning.r": 4}, WITH_BITSANDBYTES),
 ]  # fmt: skip
 
 
@@ -155,8 +160,18 @@ def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):
     assert found("memory", seen(asked("qwen-lora", FULL), RTX)).fix == {"tuning.method": "lora"}
     eight_bits = found("memory", seen(asked("qwen-lora", FULL), WITH_BITSANDBYTES)).fix
     assert eight_bits == {"training.optim": "adamw_8bit"}
-    nothing = found("memory", seen(asked("llama-8b-lora"), T4))
+    nothing = found("memory", seen(asked("llama-8b-lora", {"model.model_name_or_path": "microsoft/phi-4"}), PASCAL))
     assert nothing.status == "fail" and nothing.fix is None and "choose a smaller model" in nothing.verdict.advice
+
+
+def test_weights_in_4_bits_are_the_last_step_where_there_is_what_packs_them(asked):
+    packed = found("memory", seen(asked("llama-8b-lora"), T4_WITH_BITSANDBYTES)).fix
+    assert packed and packed["tuning.method"] == "qlora"
+    assert found("model_size", seen(asked("llama-8b-lora"), T4_WITH_BITSANDBYTES)).fix == {"tuning.method": "qlora"}
+    without = found("memory", seen(asked("llama-8b-lora"), T4))
+    assert without.fix is None and "uv pip install bitsandbytes" in without.verdict.advice
+    library = found("libraries", seen(asked("mistral-7b-qlora"), T4))
+    assert library.status == "fail" and "needs bitsandbytes" in library.verdict.evidence
 
 
 def test_a_short_run_is_not_compiled_and_a_long_one_pays_for_it(asked):

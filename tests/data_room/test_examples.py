@@ -188,7 +188,7 @@ def test_rows_without_a_label_left_are_counted_and_refused_when_there_are_no_oth
 def test_a_table_without_rows_is_refused(prepare):
     with pytest.raises(DataError, match="there are no rows to learn from"):
         prepare([])
-    with pytest.raises(DataError, match="eval.jsonl"):
+    with pytest.raises(DataError, match=r"eval\.jsonl"):
         prepare([{"text": "a"}], [])
 
 

@@ -144,9 +144,12 @@ def test_what_is_expected_is_near_what_batches_take():
     rows = [len(pack_rows(batch, 512)) for batch in batches]
     assert expected.packed_rows == pytest.approx(np.mean(rows), rel=0.05)
     assert expected_packed_rows(lengths.tolist(), 512, 64) == pytest.approx(np.mean(rows), rel=0.05)
-    padded = batches.reshape(300, 8, 8).max(axis=2).sum() * 8
+    padded = np.sort(batches, axis=1).reshape(300, 8, 8).max(axis=2).sum() * 8
     assert expected.unpacked_share == pytest.approx(1 - batches.sum() / padded, abs=0.03)
-    assert 0 <= expected.packed_share < 0.1 < expected.unpacked_share
+    ordered = np.sort(batches[:16].ravel()).reshape(-1, 8)
+    grouped = 1 - ordered.sum() / (ordered.max(axis=1).sum() * 8)
+    assert expected.grouped_share == pytest.approx(grouped, abs=0.01)
+    assert 0 <= expected.packed_share < 0.1 < expected.unpacked_share and expected.grouped_share < 0.03
     assert expected == expected_padding(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
 
 

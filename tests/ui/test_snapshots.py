@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.previews import PREVIEW
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -28,6 +29,7 @@ from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.previewing import PreviewDialog
 from tui_trainer.ui.spans import text_of, width_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
@@ -182,6 +184,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "config-edit": ("2 / r a t e enter escape enter backspace 5", CPU, None, False),
     "config-rejected": ("2 / w a r m u p enter escape enter ctrl+w ctrl+w - 3 enter", CPU, None, False),
     "config-recipes": ("2 p", CPU, None, False),
+    "preview": ("2", CPU, None, False),
     "checklist": ("3", CPU, None, False),
     "checklist-open": ("3 o down", CPU, None, False),
     "start": ("t", CPU, None, False),
@@ -213,6 +216,11 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list]:
             app._dialogs[-1]._wrote(
                 ("The ", 'such objects, such an\n"iterator" of the', "weights of model; Enter writes another one")
             )
+        if name == "preview":
+            # Without the work behind it, which would read a data set.
+            dialog = PreviewDialog(bench, bench.document.loaded)
+            dialog._made(PREVIEW)
+            app.open(dialog)
         pictures = {}
         for size in SIZES:
             await pilot.resize_terminal(*size)

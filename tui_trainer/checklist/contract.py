@@ -120,7 +120,8 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise.
+    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise;
+    a check of our own has none.
 
     `way_out`: what mends a setting that no plan can be made with, by its key.
     """

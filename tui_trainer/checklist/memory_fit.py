@@ -60,7 +60,7 @@ def way_to_fit(context: Context) -> dict[str, Any] | None:
     """Settings with which a plan that is short of memory fits, in the order of what they cost; None: these do not do.
 
     Fewer rows in a pass cost little, logits in chunks hardly more, checkpointing a quarter of the time, another
-    optimiser and LoRA change what is learnt.
+    optimiser and LoRA change what is learnt, and weights in 4 bits are unpacked for each product.
     """
     for switches in _ladder(context):
         try:
@@ -86,8 +86,18 @@ def _ladder(context: Context) -> Iterator[dict[str, Any]]:
     if can_have_8_bit_state(context):
         switches = switches | {OPTIMISER: "adamw_8bit"}
         yield switches
-    if config.tuning.method == "full" and not is_from_scratch(config):
-        yield {key: value for key, value in switches.items() if key != OPTIMISER} | {METHOD: "lora"}
+    if is_from_scratch(config):
+        return
+    plainly = {key: value for key, value in switches.items() if key != OPTIMISER}
+    if config.tuning.method == "full":
+        yield plainly | {METHOD: "lora"}
+    if config.tuning.method != "qlora" and can_have_4_bits(context):
+        yield plainly | {METHOD: "qlora"}
+
+
+def can_have_4_bits(context: Context) -> bool:
+    """Whether frozen weights could be kept in 4 bits here."""
+    return context.basis.regime.device == "cuda" and context.hardware.libraries.get("bitsandbytes") is not None
 
 
 def can_have_8_bit_state(context: Context) -> bool:

@@ -15,6 +15,7 @@ TITLES = {
     "model": "Model",
     "model.scratch": "Model from scratch",
     "tuning": "Tuning",
+    "quantization": "Weights in 4 bits",
     "training": "Training",
     "dataloader": "Batches",
     "evaluation": "Evaluation",

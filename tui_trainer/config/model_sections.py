@@ -1,4 +1,4 @@
-"""[model] and [tuning]: what a run starts from, and which of its weights move."""
+"""[model], [tuning] and [quantization]: what a run starts from, which of its weights move, and in how many bits."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class ModelSection(Section):
 
 
 class TuningSection(Section):
-    method: Literal["full", "lora"] = option(
+    method: Literal["full", "lora", "qlora"] = option(
         "full",
-        "Which weights move: all of them, or small matrices beside frozen ones.",
-        memory="full keeps 16 bytes a parameter, LoRA 2 to 4 and its own",
-        speed="LoRA skips the gradients of the weights",
+        "Which weights move: all, or small matrices beside frozen ones; qlora keeps these in 4 bits, on a GPU.",
+        memory="full keeps 16 bytes a parameter, LoRA 2 to 4 and its own, QLoRA about 0.6",
+        speed="LoRA skips the gradients of the weights; QLoRA unpacks them anew for each product",
     )
     r: int = option(16, "LoRA: width of the update.", low=1, high=4096, memory="adapters grow in proportion", step="x2")
     lora_alpha: float = option(
@@ -123,4 +123,29 @@ class TuningSection(Section):
     )
     modules_to_save: Names = option(
         "", "LoRA: layers trained as a whole and saved with the adapter, such as embed_tokens.", advanced=True
+    )
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the model's own weights are frozen, and small matrices beside them move."""
+        return self.method != "full"
+
+
+class QuantizationSection(Section):
+    """Weights in 4 bits by bitsandbytes, under its names. The head and the embeddings are never among them."""
+
+    bnb_4bit_quant_type: Literal["nf4", "fp4"] = option(
+        "nf4", "QLoRA: which 16 numbers 4 bits stand for; nf4 suits weights, which are spread like a bell curve."
+    )
+    bnb_4bit_use_double_quant: bool = option(
+        True,
+        "QLoRA: also quantise the scale that each 64 weights share.",
+        memory="4.13 bits a weight instead of 4.5",
+        advanced=True,
+    )
+    bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
+        "auto",
+        "QLoRA: numbers that weights are unpacked to for a product; auto: those of the weights that are not in 4 bits.",
+        speed="float32 is several times slower",
+        advanced=True,
     )

@@ -15,8 +15,9 @@ def with_absolute_paths(config: Config) -> Config:
     eval_path = absolute(config.data.eval_path) if config.data.eval_path else ""
     data = config.data.model_copy(update={"path": path, "eval_path": eval_path})
     model = config.model.model_copy(update={"model_name_or_path": _model(config.model.model_name_or_path)})
+    task = config.task.model_copy(update={"chat_template": _template(config.task.chat_template)})
     output = config.output.model_copy(update={"runs_dir": absolute(config.output.runs_dir)})
-    return config.model_copy(update={"data": data, "model": model, "output": output})
+    return config.model_copy(update={"task": task, "data": data, "model": model, "output": output})
 
 
 def _model(name: str) -> str:
@@ -25,6 +26,11 @@ def _model(name: str) -> str:
         return absolute(name) if name and Path(name).expanduser().is_dir() else name
     except (OSError, RuntimeError):
         return name
+
+
+def _template(name: str) -> str:
+    """A .jinja file by its whole path; the name of a template stays."""
+    return absolute(name) if "/" in name or name.endswith(".jinja") else name
 
 
 def absolute(path: str) -> str:

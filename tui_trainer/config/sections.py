@@ -10,7 +10,7 @@ from typing import Literal
 
 from tui_trainer.config.data_sections import DataloaderSection, DataSection
 from tui_trainer.config.fields import Auto, PositiveInt, Section, StepsOrShare, option
-from tui_trainer.config.model_sections import ModelSection, ScratchSection, TuningSection
+from tui_trainer.config.model_sections import ModelSection, QuantizationSection, ScratchSection, TuningSection
 from tui_trainer.config.task_section import TaskSection
 from tui_trainer.config.training_section import TrainingSection
 
@@ -22,6 +22,7 @@ __all__ = [
     "DataloaderSection",
     "EvaluationSection",
     "ModelSection",
+    "QuantizationSection",
     "ScratchSection",
     "TaskSection",
     "TrainingSection",
@@ -116,6 +117,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     tuning: TuningSection = TuningSection()
+    quantization: QuantizationSection = QuantizationSection()
     training: TrainingSection = TrainingSection()
     dataloader: DataloaderSection = DataloaderSection()
     evaluation: EvaluationSection = EvaluationSection()

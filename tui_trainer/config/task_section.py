@@ -15,7 +15,8 @@ class TaskSection(Section):
     )
     chat_template: str = option(
         "",
-        "Chat: how a talk becomes text: a name (chatml, llama3, ...) or a .jinja file; empty: the tokenizer's own.",
+        "Chat: how a talk becomes text: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, or a file; "
+        "empty: the tokenizer's own.",
         completes="file",
     )
     problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = option(
@@ -25,7 +26,9 @@ class TaskSection(Section):
     class_weights: Literal["none", "balanced"] = option(
         "none", "Classification: balanced counts rare classes as much as frequent ones."
     )
-    source_prefix: str = option("", "Sequence to sequence: text put before every input, as T5 was trained with.")
+    source_prefix: str = option(
+        "", 'Sequence to sequence: text put before every input, with its space: T5 was trained with "summarize: ".'
+    )
     max_target_length: PositiveInt = option(
         128,
         "Sequence to sequence: tokens of the answer.",

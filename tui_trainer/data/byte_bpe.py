@@ -7,7 +7,7 @@ Source: Radford et al., Language models are unsupervised multitask learners (201
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Specials:
     others: tuple[str, ...] = ()
     single: str = ""
     pair: str = ""
+    spaces_words: bool = False
+    """Where texts come as lists of words: each word is spelt with the space before it, as it is within a text."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -64,6 +66,7 @@ FOR_CLASSES = Specials(
     single=f"{CLS} $A {SEP}",
     pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
 )  # fmt: skip
+FOR_WORDS = replace(FOR_CLASSES, spaces_words=True)
 FOR_ANSWERS = Specials(
     named=(("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNK)), single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}"
 )
@@ -83,7 +86,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = F
     if vocab_size < smallest:
         raise ValueError(f"a vocabulary of {vocab_size} has no room for {smallest} bytes and special tokens")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=special.spaces_words)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -36,6 +36,7 @@ from tui_trainer.data.encoding import BATCH_CHARACTERS, DocumentEncoder, Encode
 from tui_trainer.data.estimate import estimate_documents
 from tui_trainer.data.prepare import Survey, is_blank, parts_of, reading_notes, survey_of
 from tui_trainer.data.progress import Meter, Progress
+from tui_trainer.data.row_notes import write_cut_rows
 from tui_trainer.data.rows import DocumentWriter, Rows
 from tui_trainer.data.sources import Source
 from tui_trainer.data.split import Split, split_documents
@@ -140,6 +141,7 @@ class _Preparation:
         self._refuse_nothing(train, held_out)
         if not held_out.writer.row_count:
             (folder / EVAL_FILE).unlink()
+        write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
         counts = _counts(train, held_out, vocabulary)
         self._notes.extend(_length_notes(counts, self._cut.max_length))
         return Built(counts, tuple(self._notes), quantiles(Rows(folder / TRAIN_FILE).lengths - 1))

@@ -31,7 +31,10 @@ _reader: Any = None  # of a process that encodes for another
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """The rows of one side that have a label, as arrays for the file, and what was counted."""
+    """The rows of one side that have a label, as arrays for the file, and what was counted.
+
+    Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
+    """
 
     side: int
     columns: Columns
@@ -42,6 +45,8 @@ class EncodedBatch:
     longest: int
     truncated: int
     untrained: int
+    cut: NDArray[np.bool_]
+    row_characters: NDArray[np.int32]
 
 
 def encoded(reader: Reader, batches: Iterable[tuple[int, Sequence[Example]]], processes: int) -> Iterator[EncodedBatch]:
@@ -71,6 +76,7 @@ def encode_batch(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
     found = reader.encode(examples)
     kept = [row for row in found if row.labels]
     lengths = [len(row.columns[COLUMN]) for row in kept]
+    characters = [len(example.text) for example, row in zip(examples, found, strict=True) if row.labels]
     return EncodedBatch(
         side=side,
         columns={name: _column(kept, name) for name in reader.columns},
@@ -81,6 +87,8 @@ def encode_batch(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
         longest=max(lengths, default=0),
         truncated=sum(row.truncated for row in kept),
         untrained=len(found) - len(kept),
+        cut=np.array([row.truncated for row in kept], dtype=np.bool_),
+        row_characters=np.array(characters, dtype=np.int32),
     )
 
 

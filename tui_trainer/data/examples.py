@@ -81,7 +81,7 @@ class _Side:
     longest: int = 0
     truncated: int = 0
     untrained: int = 0
-    rows: RowNotes = field(default_factory=RowNotes)
+    notes: RowNotes = field(default_factory=RowNotes)
 
     def add(self, batch: EncodedBatch) -> None:
         if batch.rows:
@@ -92,6 +92,7 @@ class _Side:
         self.truncated += batch.truncated
         self.untrained += batch.untrained
         self.longest = max(self.longest, batch.longest)
+        self.notes.add(batch)
 
 
 class _Preparation:
@@ -120,9 +121,11 @@ class _Preparation:
         if not held_out.file.row_count:
             (folder / EVAL_FILE).unlink()
         counts = self._counts(surveys, choice, train, held_out)
-        notes = [*self._choices.notes(), *self._reader.notes(), *self._problems.notes(), *notes_of_counts(counts, self._cut)]
+        told = *self._choices.notes(), *self._reader.notes(), *self._problems.notes()
         lengths = quantiles(Rows(folder / TRAIN_FILE).lengths)
-        return Built(counts, tuple(notes), lengths, self._reader.details())
+        details = self._reader.details() | table_details(surveys[0], choice, self._strata, self._problems)
+        details |= train.notes.write(folder)
+        return Built(counts, (*told, *notes_of_counts(counts, self._cut)), lengths, details)
 
     def _survey(self, source: Source, *, first: bool) -> Survey:
         """Pass 1 over one source."""
@@ -144,6 +147,7 @@ class _Preparation:
         choices = self._choices if first else ColumnChoices("")
         rows = source.rows(problems, progress, max_rows=self._cut.max_rows if first else 0, choices=choices)
         head = list(islice(rows, LOOKED_ROWS))
+        self._reader.held_out = not first
         if head:
             self._reader.begin(head)
         for row in chain(head, rows):

@@ -73,6 +73,7 @@ class LabelReader:
     def __init__(self, column: str, kind: Kind) -> None:
         self.column, self.kind = column, kind
         self._form = ""
+        self._lists: bool | None = None
 
     def names(self, row: Row) -> tuple[str, ...]:
         """The labels of a row, each once, sorted: exactly one of them for one label a row. Raises DataError."""
@@ -82,6 +83,8 @@ class LabelReader:
                 hint = f'{_KIND_KEY} = "{MULTI}" learns several labels a row'
                 raise DataError(f"the label is a list of {len(value)}", where=row.where, hint=hint)
             return (self._name(value, row.where),)
+        if form := self._other_form(value):
+            raise DataError(f"the labels are {_form_of(value)}, and those before them {form}", where=row.where)
         if isinstance(value, str):
             value = [part for part in value.split(",") if part.strip()]
         if not isinstance(value, list | tuple):
@@ -102,6 +105,15 @@ class LabelReader:
         if not abs(found) <= LARGEST:
             raise DataError("the label is no finite number", where=row.where)
         return found
+
+    def _other_form(self, value: object) -> str:
+        """What several labels a row were before, where this is something else: lists, or a text with commas."""
+        if not isinstance(value, list | tuple | str):
+            return ""
+        is_list = isinstance(value, list | tuple)
+        if self._lists is None:
+            self._lists = is_list
+        return "" if is_list == self._lists else "lists" if self._lists else "strings"
 
     def _value(self, row: Row) -> object:
         if self.column not in row.values:

@@ -38,7 +38,8 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
 class ExpectedPadding:
     """What a step of `documents` documents takes, on average over the batches that were drawn.
 
-    `packed_rows` rows of `packed_width` inputs when packed; the shares are those of all inputs that are padding.
+    `packed_rows` rows of `packed_width` inputs when packed; the shares are those of all inputs that are padding:
+    packed, not packed, and not packed but drawn from documents of similar length.
     """
 
     documents: int
@@ -46,6 +47,7 @@ class ExpectedPadding:
     packed_width: float
     packed_share: float
     unpacked_share: float
+    grouped_share: float
 
 
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int, *, seed: int = 0) -> float:
@@ -64,23 +66,29 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int, *, see
 def expected_padding(
     lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, seed: int = 0
 ) -> ExpectedPadding:
-    """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them."""
+    """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them; those
+    of a step are sorted by length before they are cut into passes (`data/layout.py`)."""
     batches = _drawn(lengths, capacity, documents, seed)
     widths = [narrowest_width(batch, capacity) for batch in batches]
     rows = [len(pack_rows(batch, width)) for batch, width in zip(batches, widths, strict=True)]
     packed = sum(count * width for count, width in zip(rows, widths, strict=True))
-    drawn = batches.shape[1]
-    starts = np.arange(0, drawn, micro_batch)
-    longest = np.maximum.reduceat(batches, starts, axis=1)
-    unpacked = int((longest * np.diff(np.append(starts, drawn))).sum())
     used = int(batches.sum())
     return ExpectedPadding(
         documents=documents,
         packed_rows=sum(rows) / batches.size * documents,
         packed_width=sum(widths) / len(widths),
         packed_share=1 - used / packed,
-        unpacked_share=1 - used / unpacked,
+        unpacked_share=1 - used / _padded(batches, micro_batch),
+        grouped_share=1 - used / _padded(np.sort(batches.ravel()).reshape(batches.shape), micro_batch),
     )
+
+
+def _padded(batches: NDArray[np.int64], micro_batch: int) -> int:
+    """Inputs of all passes, padding included."""
+    longest_first = -np.sort(-batches, axis=1)
+    starts = np.arange(0, batches.shape[1], micro_batch)
+    sizes = np.diff(np.append(starts, batches.shape[1]))
+    return int((longest_first[:, starts] * sizes).sum())
 
 
 def _drawn(lengths: Lengths, capacity: int, documents: int, seed: int) -> NDArray[np.int64]:

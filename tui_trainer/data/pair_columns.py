@@ -61,7 +61,8 @@ class PairColumns:
 
     def choose(self, head: Sequence[Row]) -> None:
         """Raises DataError, which names the nearest column, where it cannot be told."""
-        label = head[0].where.rpartition(", ")[0] or head[0].where
+        # Rows of a sample stand in no file.
+        label = head[0].where.rpartition(", ")[0]
         names = list(dict.fromkeys(name for row in head for name in _opened(row.values)))
         for key, wanted in (("text", self._text), ("text_pair", self._beside), ("target", self._target)):
             if wanted not in (AUTO, "", *names):
@@ -109,7 +110,8 @@ class PairColumns:
         others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
         also = f" (also there: {', '.join(_shown(others))})" if others else ""
         source, target = one_line(pair.source, 40), one_line(pair.target, 40)
-        return f"the input is '{source}'{beside} of {label}, the answer '{target}'{also}"
+        of = f" of {label}" if label else ""
+        return f"the input is '{source}'{beside}{of}, the answer '{target}'{also}"
 
 
 def _opened(values: Mapping[str, object]) -> Mapping[str, object]:

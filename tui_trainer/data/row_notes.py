@@ -5,8 +5,7 @@ The marks lie beside the rows, one bit each. The lengths are kept only while the
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from tui_trainer.data.choosing import TRAIN, Choice, Survey
 from tui_trainer.data.rows import COLUMN
 
 if TYPE_CHECKING:
-    from tui_trainer.data.examples import Encoded, Example
+    from tui_trainer.data.encode_batches import EncodedBatch
     from tui_trainer.data.problems import ProblemList
 
 CUT_FILE = "cut_rows.npy"
@@ -31,16 +30,12 @@ class RowNotes:
     """The training rows of a table, 9 bytes each."""
 
     def __init__(self) -> None:
-        self._cut = array("B")
-        self._tokens = array("i")
-        self._characters = array("i")
+        self._parts: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = []
 
-    def add(self, pairs: Sequence[tuple[Example, Encoded]]) -> None:
+    def add(self, batch: EncodedBatch) -> None:
         """Rows in the order in which they are written."""
-        for example, encoded in pairs:
-            self._cut.append(encoded.truncated)
-            self._tokens.append(len(encoded.columns[COLUMN]))
-            self._characters.append(len(example.text))
+        if batch.rows:
+            self._parts.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
 
     def write(self, folder: Path) -> dict[str, Any]:
         """The marks as a file. Returns the details: about how long a row 99 % of the rows would fit into whole.
@@ -48,9 +43,11 @@ class RowNotes:
         A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
         row is whole, nothing is said.
         """
-        cut, tokens = np.asarray(self._cut, dtype=np.bool_), np.asarray(self._tokens, dtype=np.float64)
-        characters = np.asarray(self._characters, dtype=np.float64)
+        if not self._parts:
+            return {}
+        cut, lengths, characters = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
         write_cut_rows(folder, cut)
+        tokens = lengths.astype(np.float64)
         if cut.all() or not characters[~cut].sum():
             return {}
         rate = tokens[~cut].sum() / characters[~cut].sum()
@@ -72,9 +69,7 @@ def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
         return None
 
 
-def table_details(
-    survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList
-) -> dict[str, Any]:
+def table_details(survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
     """The first rows that could not be used, and how many training rows each class has."""
     found: dict[str, Any] = {}
     if problems.shown:

@@ -44,6 +44,9 @@ class Reader(Protocol):
     def settle(self) -> None:
         """All rows were read once; the training side decides what classes there are. Raises DataError."""
 
+    held_out: bool
+    """Whether the rows that are read now are only measured on, from a source of their own. Set by the preparation."""
+
     learns: bool
     """Whether it makes a tokenizer from the training texts."""
 

@@ -141,6 +141,7 @@ class DocumentWriter(RowFile):
         self.cut_documents = 0
         self.pieces = 0
         self.longest_row = 0
+        self.cut_rows: list[NDArray[np.bool_]] = []
         self._width = max_length
 
     def add(self, tokens: Tokens, lengths: NDArray[np.int64]) -> None:
@@ -158,6 +159,7 @@ class DocumentWriter(RowFile):
         self.token_count += len(tokens)
         self.cut_documents += int((pieces > 1).sum())
         self.pieces += int(pieces[pieces > 1].sum())
+        self.cut_rows.append(np.repeat(pieces > 1, pieces))
         self.longest_row = max(self.longest_row, int(sizes.max()) - 1)
 
 

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tui_trainer.data.columns import JSON_NAMES
 from tui_trainer.data.decoding import refuse_surrogates
@@ -85,7 +85,7 @@ def _tags(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) 
             word += 1
         first = word
         while word < len(places) and places[word][0] < span.end:
-            if word > 0 and word == first and tags[word] != OUTSIDE:
+            if word == first and tags[word] != OUTSIDE:
                 raise DataError(f"the span {_shown(span)} shares a word with the one before it", where=where)
             tags[word] = f"{'B' if word == first else 'I'}-{span.label}"
             word += 1
@@ -106,13 +106,14 @@ def _listed(values: object, where: str) -> Sequence[object]:
 
 def _span(value: object, number: int, length: int, where: str) -> Span:
     if isinstance(value, Mapping):
-        parts = [next((value[name] for name in names if name in value), None) for names in _NAMES.values()]
+        parts: list[Any] = [next((value[name] for name in names if name in value), None) for names in _NAMES.values()]
     else:
         parts = list(value) if isinstance(value, list | tuple) else []
     if len(parts) != 3 or not all(type(part) is int for part in parts[:2]) or not isinstance(parts[2], str):
         raise DataError(f"span {number:,} cannot be read", where=where, hint=_HINT)
-    span = Span(*parts)
-    if not span.label.strip():
+    start, end, named = parts
+    span = Span(start, end, named.strip())
+    if not span.label:
         raise DataError(f"span {number:,} has no label", where=where, hint=_HINT)
     if not 0 <= span.start < span.end <= length:
         raise DataError(f"the span {_shown(span)} is not within the {length:,} characters of the text", where=where)

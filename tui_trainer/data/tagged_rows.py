@@ -7,11 +7,10 @@ printed as lists; and a text with marked spans (`spans.py`).
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tui_trainer.data.columns import AUTO, JSON_NAMES, Row, checked_text
+from tui_trainer.data.columns import AUTO, JSON_NAMES, Row, checked_text, missing_column
 from tui_trainer.data.spans import Tagged, tagged_text
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -53,7 +52,7 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
     label = head[0].where.rsplit(", ", 1)[0]
     for key, name in (("data.text_column", words), ("data.label_column", tags)):
         if name != AUTO and name not in names:
-            raise _missing(name, names, label, key)
+            raise missing_column(name, label, names, key=key)
     columns = _present(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
     for column in columns:
         if found := _tags_beside(head, names, column, tags):
@@ -166,13 +165,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join([*(_name(name) or "(no name)" for name in names[:_SHOWN]), *more]) or "none"
 
 
-def _missing(wanted: str, names: Sequence[str], label: str, key: str) -> DataError:
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
-    guess = f"did you mean '{_name(near[0])}'? " if near else ""
-    hint = f"{guess}columns found: {_listed(names)}; name the right one in {key}"
-    return DataError(f"there is no column '{_name(wanted)}'", where=label, hint=hint)
-
-
 def _unclear(names: Sequence[str], label: str, words: Sequence[str]) -> DataError:
     what = f"no column holds the tags of '{_name(words[0])}'" if words else "no column holds words or a text"
     key = "data.label_column" if words else "data.text_column"
@@ -184,7 +176,5 @@ def _note(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed:
         return ""
     others = f" (also there: {_listed(tags[1:])})" if tags[1:] else ""
     what = ("text", "spans") if spans else ("words", "tags")
-    verb = "is" if spans else "are"
-    return (
-        f"the {what[0]} {verb} in the column '{_name(words)}' of {label}, the {what[1]} in '{_name(tags[0])}'{others}"
-    )
+    place = f"in the column '{_name(words)}' of {label}, the {what[1]} in '{_name(tags[0])}'{others}"
+    return f"the {what[0]} {'is' if spans else 'are'} {place}"

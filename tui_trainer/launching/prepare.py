@@ -24,9 +24,9 @@ from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, R
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.tasks.contract import Baselines, DataFacts
 
-_PACKAGES = ("tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
+_PACKAGES = ("tui-trainer", "torch", "transformers", "peft", "bitsandbytes", "tokenizers", "safetensors", "numpy")
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Plan:
@@ -105,14 +105,17 @@ def read_plan(folder: RunFolder) -> Plan | None:
         raise FolderError(str(error), where=str(folder.root), hint=hint) from None
 
 
-def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> dict[str, float]:
-    """Held-out loss of simple models on the very rows that evaluation reads."""
+def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> Baselines | None:
+    """Losses and scores of simple models on the very rows that evaluation reads."""
     chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
     measured = find_task(plan.config.task.type).baselines(plan.config, data, chosen)
-    if measured is None:
-        return {}
-    journal.append(BaselinesMeasured(losses=measured.losses, eval_tokens=measured.eval_tokens, unit="token"))
-    return measured.losses
+    if measured is not None:
+        journal.append(
+            BaselinesMeasured(
+                losses=measured.losses, eval_tokens=measured.eval_tokens, unit="token", scores=measured.scores
+            )
+        )
+    return measured
 
 
 def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
@@ -147,7 +150,7 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             sample_every_steps=plan.sample_every_steps.value,
             trained_parameters=plan.trained_parameters.value,
             base_model=config.model.model_name_or_path if is_pretrained else "",
-            lora_rank=config.tuning.r if config.tuning.method == "lora" else None,
+            lora_rank=config.tuning.r if config.tuning.has_adapter else None,
         )
     )
 

@@ -15,6 +15,7 @@ from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.heads import Head
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.plan import Plan
@@ -78,8 +79,11 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
 def start_problems(loaded: LoadedConfig) -> list[Problem]:
     """Why a run cannot start that can be planned: only the catalogue knows its model."""
     model = loaded.config.model
-    facts = find_model(model.model_name_or_path, model.revision) if model.model_name_or_path else None
-    if facts is None or facts.folder is not None:
+    if not model.model_name_or_path:
+        return []
+    head: Head = getattr(find_task(loaded.config.task.type), "head", "causal_lm")
+    facts = find_model(model.model_name_or_path, model.revision, head=head)
+    if facts.folder is not None:
         return []
     return [loaded.placed(problem) for problem in model_problems(facts, model.init, model.trust_remote_code)]
 

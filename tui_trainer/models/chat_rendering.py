@@ -65,6 +65,11 @@ class TalkRenderer:
 
     def render(self, talk: Talk) -> Rendered:
         """Raises DataError, without a place, for a talk that the template does not take or does not nest in."""
+        if self.plain_end and any(self.plain_end in message["content"] for message in talk.messages):
+            message = (
+                f"the text holds {self.plain_end!r}, with which the chat template {self._template.name} ends a turn"
+            )
+            raise DataError(message, hint="the tokenizer has no such token, so that the two cannot be told apart")
         messages, spelt = self._broken(list(talk.messages))
         tools, more = self._broken(list(talk.tools))
         if self._loss_on == "all":
@@ -126,23 +131,26 @@ class TalkRenderer:
             before = self._text(messages[:place], tools, prompt=True)
             until = text if place == len(messages) - 1 else self._text(messages[: place + 1], tools)
             if not until.startswith(before) or not text.startswith(until):
-                number = answers.index(place) + 1
-                shorter, longer = (before, until) if not until.startswith(before) else (until, text)
-                raise self._not_nested(number, len(answers), shorter, longer)
+                raise self._not_nested(answers.index(place) + 1, len(answers), before, until, text)
             spans.append((len(before), len(until)))
         return text, spans
 
-    def _not_nested(self, number: int, answers: int, shorter: str, longer: str) -> DataError:
+    def _not_nested(self, number: int, answers: int, before: str, until: str, text: str) -> DataError:
+        if until.startswith(before):
+            what, shorter, longer = f"writes answer {number} otherwise once the talk goes on", until, text
+        else:
+            what, shorter, longer = (
+                f"writes otherwise what stands before answer {number} once it is given",
+                before,
+                until,
+            )
         pairs = enumerate(zip(shorter, longer, strict=False))
         at = next((place for place, (one, other) in pairs if one != other), min(len(shorter), len(longer)))
-        texts = (text[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for text in (shorter, longer))
-        shown = " and ".join(f"\u00ab{one_line(text, _SHOWN)}\u00bb" for text in texts)
-        what = f"the chat template {self._template.name} writes answer {number} otherwise when it is still to be given"
-        if answers > 1:
-            what = f"the chat template {self._template.name} writes answer {number} otherwise when the talk goes on"
-        way = "" if self._loss_on == "completion" else 'task.loss_on = "completion" to learn the last answer only, or '
-        hint = f"set {way}{KEY} = \"chatml\", or mark the answers in the template with {{% generation %}}"
-        return DataError(f"{what} ({shown}), so nobody can tell which tokens it is", hint=hint)
+        texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
+        shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
+        message = f"the chat template {self._template.name} {what} ({shown}), so its tokens cannot be told"
+        way = 'task.loss_on = "completion" to learn the last answer only, or ' if number < answers else ""
+        return DataError(message, hint=f"set {way}{KEY} to another, such as chatml")
 
     def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
         return self._rendered(messages, tools, prompt=prompt)[0]

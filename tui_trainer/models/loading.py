@@ -15,6 +15,7 @@ from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
 from tui_trainer.models.heads import CLASSIFYING, Head, Labels, auto_class
 from tui_trainer.models.scratch import scratch_config
 from tui_trainer.safe_text import one_line
@@ -65,20 +66,24 @@ def load_pretrained(
     head: Head = "causal_lm",
     labels: Labels | None = None,
     pad_token_id: int | None = None,
+    four_bits: FourBits | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> PreTrainedModel:
     """The model with its own weights, on the CPU. Raises ConfigError when weights and config do not fit together.
+
+    With `four_bits` it is packed while it is loaded, on the GPU where there is one, and `dtype` is that of the rest.
 
     A classifier's head that the files lack, or have for another number of labels, is made anew from torch's global
     generator, and `tell` gets a sentence about it. Without `labels` a classifier keeps those of its config.
     `pad_token_id` is for configs that have none: a decoder that classifies looks for the last token before the padding.
     """
-    build: Any = auto_class(head).from_pretrained
+    kind: Any = auto_class(head)
     try:
         with _quiet():
-            loaded, report = build(
+            shape = _config_of(folder, model, labels, pad_token_id)
+            loaded, report = kind.from_pretrained(
                 folder,
-                config=_config_of(folder, model, labels, pad_token_id),
+                config=shape,
                 dtype=dtype,
                 local_files_only=True,
                 trust_remote_code=model.trust_remote_code,
@@ -86,7 +91,10 @@ def load_pretrained(
                 ignore_mismatched_sizes=head in CLASSIFYING,
                 weights_only=True,
                 **_attention(model),
+                **_packing(four_bits, folder, shape, model, dtype, kind),
             )
+    except ConfigError:
+        raise
     except Exception as error:  # whatever its parts raise
         raise _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded
@@ -204,6 +212,21 @@ def new_model(
 def _attention(model: ModelSection) -> dict[str, Any]:
     """auto leaves the choice to transformers: torch's fused kernel wherever the model has it."""
     return {} if model.attn_implementation == "auto" else {"attn_implementation": model.attn_implementation}
+
+
+def _packing(
+    four_bits: FourBits | None,
+    folder: Path,
+    shape: PretrainedConfig,
+    model: ModelSection,
+    dtype: torch.dtype,
+    kind: Any,
+) -> dict[str, Any]:
+    """What from_pretrained wants for weights in 4 bits. Raises ConfigError for numbers that are not finite."""
+    if four_bits is None:
+        return {}
+    refuse_poisoned_files(folder)
+    return {"quantization_config": bitsandbytes_config(four_bits, shape, model, dtype, kind)}
 
 
 def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,31 @@ def written(model: Any, tokenizer: Any, prompt_ids: list[int], sampling: Samplin
     )
     begin = 0 if model.config.is_encoder_decoder else len(prompt_ids)
     return str(tokenizer.decode(output_BT[0, begin:], skip_special_tokens=True))
+
+
+def answered(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new_tokens: int) -> list[str]:
+    """What an encoder with a decoder writes for each input, always the likeliest token, without chance.
+
+    What a model's own settings say of lengths and repeats is set aside: it was chosen for other data.
+    """
+    import torch
+
+    fill, widest = filling_id(tokenizer), max(map(len, inputs))
+    ids_BT = torch.tensor([[*ids, *[fill] * (widest - len(ids))] for ids in inputs], device=model.device)
+    lengths_B = torch.tensor([len(ids) for ids in inputs], device=model.device)
+    output_BT = model.generate(
+        input_ids=ids_BT,
+        attention_mask=(torch.arange(widest, device=model.device) < lengths_B[:, None]).long(),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        num_beams=1,
+        min_length=0,
+        length_penalty=1.0,
+        no_repeat_ngram_size=0,
+        early_stopping=False,
+        pad_token_id=fill,
+    )
+    return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in output_BT.tolist()]
 
 
 def filling_id(tokenizer: Any) -> int:

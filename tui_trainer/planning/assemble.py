@@ -72,9 +72,9 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
     exact = facts.exact or not choices.is_from_scratch(loaded.config)
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
-        "vocabulary": _vocabulary(loaded, facts),
+        "vocabulary": _vocabulary(loaded, facts, shape),
         "classes": facts.classes,
-        "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded)),
+        "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded, shape)),
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),
         "precision": made.precision,
         "weights_dtype": made.weights,
@@ -87,17 +87,17 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
     }
 
 
-def _vocabulary(loaded: LoadedConfig, facts: DataFacts) -> Planned[int]:
+def _vocabulary(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[int]:
     if choices.is_from_scratch(loaded.config):
         return Planned(value=facts.vocabulary, exact=facts.exact, reason=facts.reason)
-    return Planned(value=facts.vocabulary, exact=True, reason=_parameters_reason(loaded))
+    return Planned(value=facts.vocabulary, exact=True, reason=_parameters_reason(loaded, shape))
 
 
-def _parameters_reason(loaded: LoadedConfig) -> str:
+def _parameters_reason(loaded: LoadedConfig, shape: ModelShape) -> str:
     name = loaded.config.model.model_name_or_path
     if choices.is_from_scratch(loaded.config) and not name:
         return "counted from the shape in [model.scratch]"
-    absent = find_model(name, loaded.config.model.revision).folder is None
+    absent = find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder is None
     return f"of {name}" + (", which is not on this machine: `tui-trainer download` fetches it" if absent else "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
@@ -13,8 +14,10 @@ from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.models.four_bits import FourBits
+from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import lora_parameters, match_targets, saved_module_parameters
+from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 
@@ -58,7 +61,7 @@ def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: M
     if wish != "auto":
         return _chosen("fp32" if wish == "no" else wish, f"from {loaded.where(MIXED)}")
     if target.device == "cuda":
-        return _gpu_precision(target)
+        return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
     if not native:
         return _chosen("fp32", "this CPU computes bf16 only by emulation, slower than fp32")
@@ -67,12 +70,15 @@ def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: M
     return _chosen("bf16", f"native on this CPU ({', '.join(native)})")
 
 
-def _gpu_precision(target: Target) -> Planned[Precision]:
+def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
     capability = target.gpu.capability if target.gpu else None
     if target.bf16 is None or capability is None:
         return _chosen("fp32", "the card does not report what it can compute")
     if target.bf16:
         return _chosen("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
+    if shape.model_type in OVERFLOW_IN_FP16:
+        kind = shape.model_type
+        return _chosen("fp32", f"compute capability {dotted(capability)} has no bf16, and {kind} overflows in fp16")
     return _chosen("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
 
 
@@ -133,6 +139,8 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
     if loaded.config.tuning.method == "full":
         return _chosen("float32", "they train, and small updates are lost in 16 bits")
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    if loaded.config.tuning.method == "qlora":
+        return _chosen(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
     return _chosen(by_precision[chosen], "they are frozen, and products take them as they are")
 
 
@@ -144,7 +152,7 @@ def learning_rate(loaded: LoadedConfig) -> Planned[float]:
         return _chosen(wish, f"from {loaded.where(key)}")
     if is_from_scratch(config):
         return _chosen(SCRATCH_RATE, "auto: the weights start from random values")
-    if config.tuning.method == "lora":
+    if config.tuning.has_adapter:
         return _chosen(LORA_RATE, "auto: LoRA")
     return _chosen(FULL_RATE, "auto: all weights of a pretrained model")
 
@@ -177,17 +185,20 @@ def regime(
 ) -> Regime:
     """How the model is trained, as memory and time depend on it. Raises ConfigError for targets that match nothing."""
     training, tuning = config.training, config.tuning
-    lora = tuning.method == "lora"
-    targets = match_targets(shape, tuning.target_modules, tuning.modules_to_save) if lora else ()
+    lora = tuning.has_adapter
+    # A classifier's head is trained with the adapters, named or not.
+    saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
+    targets = match_targets(shape, tuning.target_modules, saved) if lora else ()
     trained = shape.parameters
     if lora:
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora)
-        trained += saved_module_parameters(shape, tuning.modules_to_save)
+        trained += saved_module_parameters(shape, saved)
     return Regime(
         device=target.device,
         precision=precision,
         weights=weights,
         method=tuning.method,
+        four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
         lora_rank=tuning.r if lora else 0,
         lora_targets=targets,

@@ -32,7 +32,7 @@ def checkpoint_bytes(regime: Regime) -> tuple[int, str]:
 
 def final_model_bytes(parameters: int, regime: Regime) -> int:
     """The whole model, or with LoRA the adapter."""
-    trained = regime.trained_parameters if regime.method == "lora" else parameters
+    trained = regime.trained_parameters if regime.has_adapter else parameters
     return _trained_bytes_each(regime) * trained + SMALL_FILES_BYTES
 
 
@@ -49,4 +49,4 @@ def run_bytes(
 
 
 def _trained_bytes_each(regime: Regime) -> int:
-    return 4 if regime.method == "lora" else DTYPE_BYTES[regime.weights]
+    return 4 if regime.has_adapter else DTYPE_BYTES[regime.weights]

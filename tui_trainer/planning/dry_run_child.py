@@ -131,7 +131,8 @@ def _model(config: dict[str, Any], regime: dict[str, Any], layers: tuple[int, in
                 setattr(cut, name, 0.0)
         model = auto_class(regime["head"]).from_config(cut, dtype=dtype, **attention)
     tuning = TuningSection(
-        method=regime["method"],
+        # What layers compute beside weights in 4 bits is LoRA's.
+        method="full" if regime["method"] == "full" else "lora",
         r=max(regime["lora_rank"], 1),
         lora_dropout=0.1 if regime["lora_dropout"] else 0.0,
         target_modules=",".join(regime["lora_targets"]) or "all-linear",

@@ -29,6 +29,9 @@ BF16_GAIN, BF16_HALF_GAIN_WIDTH = 2.1, 90
 # Source: llm-foundry's benchmarking table on H100 (760M 0.349, 1.3B 0.418, 7B 0.464); TinyLlama on A100 reports 0.56
 # at 2048, torchtitan 0.33 to 0.39 for 8B.
 CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
+# How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
+# with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
+UNPACKING_TIMES = 1.28
 # Forward alone is one of three equal parts of a step: the backward pass has two products for each.
 EVALUATION_SHARE = 1 / 3
 
@@ -135,6 +138,9 @@ def _on_card(flops: float, hidden_size: int, regime: Regime, card: Card | None) 
         return StepTime(seconds=None, reason=f"{known}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
+    if regime.four_bits:
+        share /= UNPACKING_TIMES
+        reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
     return StepTime(seconds=flops / (rate * share), reason=reason)
 
 

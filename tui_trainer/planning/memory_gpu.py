@@ -106,11 +106,16 @@ def _workspace(static: Static, batch: Batch, always: bool = False) -> tuple[Memo
         return ()
     results = 4 if static.regime.method == "full" else 2
     found = results * static.compute_size * static.shape.mlp_size * batch.tokens
-    return (MemoryPart(name="backward pass", bytes=found, formula=f"{results} gradients of the MLP's width"),)
+    work = MemoryPart(name="backward pass", bytes=found, formula=f"{results} gradients of the MLP's width")
+    if not static.regime.four_bits:
+        return (work,)
+    formula = "the widest matrix as a product takes it, and a copy of the widest result"
+    return work, MemoryPart(name="unpacked", bytes=static.unpacking_bytes(batch.tokens), formula=formula)
 
 
 def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
     results = batch.eval_tokens * layer.made_without_dropout
     wanted = results + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes
+    wanted += static.unpacking_bytes(batch.eval_tokens) if static.regime.four_bits else 0
     formula = "what one evaluation batch and the copy of a weight need beyond a step's activations"
     return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

@@ -258,7 +258,7 @@ class Layer:
 
     @cached_property
     def _adapted(self) -> list[Linear]:
-        if self.regime.method != "lora":
+        if not self.regime.has_adapter:
             return []
         return list(adapted(self.shape, self.regime.lora_targets))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import lora_parameters
 from tui_trainer.planning.regime import Regime
@@ -111,6 +112,10 @@ class Static:
             formula = "2 bytes x parameters and 4 for their fp32 copies" if copies else "4 bytes x parameters"
             return MemoryPart(name="weights", bytes=own + copies, formula=formula)
         formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
+        if four_bits := self.regime.four_bits:
+            packed = sum(x.matrix_parameters for x in quantised_linears(self.shape, four_bits))
+            own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
+            formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
         return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
 
     def optimiser(self) -> MemoryPart:
@@ -128,7 +133,7 @@ class Static:
         """Autocast keeps 16-bit copies of trained fp32 weights from the forward to the backward pass."""
         if self.regime.precision == "fp32" or self.has_masters:
             return 0
-        if self.regime.method == "lora":
+        if self.regime.has_adapter:
             return HALF * self.trained
         return HALF * sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
 
@@ -141,6 +146,15 @@ class Static:
         if self.regime.precision == "fp32" or self.weight_size == HALF:
             return 0
         return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
+
+    def unpacking_bytes(self, tokens: int) -> int:
+        """Of weights in 4 bits: the widest matrix as a product takes it, and peft's copy of the widest result."""
+        four_bits = self.regime.four_bits
+        found = quantised_linears(self.shape, four_bits)
+        taken_as = (four_bits.compute_dtype if four_bits else "") or self.regime.weights
+        size = FLOAT if taken_as == "float32" else HALF
+        matrix = max((x.inputs * x.outputs for x in found), default=0)
+        return size * matrix + self.compute_size * tokens * max((x.outputs for x in found), default=0)
 
     @property
     def sum_bytes(self) -> int:

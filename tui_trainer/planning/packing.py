@@ -44,7 +44,9 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     if wish is False:
         return Planned(value=False, exact=True, reason=f"data.packing = false{where}")
     if facts.packed_rows is None:
-        return Planned(value=False, exact=True, reason="rows are cut from one long text: they are full")
+        task = loaded.config.task.type
+        why = "rows are cut from one long text: they are full" if task == "char_lm" else f"{task} reads each row alone"
+        return Planned(value=False, exact=True, reason=why)
     if shape.model_type in SEES_OTHERS:
         return Planned(value=False, exact=True, reason=f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
     rows = min(effective, facts.rows)

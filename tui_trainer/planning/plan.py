@@ -21,6 +21,7 @@ from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
+from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision
@@ -139,8 +140,15 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         widest_row=widest,
     )
     rows = most_rows(config, facts, packed.value, config.training.effective_batch_size)
-    regime = replace(regime, most_rows=rows, document_tokens=0.0 if packed.value else facts.row_tokens)
+    regime = replace(
+        regime,
+        most_rows=rows,
+        document_tokens=0.0 if packed.value else facts.row_tokens,
+        target_tokens=facts.target_tokens,
+    )
     regime, memory_reason = with_dry_run(config, shape, regime, facts.vocabulary)
+    if problems := four_bit_problems(loaded, hardware, target, shape, regime):
+        raise ConfigError(problems)
     room = Room.of(hardware, target)
 
     def largest_fit(limit: int) -> int:

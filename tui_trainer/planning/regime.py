@@ -7,6 +7,7 @@ from typing import Literal
 
 from tui_trainer.config.training_section import Optimiser
 from tui_trainer.hardware.diagnosis import Device
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -32,8 +33,10 @@ class Regime:
     precision: Precision = "fp32"
     weights: Dtype = "float32"
     method: str = "full"
+    four_bits: FourBits | None = None
+    """With `qlora`: how the frozen matrices are packed; `weights` is then what all others are kept in."""
     trained_parameters: int = 0
-    """All of them with `full`; with `lora` those of the adapters and of the modules that are saved."""
+    """All of them with `full`; else those of the adapters and of the modules that are saved."""
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`."""
@@ -59,3 +62,8 @@ class Regime:
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
     counted: LayerBytes | None = None
     """For a family without a formula: what a dry run has counted."""
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the model's own weights are frozen, and small matrices beside them move."""
+        return self.method != "full"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.config.sections import Config
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.planning.fit import needed_bytes
@@ -62,7 +63,8 @@ def _one_row(way: _Way, _budget: float) -> tuple[str, _Way]:
 
 
 def _chunked_loss(way: _Way, _budget: float) -> tuple[str, _Way]:
-    regime = replace(way.regime, loss_chunk_tokens=way.regime.loss_chunk_tokens or _CHUNK_TOKENS)
+    chunk = min(way.regime.loss_chunk_tokens or _CHUNK_TOKENS, _CHUNK_TOKENS)
+    regime = replace(way.regime, loss_chunk_tokens=chunk)
     return f"training.loss_chunk_tokens = {_CHUNK_TOKENS}", replace(way, regime=regime)
 
 
@@ -91,6 +93,17 @@ def _lora(way: _Way, _budget: float) -> tuple[str, _Way]:
     return 'tuning.method = "lora"', replace(way, regime=regime)
 
 
+def _qlora(way: _Way, budget: float) -> tuple[str, _Way]:
+    """The same with the frozen weights in 4 bits. They are unpacked on a GPU only."""
+    if way.regime.four_bits or way.regime.device != "cuda" or is_from_scratch(way.config):
+        return "", way
+    _, adapted = _lora(way, budget)
+    tuning = way.config.tuning.model_copy(update={"method": "qlora"})
+    config = way.config.model_copy(update={"tuning": tuning})
+    regime = replace(adapted.regime, method="qlora", four_bits=FourBits.of(config, way.shape))
+    return 'tuning.method = "qlora", a quarter slower', replace(adapted, regime=regime)
+
+
 def _shorter(way: _Way, budget: float) -> tuple[str, _Way]:
     """The first half, quarter, ... of the length that fits, or the shortest."""
     while way.max_length > _SHORTEST and way.needed_bytes > budget:
@@ -107,5 +120,6 @@ _CHANGES: tuple[Callable[[_Way, float], tuple[str, _Way]], ...] = (
     _checkpointing,
     _adafactor,
     _lora,
+    _qlora,
     _shorter,
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.fit import Room
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes
 
@@ -13,6 +17,7 @@ from tui_trainer.units import format_bytes
 DISK_MARGIN = 1.05
 # Where transformers' polynomial schedule ends.
 POLYNOMIAL_END_RATE = 1e-7
+_METRIC = "evaluation.metric_for_best_model"
 
 
 def shape_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -53,9 +58,25 @@ def setting_problems(loaded: LoadedConfig) -> list[Problem]:
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:
     """A task that there is not, and what it cannot do."""
     try:
-        return [loaded.placed(problem) for problem in find_task(loaded.config.task.type).problems(loaded.config)]
+        task = find_task(loaded.config.task.type)
+        found = [loaded.placed(problem) for problem in task.problems(loaded.config)]
     except ConfigError as error:
         return [loaded.placed(problem) for problem in error.problems]
+    # A task may know better what it measures with these settings.
+    told = any(problem.key == _METRIC for problem in found)
+    return found if told else [*found, *_metric_problems(loaded, task.metrics)]
+
+
+def _metric_problems(loaded: LoadedConfig, metrics: Sequence[str]) -> list[Problem]:
+    """A metric that the task does not measure."""
+    wanted = loaded.config.evaluation.metric_for_best_model
+    known = ("loss", *metrics)
+    if wanted in known:
+        return []
+    near = get_close_matches(wanted, known, n=1) or [name for name in known if name in wanted or wanted in name]
+    guess = f"did you mean {near[0]}? " if near else ""
+    message = f"{one_line(wanted, 40)!r} is not measured by {loaded.config.task.type}"
+    return [loaded.problem(_METRIC, message, f"{guess}known: {', '.join(known)}")]
 
 
 def memory_problems(loaded: LoadedConfig, room: Room, needed_bytes: int, remedies: list[str]) -> list[Problem]:

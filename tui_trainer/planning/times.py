@@ -80,5 +80,7 @@ def shape_key(shape: ModelShape, regime: Regime, micro_batch: int, effective_bat
     how += ["ckpt"] if regime.gradient_checkpointing else []
     how += ["packed"] if regime.packed else []
     how += ["compiled"] if regime.compiled else []
+    how += [shape.head] if shape.head != "causal_lm" else []
+    how += [f"answers{regime.target_tokens}"] if regime.target_tokens else []
     cut = f"{micro_batch}of{effective_batch}x{row_tokens}{dropout}"
     return "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, cut, *how]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui_trainer.safe_text import one_line
+from tui_trainer.tuning import find_method
 from tui_trainer.units import format_count
 
 if TYPE_CHECKING:
@@ -54,4 +55,6 @@ def model_words(plan: Plan) -> str:
     model = plan.config.model
     if not model.model_name_or_path or model.init == "scratch":
         return "from random weights"
-    return f"{'LoRA on' if plan.config.tuning.method == 'lora' else 'all of'} {one_line(model.model_name_or_path)}"
+    tuning = plan.config.tuning
+    how = f"{find_method(tuning.method).title} on" if tuning.has_adapter else "all of"
+    return f"{how} {one_line(model.model_name_or_path)}"

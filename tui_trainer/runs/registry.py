@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.folder import RunFolder, read_plain_file, write_atomically
 from tui_trainer.runs.journal import events_in
 from tui_trainer.runs.lock import folder_lock, owner
+from tui_trainer.runs.result import last_scores
 from tui_trainer.runs.state import RunState, fold
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import KIB, MIB
@@ -36,7 +37,8 @@ _LINES_BEFORE_COMPACTION: Final = 64
 class RunSummary:
     """One line of a list of runs. `status` is one of RunState's, or `interrupted`: not ended, and nobody at work.
 
-    `loss` is the final one or the mean of the last steps, `eval_loss` the final or the last one, in nats.
+    `loss` is the final one or the mean of the last steps, `eval_loss` the final or the last one, in nats; `scores`
+    belong to it.
     """
 
     name: str
@@ -48,6 +50,7 @@ class RunSummary:
     eval_loss: float | None
     started_at: str
     alive: bool
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 def state_folder() -> Path:
@@ -113,6 +116,7 @@ def summarise(folder: RunFolder) -> RunSummary:
     ended = state.finished is not None or state.failed is not None
     end = state.finished
     last_eval = state.evals[-1].loss if state.evals else None
+    measured = last_scores(state) or next(reversed(state.evals), None)
     return RunSummary(
         name=folder.name,
         path=folder.root,
@@ -123,6 +127,7 @@ def summarise(folder: RunFolder) -> RunSummary:
         eval_loss=last_eval if end is None or end.eval_loss is None else end.eval_loss,
         started_at=state.started_at,
         alive=alive,
+        scores=dict(measured.scores) if measured else {},
     )
 
 

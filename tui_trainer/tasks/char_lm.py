@@ -17,7 +17,7 @@ from tui_trainer.data.sources import Source, open_source
 from tui_trainer.errors import Problem
 from tui_trainer.models.loading import load_config, new_model, tokenizer_of_file
 from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
-from tui_trainer.tasks.contract import Baselines, DataFacts
+from tui_trainer.tasks.contract import Baselines, DataFacts, Tell
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class CharLm(LearnsNextToken):
         return tokenizer_of_file(data.tokenizer_path, data.max_length, special)
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
     ) -> PreTrainedModel:
         shape = load_config(None, config, vocabulary=data.counts.vocabulary, tokenizer=tokenizer)
         return new_model(shape, config.model, dtype)

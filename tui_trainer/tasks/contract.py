@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tui_trainer.data.estimate import DataEstimate
     from tui_trainer.data.rows import TokenRow
     from tui_trainer.losses.micro_batch import MicroBatch
+
+
+Tell = Callable[[str], None]
+"""Told in a sentence what a person should know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +52,10 @@ class DataFacts:
     """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
     target_tokens: int = 0
     """Tokens of the longest answer, where a model writes answers apart from what it reads."""
+    counts: Counts | None = None
+    """All that was counted; None before the data is prepared."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What was learnt about the data on the way (`PreparedData.details`)."""
 
     @classmethod
     def counted(
@@ -59,6 +67,7 @@ class DataFacts:
         packed_rows: float | None = None,
         classes: int = 0,
         target_tokens: int = 0,
+        details: Mapping[str, Any] | None = None,
     ) -> DataFacts:
         """Of prepared data."""
         return cls(
@@ -74,6 +83,8 @@ class DataFacts:
             packed_rows=packed_rows,
             classes=classes,
             target_tokens=target_tokens,
+            counts=counts,
+            details=details or {},
         )
 
     @classmethod
@@ -181,9 +192,12 @@ class Task(Protocol):
         """The tokenizer that the final model is saved with."""
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
     ) -> PreTrainedModel:
-        """The model before the first step; random weights come from torch's global generator. Raises ConfigError."""
+        """The model before the first step; random weights come from torch's global generator.
+
+        `tell` gets a sentence about what the files do not bring, such as a new head. Raises ConfigError.
+        """
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""

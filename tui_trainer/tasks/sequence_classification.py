@@ -91,7 +91,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         return tokenizer
 
-    def baselines(self, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         """What the same answer for every row reaches: the most frequent one of the training rows."""
         if data.eval_path is None or not len(eval_rows):
             return None
@@ -135,7 +135,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
         told = _told(model, tensors)[0]
         assert row.labels is not None, "a row of a classifier has a label"
-        return str(text), f"{told} (in truth {_true_words(row.labels, self.labels(config, data))})"
+        return str(text), f" -> {told} (in truth {_true_words(row.labels, self.labels(config, data))})"
 
     def answer(
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling

@@ -9,6 +9,7 @@ from typing import Literal
 from tui_trainer.data.prepare import PreparedData
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 
 Reason = Literal["done", "early stopping", "stopped"]
@@ -24,7 +25,7 @@ class Job:
     data: PreparedData
     folder: RunFolder
     checkpoint: CheckpointFolder | None
-    baselines: dict[str, float]
+    baselines: Baselines | None
     versions: dict[str, str]
 
 

@@ -39,7 +39,7 @@ class Learner:
         self.clock = Clock(self.device)
         self.numbers = Numbers(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        self.model: Any = build_model(job, self.tokenizer, self.device)
+        self.model: Any = build_model(job, self.tokenizer, self.device, tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         rows = Rows(job.data.train_path)
         packed_width, by_lengths = self._packing(rows, tell)

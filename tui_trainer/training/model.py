@@ -10,18 +10,21 @@ from torch import nn
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
-from tui_trainer.training.job import Job
+from tui_trainer.training.job import Job, Tell
 from tui_trainer.tuning import find_method
 
 
-def build_model(job: Job, tokenizer: Any, device: torch.device) -> Any:
+def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell) -> Any:
     """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says."""
     plan = job.plan
     config = plan.config
     torch.manual_seed(config.training.seed)
-    model = find_task(config.task.type).build_model(
-        config, job.data, tokenizer, getattr(torch, plan.weights_dtype.value)
-    )
+    dtype = getattr(torch, plan.weights_dtype.value)
+
+    def tell_new(words: str) -> None:
+        tell("new weights", words, "they learn from your data: normal for a task that the model was not made for")
+
+    model = find_task(config.task.type).build_model(config, job.data, tokenizer, dtype, tell_new)
     refuse_poisoned(model, config.model.model_name_or_path)
     model = find_method(config.tuning.method).apply(
         model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"

@@ -7,10 +7,25 @@ from pathlib import Path
 
 from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.score_words import number, score_words
+from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.position import Position
 from tui_trainer.units import format_count, format_seconds
 
 Rows = list[tuple[str, str]]
+# In the words of model hubs.
+_PIPELINES = {
+    "sequence_classification": "text-classification",
+    "token_classification": "token-classification",
+    "seq2seq": "text2text-generation",
+}
+_AUTO_CLASSES = {
+    "causal_lm": "AutoModelForCausalLM",
+    "chat": "AutoModelForCausalLM",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +34,7 @@ class CardFacts:
 
     data_description: str
     train_loss: float | None
-    baselines: dict[str, float]
+    baselines: Baselines | None
     versions: dict[str, str]
 
 
@@ -38,10 +53,11 @@ def model_card(plan: Plan, position: Position, facts: CardFacts) -> str:
         f"{facts.data_description}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
         f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
         "",
-        "## Loss (nats per token)",
+        f"## Loss{'' if plan.config.task.type == 'sequence_classification' else ' (nats per token)'}",
         "",
         *_table(_loss_rows(plan, position, facts)),
         "",
+        *_scores(plan, position, facts),
         "## Settings",
         "",
         *_table(_setting_rows(plan, position)),
@@ -59,8 +75,9 @@ def _front_matter(plan: Plan) -> list[str]:
     base = (
         [f"base_model: {Path(name).name if Path(name).exists() else name}"] if not is_from_scratch(plan.config) else []
     )
-    library = "peft" if plan.config.tuning.method == "lora" else "transformers"
-    return ["---", f"library_name: {library}", "pipeline_tag: text-generation", *base, "tags: [tui-trainer]", "---"]
+    library = "peft" if plan.config.tuning.has_adapter else "transformers"
+    purpose = _PIPELINES.get(plan.config.task.type, "text-generation")
+    return ["---", f"library_name: {library}", f"pipeline_tag: {purpose}", *base, "tags: [tui-trainer]", "---"]
 
 
 def _origin(plan: Plan) -> str:
@@ -68,23 +85,27 @@ def _origin(plan: Plan) -> str:
     if is_from_scratch(plan.config):
         return f"A model of {size} parameters, trained from random weights by tui-trainer."
     name = plan.config.model.model_name_or_path
-    if plan.config.tuning.method == "lora":
+    if plan.config.tuning.has_adapter:
         trained = format_count(plan.trained_parameters.value)
         return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."
     return f"{name}, a model of {size} parameters, tuned as a whole by tui-trainer."
 
 
 def _use(plan: Plan) -> list[str]:
-    """How an adapter of a language model is loaded; a whole model is loaded as any other."""
-    if plan.config.tuning.method != "lora" or plan.config.task.type not in ("causal_lm", "chat"):
+    """How an adapter is loaded; a whole model is loaded as any other."""
+    tuning, kind = plan.config.tuning, _AUTO_CLASSES.get(plan.config.task.type)
+    if not tuning.has_adapter or kind is None:
         return []
     model = plan.config.model
     where = repr(model.model_name_or_path) + (f", revision={model.revision!r}" if model.revision != "main" else "")
+    # A base model knows neither how many labels there are nor their names.
+    has_labels = kind.endswith("Classification")
     code = [
         "from peft import PeftModel",
-        "from transformers import AutoModelForCausalLM",
+        f"from transformers import {'AutoConfig, ' if has_labels else ''}{kind}",
         "",
-        f"base = AutoModelForCausalLM.from_pretrained({where})",
+        *(['config = AutoConfig.from_pretrained("path/of/this/folder")'] if has_labels else []),
+        f"base = {kind}.from_pretrained({where}{', config=config' if has_labels else ''})",
         'model = PeftModel.from_pretrained(base, "path/of/this/folder")',
         "model = model.merge_and_unload()  # only where a whole model is wanted",
     ]
@@ -95,8 +116,20 @@ def _loss_rows(plan: Plan, position: Position, facts: CardFacts) -> Rows:
     best = plan.config.evaluation.early_stopping_patience > 0
     losses = [("training, last steps", facts.train_loss)]
     losses += [("held out", position.best_eval_loss if best else position.eval_loss)]
-    losses += [(f"held out, {name}", loss) for name, loss in facts.baselines.items()]
+    losses += [
+        (f"held out, {name}", loss) for name, loss in (facts.baselines.losses if facts.baselines else {}).items()
+    ]
     return [(name, "--" if loss is None else f"{loss:.4f}") for name, loss in losses]
+
+
+def _scores(plan: Plan, position: Position, facts: CardFacts) -> list[str]:
+    """What else was measured on the held-out rows; nothing where the loss says it all."""
+    scores = position.best_scores if plan.config.evaluation.early_stopping_patience else position.scores
+    rows: Rows = []
+    for score in score_words(scores, facts.baselines.scores if facts.baselines else {}):
+        beside = f" ({score.baseline[0]}: {number(score.baseline[1])})" if score.baseline else ""
+        rows.append((score.name, number(score.value) + beside))
+    return ["## Scores on held-out rows", "", *_table(rows), ""] if rows else []
 
 
 def _setting_rows(plan: Plan, position: Position) -> Rows:
@@ -122,12 +155,15 @@ def _setting_rows(plan: Plan, position: Position) -> Rows:
 
 def _tuning_words(plan: Plan) -> str:
     tuning = plan.config.tuning
-    if tuning.method != "lora":
+    if not tuning.has_adapter:
         return "all weights"
     kind = "DoRA" if tuning.use_dora else "LoRA"
     scale = ", rank-stabilised" if tuning.use_rslora else ""
     saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
-    return f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}{saved}"
+    packed = ""
+    if tuning.method == "qlora":
+        packed = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
+    return f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}{saved}{packed}"
 
 
 def _table(rows: Rows) -> list[str]:

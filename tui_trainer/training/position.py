@@ -28,6 +28,8 @@ class Position:
     best_eval_loss: float | None = None
     best_metric: float | None = None
     best_step: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+    best_scores: dict[str, float] = field(default_factory=dict)
     evaluations_without_improvement: int = 0
     stopped_early: bool = False
     recent: list[tuple[float, int]] = field(default_factory=list)
@@ -53,15 +55,18 @@ class Position:
         tokens = sum(count for _, count in self.recent)
         return sum(loss_sum for loss_sum, _ in self.recent) / tokens if tokens else None
 
-    def judge(self, eval_loss: float, metric: float, *, threshold: float) -> bool:
+    def judge(
+        self, eval_loss: float, metric: float, *, threshold: float, scores: dict[str, float] | None = None
+    ) -> bool:
         """Take in a scheduled evaluation; whether it is the best so far. One that is not finite never is.
 
-        The more `metric`, the better; `best_eval_loss` is the loss where it was best.
+        The more `metric`, the better; `best_eval_loss` and `best_scores` are those where it was best.
         """
-        self.evaluated_step, self.eval_loss = self.step, eval_loss
+        self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores or {}
         best = self.best_metric
         if math.isfinite(metric) and (best is None or metric > best + threshold):
             self.best_eval_loss, self.best_metric, self.best_step = eval_loss, metric, self.step
+            self.best_scores = self.scores
             self.evaluations_without_improvement = 0
             return True
         self.evaluations_without_improvement += 1

@@ -123,7 +123,7 @@ def memory_before(method: str) -> int:
     The plan counts from a process that has its libraries: those that load at first use load now.
     """
     importlib.import_module("pyarrow.ipc")
-    if method == "lora":
+    if method != "full":
         importlib.import_module("peft")
     # Where the peak cannot be reset, that of preparing the data counts as well.
     with suppress(OSError):

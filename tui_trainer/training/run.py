@@ -71,11 +71,13 @@ def _reason(session: Session) -> Reason:
 
 def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:
     position = session.position
+    # With early stopping the model has the weights of the best evaluation.
+    goes_back = session.plan.config.evaluation.early_stopping_patience > 0 and reason != "stopped"
     return RunFinished(
         step=position.step,
         reason=reason,
         loss=position.recent_loss,
-        eval_loss=position.eval_loss,
+        eval_loss=position.best_eval_loss if goes_back else position.eval_loss,
         seconds=round(position.training_seconds, 3),
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
     )

@@ -124,10 +124,12 @@ class Session:
             return
         scores = result.values | answer_scores(self.learner, self._eval_rows, self._eval_chosen)
         evaluation, position = self.plan.config.evaluation, self.position
-        before = (position.best_eval_loss, position.best_metric, position.best_step)
+        before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         wanted = evaluation.metric_for_best_model
         metric = -result.loss if wanted == "loss" else scores[wanted]
-        best = scheduled and position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold)
+        best = scheduled and position.judge(
+            result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores
+        )
         if not math.isfinite(result.loss):
             self._problem("not finite", "the held-out loss is not finite", "lower training.learning_rate in a new run")
         self._journal.append(
@@ -149,7 +151,7 @@ class Session:
             return
         if best and not self.save("best"):
             # What is not on the disk cannot be gone back to.
-            position.best_eval_loss, position.best_metric, position.best_step = before
+            position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = before
         at_the_end = position.step >= self.plan.total_steps.value
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
             position.stopped_early = True
@@ -251,6 +253,7 @@ class Session:
                 "checkpoint damaged", f"{best.name}: {damage}", "the final model has the last weights instead"
             )
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
+            position.best_scores = position.scores
         else:
             checkpoint.load_weights(best, self.learner)
 

@@ -6,6 +6,7 @@ are as the rest of the model, which takes their results; in 16 bits the optimise
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from pathlib import Path
@@ -33,15 +34,18 @@ class Lora:
 
         names = names_in(tuning.target_modules)
         saved = names_in(tuning.modules_to_save)
+        task, heads = _ending(model)
         # The adapters' random values depend on the seed alone, not on what was drawn while the model was made.
         torch.manual_seed(seed)
         config = LoraConfig(
-            task_type="CAUSAL_LM",
+            task_type=task,
             r=tuning.r,
             lora_alpha=_whole(tuning.lora_alpha),  # type: ignore[arg-type]  # peft takes any number
             lora_dropout=tuning.lora_dropout,
             target_modules="all-linear" if names == ("all-linear",) else list(names),
-            modules_to_save=list(saved) or None,
+            # A classifier's head is new, or of another task: it is trained as a whole, and no part of it is adapted.
+            exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
+            modules_to_save=list(dict.fromkeys((*saved, *heads))) or None,
             use_rslora=tuning.use_rslora,
             use_dora=tuning.use_dora,
             # Head and embedding that were one weight stay one: otherwise a merge drops what one of them learnt.
@@ -68,10 +72,47 @@ class Lora:
 
     def describe(self, model: Any, folder: Path) -> None:
         model.peft_config[_ADAPTER].save_pretrained(folder)
+        _keep_labels(model, folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)
+        _keep_labels(model, folder)
+        # A task may end its answers otherwise than the base model.
+        if (generation := getattr(model.get_base_model(), "generation_config", None)) is not None:
+            generation.save_pretrained(folder)
+
+
+def _keep_labels(model: Any, folder: Path) -> None:
+    """A classifier's config beside its adapter: the base model knows neither how many labels there are nor their names.
+
+    peft does not read it; `AutoConfig.from_pretrained` does.
+    """
+    if not _ending(model.get_base_model())[1]:
+        return
+    config = copy.deepcopy(model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.save_pretrained(folder)
+
+
+def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
+    """peft's name for what a model does, and the modules that a classifier ends with, as `models/targets.py` has them.
+
+    peft itself saves those called `classifier` and `score`, and leaves the rest of a head random and frozen.
+    """
+    name = type(model).__name__
+    kind = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+    task = next((task for ending, task in kind.items() if name.endswith(ending)), "")
+    if not task:
+        return ("SEQ_2_SEQ_LM" if getattr(model.config, "is_encoder_decoder", False) else "CAUSAL_LM"), ()
+    beside = (name for name, part in model.named_children() if name != model.base_model_prefix and _has_weights(part))
+    pooler = ("pooler",) if _has_weights(getattr(model.base_model, "pooler", None)) else ()
+    return task, (*pooler, *beside)
+
+
+def _has_weights(module: Any) -> bool:
+    return module is not None and any(True for _ in module.parameters())
 
 
 def _saved_modules(adapted: Any) -> set[Any]:

@@ -91,6 +91,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "save", "s", "save", "Write what differs from the presets to the config file.", 40),
     _action("config", "save_as", "S", "save as", "Write it to another file."),
     _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
+    _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     _action("checklist", "up", "up k", "up", "To the check above."),
@@ -120,6 +121,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "cross_right", "right l", "read right", "Read values off the chart: to the right."),
     _action("train", "clear", "escape", "clear", "Take the reading line away."),
     _action("train", "log", "L", "log", "Show what programs wrote to standard output, or hide it."),
+    _action("train", "table", "c", "scores", "Show the scores of each class: a confusion matrix, or each kind of tag."),
     _action("train", "freeze", "space", "freeze", "Hold the picture still while training goes on, or let it move."),
     _action("train", "up", "up k", "older", "Older events."),
     _action("train", "down", "down j", "newer", "Newer events."),

@@ -27,7 +27,7 @@ def look(context: Context) -> Verdict:
 def _range(context: Context) -> tuple[float, float, str]:
     if is_from_scratch(context.config):
         return *_SCRATCH, "a model from random weights"
-    if context.config.tuning.method == "lora":
+    if context.config.tuning.has_adapter:
         return *_LORA, "LoRA"
     return *_FULL, "a pretrained model"
 

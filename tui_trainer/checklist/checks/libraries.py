@@ -32,9 +32,11 @@ def look(context: Context) -> Verdict:
 def _missing(context: Context) -> Verdict | None:
     """A library that the settings need and that is not installed; nothing where versions were not read."""
     installed, config = context.hardware.libraries, context.config
-    if config.tuning.method == "lora" and installed.get("peft", "") is None:
-        sentence = 'tuning.method = "lora" needs peft, which is not installed'
-        return failed(sentence, advice="install it: uv pip install peft")
+    method = config.tuning.method
+    for library in ("peft", *(("bitsandbytes",) if method == "qlora" else ())) if config.tuning.has_adapter else ():
+        if installed.get(library, "") is None:
+            sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
+            return failed(sentence, advice=f"install it: uv pip install {library}")
     optimiser = config.training.optim
     if ("8bit" in optimiser or optimiser.startswith("paged")) and installed.get("bitsandbytes", "") is None:
         sentence = f'training.optim = "{optimiser}" needs bitsandbytes, which is not installed'

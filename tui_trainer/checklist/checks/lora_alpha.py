@@ -12,7 +12,7 @@ _LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
 
 def look(context: Context) -> Verdict:
     tuning = context.config.tuning
-    if tuning.method != "lora":
+    if not tuning.has_adapter:
         return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
     # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
     by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)

@@ -19,7 +19,7 @@ _BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
 def look(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
     trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
-    if tuning.method != "lora":
+    if not tuning.has_adapter:
         return not_applicable(f"all {format_count(trained)} parameters move: there is no adapter")
     layers = adapted(shape, context.basis.regime.lora_targets)
     share = sum(layer.matrix_parameters for layer in layers) / sum(

@@ -54,8 +54,8 @@ def _pretrained(context: Context) -> Verdict:
     if room.free_bytes is None or lasting <= room.share * room.free_bytes:
         return passed(sentence)
     sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
-    helps = is_short(context) and METHOD in (way_to_fit(context) or {})
-    fix = {METHOD: "lora"} if helps else None
+    way = (way_to_fit(context) if is_short(context) else None) or {}
+    fix = {METHOD: way[METHOD]} if METHOD in way else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a card with more memory")
 
 

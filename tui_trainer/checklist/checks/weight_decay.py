@@ -9,7 +9,7 @@ _KEY, _GUIDE, _STRONG, _MOST = "training.weight_decay", 0.01, 0.1, 0.5
 
 def look(context: Context) -> Verdict:
     decay = context.config.training.weight_decay
-    if decay == 0 and context.config.tuning.method == "lora":
+    if decay == 0 and context.config.tuning.has_adapter:
         return passed("weight_decay 0: adapters begin at zero, and their low rank holds them back already")
     if decay == 0:
         return warned("weight_decay 0: nothing holds the weights back", fix={_KEY: _GUIDE})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import Specials
 from tui_trainer.data.columns import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
-from tui_trainer.data.examples import Encoded, Example
 from tui_trainer.data.labels import Kind, LabelReader, kind_of, label_column, ordered
+from tui_trainer.data.row_reader import Encoded, Example
 from tui_trainer.data.rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
@@ -28,7 +29,7 @@ _PAIR_KEY = "data.text_pair_column"
 
 
 class LabelledTexts(TableReader):
-    """See `data/examples.py` for what each part promises. `more` of a row are the segments of a pair."""
+    """See `data/row_reader.py` for what each part promises. `more` of a row are the segments of a pair."""
 
     def __init__(self, config: Config, head: Head, specials: Specials, model_config: Mapping[str, Any]) -> None:
         """`model_config`: of the model that will read the rows, for the order of its labels and its segments."""
@@ -40,9 +41,7 @@ class LabelledTexts(TableReader):
         self._columns: dict[tuple[str, frozenset[str]], str] = {}
         self._labels: LabelReader | None = None
         self._text = ""
-        self._sources_begun = 0
         self._counts: Counter[str] = Counter()
-        self._first: dict[str, tuple[int, str]] = {}
         self._names: tuple[str, ...] = ()
         self._numbers: dict[str, int] = {}
 
@@ -58,7 +57,6 @@ class LabelledTexts(TableReader):
         if place not in self._columns:
             self._columns[place] = self._choices.choose(label, others)
         self._text = self._columns[place]
-        self._sources_begun += 1
         if self._labels is None:
             wish = self.config.task.problem_type
             values = [row.values.get(column) for row in head]
@@ -77,15 +75,21 @@ class LabelledTexts(TableReader):
         if self.kind == "regression":
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
-        if not self._names:
-            self._count(names, row.where)
+        if self.held_out:
+            self._refuse_outside(names, row.where)
+        elif not self._names:
+            self._counts.update(names)
+            self.classes = len(self._counts)
         return Example("\n".join(texts), (texts, names), stratum=names[0] if names else "")
 
-    def _count(self, names: Sequence[str], where: str) -> None:
-        self._counts.update(names)
-        for name in names:
-            self._first.setdefault(name, (self._sources_begun, where))
-        self.classes = len(self._counts)
+    def _refuse_outside(self, names: Sequence[str], where: str) -> None:
+        outside = next((name for name in names if name not in self._counts), "")
+        if not outside:
+            return
+        near = get_close_matches(outside, self._counts, n=1)
+        guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
+        message = f"the label '{one_line(outside, 40)}' is outside the set: no training row has it"
+        raise DataError(message, where=where, hint=f"{guess}take the row out, or put some like it into data.path")
 
     def settle(self) -> None:
         if self.kind != "regression":
@@ -95,13 +99,6 @@ class LabelledTexts(TableReader):
             self.columns = (COLUMN, LABELS, SEGMENTS)
 
     def _settle_classes(self) -> None:
-        outside = [(name, where) for name, (source, where) in self._first.items() if source > 1]
-        if outside:
-            name, where = outside[0]
-            more = f", and {len(outside) - 1:,} more labels" if len(outside) > 1 else ""
-            message = f"the label '{one_line(name, 40)}' is outside the set: no training row has it{more}"
-            hint = "take its rows out, or put some of them into data.path"
-            raise DataError(message, where=where, hint=hint)
         assert self._labels is not None, "rows were read"
         column, rows = one_line(self._labels.column, 40), sum(self._counts.values())
         wanted = 2 if self.kind == "single_label_classification" else 1

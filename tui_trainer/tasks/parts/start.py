@@ -10,6 +10,7 @@ from tui_trainer.data.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.errors import Problem
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.fingerprint import fingerprint
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
 from tui_trainer.models.problems import length_problems, model_problems
@@ -17,6 +18,7 @@ from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.models.writing import filling_id
+from tui_trainer.tasks.contract import Tell
 
 if TYPE_CHECKING:
     import torch
@@ -81,13 +83,20 @@ class StartsFromModel:
         )
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
     ) -> PreTrainedModel:
         model, labels = config.model, self.labels(config, data)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
         if folder and not trains_tokenizer(config):
             return load_pretrained(
-                folder, model, dtype, head=self.head, labels=labels, pad_token_id=filling_id(tokenizer)
+                folder,
+                model,
+                dtype,
+                head=self.head,
+                labels=labels,
+                pad_token_id=filling_id(tokenizer),
+                tell=tell,
+                four_bits=FourBits.of(config, model_of(config, self.head).shape),
             )
         vocabulary = data.counts.vocabulary
         shape = load_config(folder, config, vocabulary=vocabulary, tokenizer=tokenizer, head=self.head, labels=labels)

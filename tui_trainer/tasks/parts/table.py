@@ -80,6 +80,7 @@ class LearnsFromTable:
             packed_rows=self._packed_rows(config, data.lengths, counts.train_rows),
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
+            details=data.details,
         )
 
     def target_tokens(self, config: Config, data: PreparedData | None) -> int:
@@ -133,6 +134,7 @@ class TableReader(Reader):
     """What the readers of all tasks do alike: a tokenizer, loaded or made when it is needed first."""
 
     columns: tuple[str, ...] = ("input_ids", "labels")
+    held_out = False
     classes = 0
     """Labels that are told apart, as far as is known."""
 

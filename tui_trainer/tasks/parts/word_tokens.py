@@ -15,12 +15,10 @@ from tui_trainer.errors import ConfigError, Problem
 
 @dataclass(frozen=True, slots=True)
 class WordTokens:
-    """`firsts`: (place among the tokens, number of the word) for each word that has one. `closing` special tokens
-    stand behind the last word."""
+    """`firsts`: (place among the tokens, number of the word) for each word that has one."""
 
     ids: list[int]
     firsts: list[tuple[int, int]]
-    closing: int
     truncated: bool
 
 
@@ -80,4 +78,10 @@ def _aligned(ids: list[int], word_ids: list[int | None], max_length: int) -> Wor
         for place, word in enumerate(word_ids)
         if word is not None and (place == 0 or word_ids[place - 1] != word)
     ]
-    return WordTokens(ids, firsts, closing, truncated)
+    return WordTokens(ids, firsts, truncated)
+
+
+def closing_tokens(tokenizer: Any) -> int:
+    """How many special tokens stand behind the last word."""
+    found: list[int | None] = tokenizer([["a"]], is_split_into_words=True, verbose=False).encodings[0].word_ids
+    return found[::-1].index(0)

@@ -206,7 +206,7 @@ def _detail_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
         claim = f"; the guides claim: {check.claim}" if check.claim else ""
         lines += _labelled("gain", f"{finding.gain_words}{claim}", width, "text")
     lines += _labelled("why", check.why, width, "text")
-    lines += _labelled("guides", ", ".join(check.guides), width, "dim")
+    lines += _labelled("guides", ", ".join(check.guides) or "none: a check of our own", width, "dim")
     for place, detail in enumerate(verdict.details):
         lines += _labelled("" if place else "more", _plain(detail, glyphs), width, "dim")
     return lines

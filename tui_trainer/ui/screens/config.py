@@ -119,6 +119,8 @@ class ConfigPage(ConfigFiles):
             return bool(model.filter.text)
         if action.name == "next_problem":
             return bool(model.document.problems)
+        if action.name == "preview":
+            return model.document.loaded is not None and not model.document.own_problems
         return True
 
     # ---------------------------------------------------------- actions
@@ -188,6 +190,12 @@ class ConfigPage(ConfigFiles):
 
     def next_problem(self) -> None:
         self._said(self._model.next_problem())
+
+    def preview(self) -> None:
+        from tui_trainer.ui.previewing import offer_preview
+
+        if loaded := self._model.document.loaded:
+            offer_preview(self.bench, loaded)
 
     def copy(self) -> None:
         text = self._model.copied_text()

@@ -32,6 +32,7 @@ class TrainPage(Page):
         self._charts: tuple[LossChart, SmallCharts] | None = None
         self._trail = GaugeTrail()
         self._log_open = False
+        self._table_open = False
         self._events_back = 0
         self._frozen: tuple[tuple[int, int], list[Line]] | None = None
 
@@ -45,6 +46,7 @@ class TrainPage(Page):
         name = run.folder.name if run else ""
         options = TrainViewOptions(
             log_open=self._log_open,
+            table_open=self._table_open,
             frozen=self._frozen is not None,
             interrupted=run is not None and run.is_interrupted,
             events_back=self._events_back,
@@ -122,6 +124,8 @@ class TrainPage(Page):
             return self.charts[0].cross_step is not None
         if action.name == "try_model":
             return run is not None and not run.alive and bool(run.state.checkpoints or run.state.finished)
+        if action.name == "table":
+            return self._table_open or (run is not None and any(done.table_rows for done in run.state.evals))
         return True
 
     def why_not(self, action: Action) -> str:
@@ -130,6 +134,8 @@ class TrainPage(Page):
             return f"{action.label}: nothing is training; {self.bench.app.key_of('app.start')} starts"
         if action.name == "try_model" and run.alive:
             return "the model can be tried when the run has stopped or ended"
+        if action.name == "table":
+            return "no evaluation of this run has a table of classes so far"
         if action.name in _RUN_ALIVE:
             return f"{action.label}: the run is over"
         return super().why_not(action)
@@ -207,6 +213,9 @@ class TrainPage(Page):
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
             self.bench.tell("there is no log: the state folder cannot be written", "warn")
+
+    def table(self) -> None:
+        self._table_open = not self._table_open
 
     def freeze(self) -> None:
         """Hold the picture still, or let it go on."""

@@ -8,6 +8,7 @@ from tui_trainer.runs.events import Progress
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.screens.train_panes import shown
+from tui_trainer.ui.screens.train_scores import newest_score
 from tui_trainer.ui.spans import Line, Role, beside, fit, width_of
 from tui_trainer.units import format_count, format_seconds
 
@@ -69,6 +70,8 @@ def _losses(state: RunState) -> Line:
         ("loss ", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}", ""),
         ("held out ", "--    " if evaluation is None else f"{evaluation:.4f}", ""),
     ]
+    if score := newest_score(state):
+        fields.append((*score, ""))
     line: Line = []
     for label, value, rest in fields:
         line += [("   ", "text"), (label, "dim"), (value, "text"), (rest, "dim")]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tui_trainer.lines import best_before
+from tui_trainer.runs.result import LABELLING, best_before, loss_unit
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.train_head import work_line
 from tui_trainer.ui.screens.train_panes import shown, wrapped
+from tui_trainer.ui.screens.train_scores import result_rows, to_beat
 from tui_trainer.ui.spans import Line, Role
 from tui_trainer.units import format_count, format_seconds
 
@@ -62,7 +63,8 @@ def preparation(state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
             lines.append([("   ", "text"), *work_line(state.progress, min(width, _READING_WIDTH) - 5, glyphs)])
     if state.baselines is not None:
         losses = ", ".join(f"{shown(name, glyphs)} {loss:.4f}" for name, loss in state.baselines.losses.items())
-        lines += [[], [("to beat: ", "dim"), (losses, "text"), (" nats a token", "dim")]]
+        words, unit = (losses, loss_unit(state)) if losses else (to_beat(state, glyphs), "")
+        lines += [[], [("to beat: ", "dim"), (words, "text"), (unit, "dim")]]
     return _indented(lines, 2)
 
 
@@ -123,16 +125,18 @@ def _result(state: RunState, folder: str, try_key: str, width: int, glyphs: Glyp
     ]
     if finished.eval_loss is not None:
         lines += _against_baselines(state, finished.eval_loss, glyphs)
+        lines += result_rows(state, glyphs)
         if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
         lines += _labelled("model", f"{folder}/{finished.model_path}", width, glyphs)
-        lines.append([("try it   ", "dim"), (try_key, "key"), ("  the model continues a text that you type", "text")])
+        does = "says what it makes of" if state.task in LABELLING else "continues"
+        lines.append([("try it   ", "dim"), (try_key, "key"), (f"  the model {does} a text that you type", "text")])
     return lines
 
 
 def _against_baselines(state: RunState, loss: float, glyphs: Glyphs) -> list[Line]:
-    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (" nats a token", "dim")]]
+    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (loss_unit(state), "dim")]]
     for name, other in (state.baselines.losses if state.baselines else {}).items():
         beaten = loss < other
         sign, word = (glyphs.good, "beaten") if beaten else (glyphs.bad, "not beaten")

@@ -13,6 +13,7 @@ from tui_trainer.ui.screens import train_panes as panes
 from tui_trainer.ui.screens.gauges_view import gauge_lines, target_words
 from tui_trainer.ui.screens.train_head import progress_line, run_line
 from tui_trainer.ui.screens.train_plan import memory_title, plan_rows, tuning_line
+from tui_trainer.ui.screens.train_scores import table_pane
 from tui_trainer.ui.screens.train_story import ending, invitation, preparation
 from tui_trainer.ui.spans import Line, Role, Span, fit
 
@@ -40,6 +41,7 @@ class TrainViewOptions:
     """
 
     log_open: bool = False
+    table_open: bool = False
     frozen: bool = False
     interrupted: bool = False
     events_back: int = 0
@@ -129,6 +131,8 @@ def _below(scene: TrainScene, state: RunState, width: int, height: int, glyphs: 
     """What stands between the chart and the events."""
     machine = _machine(scene, width, glyphs) if narrow else []
     end = _end(scene, state, width, glyphs, memory_title(state) if narrow and state.steps else "")
+    if scene.options.table_open:
+        return table_pane(state, width, max(height - _LOWEST_CHART - 3, 6), glyphs)
     if scene.options.log_open:
         rows = max(height // 3, 6)
         log = panes.pane("log", panes.log_rows(scene.log_lines, rows, glyphs), width, glyphs)

@@ -1,0 +1,145 @@
+"""What the checks say of prepared rows: trained tokens, rows that lose their end, leaks and rare classes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.checklist.test_single_checks import MACHINE, look
+from tui_trainer.checklist.contract import Context
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import patched
+from tui_trainer.config.load import Request
+from tui_trainer.data.cache import Counts
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.launching.start import load_config
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts
+
+NONE = dict.fromkeys(Counts.__dataclass_fields__, 0)
+ROWS = {"rows_read": 1000, "train_rows": 900, "eval_rows": 100, "train_tokens": 50_000, "train_labels": 9_000}
+CHECKS = ("trained_share", "truncation", "eval_leaks", "label_balance")
+COMMON = {"problem_type": "single_label_classification"}
+
+
+@pytest.fixture(scope="module")
+def basis() -> Context:
+    return gather(load_config(Request()), hardware=MACHINE)
+
+
+@pytest.fixture
+def seen(basis):
+    """`seen(bad_rows=3)`: the context of a table of which so much was counted; `details` and `settings` beside."""
+
+    def make(*, details=None, settings=(), of_facts=None, **counts) -> Context:
+        counted = Counts(**{**NONE, **ROWS, **counts})
+        facts = DataFacts.counted(counted, row_tokens=50, longest_row=128, details=details or {}, **(of_facts or {}))
+        loaded = load_config(Request(assignments=settings)) if settings else basis.loaded
+        return replace(basis, loaded=loaded, facts=facts)
+
+    return make
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_nothing_is_said_before_the_data_is_prepared(basis, name):
+    for facts in (None, replace(basis.facts, counts=None)):
+        assert look(name, replace(basis, facts=facts)).status == "n/a"
+
+
+def test_rows_without_a_trained_token_are_told(seen):
+    assert look("trained_share", seen(untrained_rows=111)).status == "pass"
+    many = look("trained_share", seen(untrained_rows=112))
+    assert many.status == "warn" and "112 of 1,112 rows (10%) have nothing to learn within 128 tokens" in many.evidence
+    assert "tui-trainer preview" in many.advice
+
+
+def test_a_small_share_of_trained_tokens_is_told_where_tokens_are_learnt(seen):
+    assert look("trained_share", seen(train_labels=2500)).status == "pass"
+    little = look("trained_share", seen(train_labels=2499))
+    assert little.status == "warn" and "5.0% of 50,000 tokens train" in little.evidence
+    for other in ({"classes": 3}, {"target_tokens": 20}):
+        assert look("trained_share", seen(train_labels=900, of_facts=other)).status == "pass"
+
+
+def test_a_length_is_proposed_that_keeps_99_of_100_rows_whole(seen):
+    assert look("truncation", seen(truncated_rows=10)).status == "pass"
+    cut = look("truncation", seen(truncated_rows=11, details={"length_for_99_percent": 187}))
+    assert cut.status == "warn" and cut.fix == {"data.max_length": 192}
+    assert "11 of 1,000 rows (1.1%) are longer than 128 tokens" in cut.evidence and "192 tokens" in cut.evidence
+    assert look("truncation", seen(truncated_rows=1000)).fix == {"data.max_length": 256}, "no row shows a length"
+
+
+def test_no_length_is_proposed_beyond_the_model(seen):
+    context = seen(truncated_rows=500, details={"length_for_99_percent": 5000})
+    for limit, fix in ((512, {"data.max_length": 512}), (128, None)):
+        shape = replace(context.basis.shape, max_position_embeddings=limit)
+        verdict = look("truncation", replace(context, plan_basis=replace(context.basis, shape=shape)))
+        assert verdict.status == "warn" and verdict.fix == fix and bool(verdict.advice) == (fix is None)
+
+
+def test_documents_lose_nothing_and_a_stream_has_no_ends(seen):
+    documents = {"rows_read": 0, "cut_documents": 5, "pieces": 17, "train_documents": 890}
+    verdict = look("truncation", seen(**documents, of_facts={"packed_rows": 3.0}))
+    assert verdict.status == "pass" and "5 of 890 documents are cut into 17 rows" in verdict.evidence
+    assert look("truncation", seen(**documents)).status == "n/a"
+    assert look("eval_leaks", seen(**documents)).status == "n/a"
+
+
+def test_rows_on_both_sides_are_told_and_dedup_mends_it(seen):
+    assert look("eval_leaks", seen(leaked_rows=1)).status == "pass"
+    leaky = look("eval_leaks", seen(leaked_rows=2))
+    assert leaky.status == "warn" and leaky.fix == {"data.dedup": True}
+    assert "2 training rows have the text of one of 100 held-out rows" in leaky.evidence
+    assert look("eval_leaks", seen(leaked_rows=2, settings=("data.dedup=true",))).status == "pass"
+    assert look("eval_leaks", seen(leaked_rows=2, eval_rows=0)).status == "n/a"
+
+
+def test_rare_classes_are_told_and_weights_mend_it(seen):
+    def balance(rows, **more):
+        return look("label_balance", seen(details={**COMMON, "class_rows": rows, **more.pop("details", {})}, **more))
+
+    assert balance({"joy": 99, "anger": 10}).status == "pass"
+    rare = balance({"joy": 900, "w\u00fctend": 90, "calm": 100})
+    assert rare.status == "warn" and rare.fix == {"task.class_weights": "balanced"}
+    assert rare.evidence.isascii() and "from 90 rows (w?tend) to 900 (joy)" in rare.evidence and "83%" in rare.evidence
+    assert balance({"joy": 900, "anger": 9}, settings=("task.class_weights=balanced",)).status == "pass"
+    for kind in ("multi_label_classification", "regression"):
+        assert balance({"joy": 900, "anger": 9}, details={"problem_type": kind}).status == "n/a"
+
+
+def test_the_fixes_mend_real_data(basis, tmp_path, monkeypatch):
+    """Preparing a table counts what the checks look at; after a fix they pass."""
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    path = _table(tmp_path / "rows.jsonl")
+    settings = {
+        "task.type": "sequence_classification", "data.path": str(path), "model.init": "scratch", "data.max_length": 24,
+        "tuning.method": "full", "model.scratch.vocab_size": 300, "training.max_steps": 5,
+    }  # fmt: skip
+    loaded = load_config(Request(assignments=tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())))
+    for name in ("truncation", "eval_leaks", "label_balance"):
+        verdict = look(name, _prepared(basis, loaded))
+        assert verdict.status == "warn" and verdict.fix, (name, verdict)
+        mended = patched(loaded, verdict.fix)
+        after = look(name, _prepared(basis, mended))
+        assert after.status == "pass", (name, verdict.fix, after)
+
+
+def _table(path: Path) -> Path:
+    """Of 130 rows 4 are long, 10 of one class, and 30 repeat others."""
+    words = ("sheep", "goat", "cow", "hen", "horse")
+    rows = [{"text": f"{words[n % 5]} {n}", "label": "joy"} for n in range(90)]
+    rows += [{"text": f"{words[n % 5]} minus {n}", "label": "anger"} for n in range(6)]
+    rows += [{"text": " ".join(str(n * k % 89) for k in range(20)), "label": "anger"} for n in range(4)]
+    rows += rows[:30]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def _prepared(basis: Context, loaded) -> Context:
+    """With the facts of the table; the plan is that of another run, which decides nothing here."""
+    task = find_task(loaded.config.task.type)
+    data = task.prepare(loaded.config, prepared_data_folder(), lambda *_: None)
+    return replace(basis, loaded=loaded, facts=task.facts(loaded.config, data))

@@ -1,0 +1,92 @@
+"""What the labels of a table are: their column, their kind, and what each value means."""
+
+import pytest
+
+from tui_trainer.data.columns import Row
+from tui_trainer.data.labels import MULTI, REGRESSION, SINGLE, LabelReader, kind_of, label_column, ordered
+from tui_trainer.errors import DataError
+
+
+def rows(*values, column="label"):
+    return [Row(f"rows.jsonl, line {number}", {"text": "a", column: value}) for number, value in enumerate(values, 1)]
+
+
+def read(kind, *values):
+    reader = LabelReader("label", kind)
+    return [reader.number(row) if kind == REGRESSION else reader.names(row) for row in rows(*values)]
+
+
+@pytest.mark.parametrize(("names", "found"), [
+    (["text", "label"], "label"), (["text", "Category"], "Category"), (["score", "label", "text"], "label"),
+    (["review", "stars"], "stars"),
+])  # fmt: skip
+def test_a_usual_name_is_the_column_of_labels(names, found):
+    assert label_column("auto", [Row("f, line 1", dict.fromkeys(names, "x"))], "f") == found
+
+
+def test_a_column_that_is_not_there_is_named_with_its_nearest():
+    with pytest.raises(DataError, match=r"no column 'lable'; did you mean 'label'\? .* data.label_column"):
+        label_column("lable", rows("x"), "rows.jsonl")
+    with pytest.raises(DataError, match=r"no column has a usual name of labels.*columns found: text, what"):
+        label_column("auto", rows("x", column="what"), "rows.jsonl")
+
+
+@pytest.mark.parametrize(("values", "kind"), [
+    (["joy", "anger"], SINGLE), ([0, 1, 2, None], SINGLE), ([True, False], SINGLE), (["0", "1"], SINGLE),
+    ([4.0, 5.0], SINGLE), ([4.0, 4.5], REGRESSION), (["1", "2.5"], REGRESSION), ([["a"], []], MULTI),
+    (["1", "x", "2.5"], SINGLE), ([str(n) for n in range(31)] + ["other"], SINGLE), (list(range(30)), SINGLE),
+])  # fmt: skip
+def test_the_first_rows_show_what_labels_are(values, kind):
+    assert kind_of(values, "rows.jsonl", "label") == kind
+
+
+def test_many_whole_numbers_are_a_question_for_the_user():
+    with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type = \"single_la"):
+        kind_of(range(31), "rows.jsonl", "label")
+
+
+def test_values_become_names():
+    assert read(SINGLE, " joy ", "anger") == [("joy",), ("anger",)]
+    assert read(SINGLE, 3, 4.0, 10) == [("3",), ("4",), ("10",)]
+    assert read(SINGLE, True, False) == [("true",), ("false",)]
+    assert read(MULTI, ["b", "a"], []) == [("a", "b"), ()]
+    assert read(MULTI, "y, x", "", "y") == [("x", "y"), (), ("y",)]
+    assert read(REGRESSION, 1, "2.5", -3.25) == [1.0, 2.5, -3.25]
+
+
+@pytest.mark.parametrize(("kind", "values", "words"), [
+    (SINGLE, [None], "rows.jsonl, line 1: the label is missing"),
+    (SINGLE, ["  "], "the label is empty"),
+    (SINGLE, ["joy", 1], "line 2: the label is a number, and those before it are strings"),
+    (SINGLE, [1, "joy"], "line 2: the label is a string, and those before it are numbers"),
+    (SINGLE, [1, 1.5], "the label 1.5 is no whole number; task.problem_type"),
+    (SINGLE, [["a"]], 'the label is a list of 1; task.problem_type = "multi_label_classification"'),
+    (SINGLE, [{"a": 1}], "the label is an object, not a name"),
+    (SINGLE, ["a" * 201], "the label has 201 characters; is it the text"),
+    (SINGLE, ["\ud800"], "half a character"),
+    (MULTI, [[0, 1, 0]], "the label '0' stands there twice; a row lists the names"),
+    (MULTI, ["x", ["x"]], "line 2: the labels are a list, and those before them strings"),
+    (MULTI, [3], "the labels are a number, not a list"),
+    (MULTI, [[["a"]]], "the label is a list, not a name"),
+    (REGRESSION, ["high"], "the label is 'high', not a number"),
+    (REGRESSION, [True], "the label is true or false, not a number"),
+    (REGRESSION, [float("nan")], "the label is no finite number"),
+    (REGRESSION, [1e39], "the label is no finite number"),
+])  # fmt: skip
+def test_what_is_no_label_is_told_in_one_sentence(kind, values, words):
+    with pytest.raises(DataError) as caught:
+        read(kind, *values)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_have_a_fixed_order():
+    assert ordered(["10", "9", "-1"]) == ("-1", "9", "10")
+    assert ordered(["joy", "anger", "10"]) == ("10", "anger", "joy")
+
+
+def test_a_model_that_knows_just_these_names_keeps_its_order():
+    known = {"0": "negative", "1": "neutral", "2": "positive"}
+    assert ordered(["positive", "neutral", "negative"], known) == ("negative", "neutral", "positive")
+    assert ordered(["positive", "neutral"], known) == ("neutral", "positive")
+    assert ordered(["b", "a"], {"0": "LABEL_0", "1": "LABEL_1"}) == ("a", "b")

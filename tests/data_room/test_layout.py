@@ -1,0 +1,61 @@
+"""Which rows a step learns from and how they lie: without torch, and the same for training and for the preview."""
+
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from tui_trainer.data.collate import collate
+from tui_trainer.data.layout import RowLayout
+from tui_trainer.data.order import RowOrder
+from tui_trainer.data.rows import TokenRow
+from tui_trainer.planning.cadence import steps_per_epoch
+from tui_trainer.training.batches import Layout
+
+LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
+
+
+@pytest.fixture
+def documents() -> list[TokenRow]:
+    draw = np.random.default_rng(5)
+    return [TokenRow(draw.integers(3, 380, size=length, dtype=np.int32)) for length in LENGTHS]
+
+
+@pytest.mark.parametrize("packed_width", [0, 24])
+@pytest.mark.parametrize("fixed_width", [0, 30])
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_training_gets_the_batches_of_the_numpy_layout(documents, packed_width, fixed_width, rows):
+    about = {"collate": partial(collate, pad_id=0), "pad_id": 0, "rows": rows}
+    widths = {"packed_width": packed_width, "fixed_width": fixed_width}
+    plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
+    passes = list(plain.passes(documents))
+    assert len(passes) == len(tensors) > 0
+    laid = [id(document) for one in passes for row in one for document in row]
+    assert sorted(laid) == sorted(map(id, documents)), "every document once"
+    for one, tensor in zip(passes, tensors, strict=True):
+        batch = plain.batch(one)
+        assert torch.equal(tensor.inputs["input_ids"], torch.from_numpy(batch.input_ids))
+        assert (len(one), tensor.tokens) == (len(batch.input_ids), batch.tokens)
+        assert batch.input_ids.shape[1] >= max(fixed_width, sum(len(document) - 1 for document in one[0]))
+
+
+@pytest.mark.parametrize(("rows", "effective"), [(1, 16), (16, 16), (17, 16), (100, 7)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_an_epoch_has_every_row_once_and_as_many_steps_as_planned(rows, effective, grouped):
+    lengths = np.random.default_rng(0).integers(2, 50, rows)
+    order = RowOrder(lengths, effective_batch=effective, seed=3, group_by_length=grouped)
+    assert order.steps_per_epoch == steps_per_epoch(rows, min(effective, rows))
+    for epoch in range(2):
+        steps = [order.at(epoch * order.steps_per_epoch + step + 1) for step in range(order.steps_per_epoch)]
+        assert sorted(np.concatenate(steps).tolist()) == list(range(rows))
+    if not grouped:
+        drawn = np.random.default_rng([3, 1]).permutation(rows)
+        assert order.at(order.steps_per_epoch + 1).tolist() == drawn[: min(effective, rows)].tolist()
+
+
+def test_what_makes_batches_for_the_preview_loads_no_torch():
+    code = "import sys, tui_trainer.data.preview, tui_trainer.launching.preview_words; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -1,0 +1,69 @@
+"""What the standard library's sources tell, and the table of signatures made from it."""
+
+import gc
+import sys
+from dataclasses import replace
+
+from tui_trainer.data import standard_library
+from tui_trainer.data.samples import find_sample
+from tui_trainer.data.samples.python_signatures import first_sentence
+from tui_trainer.data.standard_library import documented_functions, module_files
+
+
+def test_functions_and_methods_come_with_their_place_arguments_and_docstring():
+    found = {f"{function.module}.{function.path}": function for function in documented_functions()}
+    assert len(found) > 3000
+    wrap = found["textwrap.dedent"]
+    assert (wrap.name, wrap.arguments) == ("dedent", "text")
+    assert wrap.docstring.startswith("Remove any common leading whitespace")
+    method = found["textwrap.TextWrapper.wrap"]
+    assert (method.name, method.arguments) == ("wrap", "self, text")
+    assert gc.isenabled()
+
+
+def test_modules_are_public_sorted_and_no_tests():
+    modules = [name for name, _ in module_files()]
+    assert modules == sorted(modules) and {"textwrap", "json", "json.decoder"} <= set(modules)
+    assert not [name for name in modules if name.startswith("_") or "test" in name.split(".")]
+    assert "idlelib" not in {name.partition(".")[0] for name in modules}
+    assert set(sys.modules).isdisjoint({"antigravity", "this"}), "nothing is imported"
+
+
+def test_functions_behind_a_condition_count_and_those_inside_functions_do_not(tmp_path):
+    source = (
+        'if True:\n    def a(x=1):\n        """First."""\n        def inner():\n            """Not this."""\n'
+        'class B:\n    async def c(self):\n        """Second."""\n    def d(self): pass\n'
+    )
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    found = list(standard_library._functions_in("m", path))
+    assert [(function.path, function.arguments, function.docstring) for function in found] == [
+        ("a", "x=1", "First."),
+        ("B.c", "self", "Second."),
+    ]
+    path.write_text("def broken(:\n")
+    assert list(standard_library._functions_in("m", path)) == []
+
+
+def test_signatures_have_one_sentence_each_and_none_twice():
+    rows = [row for _, row in find_sample("python-signatures").content()]
+    assert 2500 < len(rows) < 10_000
+    assert len({row["input"] for row in rows}) == len(rows)
+    assert {
+        "input": "dedent(text)",
+        "output": "Remove any common leading whitespace from every line in `text`.",
+    } in rows
+    assert all(3 <= len(row["output"].split()) <= 25 and "\n" not in row["output"] for row in rows)
+    names = [(row["input"].partition("(")[0], row["output"]) for row in rows]
+    assert len(set(names)) == len(names)
+
+
+def test_a_first_sentence_ends_at_a_stop_or_an_empty_line():
+    assert first_sentence("\n  One thing.  Two things.") == "One thing."
+    assert first_sentence("A heading\n\nMore of it.") == "A heading"
+    assert first_sentence("Over two\n    lines! Yes.") == "Over two lines!"
+
+
+def test_a_function_without_a_class_is_its_own_name():
+    function = documented_functions()[0]
+    assert replace(function, path="a").name == "a" and replace(function, path="B.c").name == "c"

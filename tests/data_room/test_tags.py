@@ -1,0 +1,128 @@
+"""Entities in tags of every scheme, and spans as tags."""
+
+from __future__ import annotations
+
+import pytest
+
+from tui_trainer.data.spans import tagged_text, word_places
+from tui_trainer.data.tags import TagSurvey, entities, in_order, marks_entities
+from tui_trainer.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
+        # Lenient, as conlleval: an I- that nothing begins is the beginning, and so is one of another type.
+        ("I-PER I-PER O I-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
+        ("B-PER I-LOC I-LOC", [(0, 1, "PER"), (1, 3, "LOC")]),
+        # IOB1: B- parts two entities of one type that touch.
+        ("I-PER I-PER B-PER I-PER", [(0, 2, "PER"), (2, 4, "PER")]),
+        ("B-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),
+        ("B-A I-A E-A S-B S-B B-B E-B O", [(0, 3, "A"), (3, 4, "B"), (4, 5, "B"), (5, 7, "B")]),
+        ("E-A E-A", [(0, 1, "A"), (1, 2, "A")]),
+        ("S-A I-A", [(0, 1, "A"), (1, 2, "A")]),
+        ("B-A L-A U-A", [(0, 2, "A"), (2, 3, "A")]),
+        ("B-geo-loc I-geo-loc", [(0, 2, "geo-loc")]),
+        ("B I O B", [(0, 2, "entity"), (3, 4, "entity")]),
+        ("O O", []),
+        ("", []),
+    ],
+)
+def test_entities_are_found_as_conlleval_and_seqeval_find_them(tags, found):
+    assert entities(tags.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("sentences", "scheme"),
+    [
+        (["B-PER I-PER O", "O B-LOC"], "IOB2"),
+        (["I-PER I-PER O", "I-LOC B-LOC"], "IOB1"),
+        (["B-PER I-PER O", "O I-LOC"], "IOB2"),  # some are loose, but B- stands where IOB1 has I-
+        (["S-PER O", "B-LOC E-LOC"], "BIOES"),
+        (["U-PER O", "B-LOC L-LOC"], "BIOES"),
+        (["NOUN VERB", "PRON VERB"], "plain"),
+        (["PER O", "LOC O"], "plain"),
+        (["O O"], "plain"),
+        (["B I O"], "IOB2"),
+        (["S V O"], "plain"),
+    ],
+)
+def test_the_scheme_is_told_by_the_tags(sentences, scheme):
+    survey = TagSurvey()
+    for tags in sentences:
+        survey.add(tags.split())
+    assert survey.scheme == scheme
+    assert survey.counts.total() == sum(len(tags.split()) for tags in sentences)
+
+
+def test_loose_entities_are_counted():
+    survey = TagSurvey()
+    survey.add("I-PER I-PER O B-PER I-PER I-LOC".split())
+    assert (survey.loose, survey.needless) == (2, 1)
+
+
+def test_the_order_of_the_tags_does_not_depend_on_that_of_the_rows():
+    names = ["I-B", "B-B", "O", "S-A", "E-A", "B-A", "I-A"]
+    assert in_order(names) == ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B")
+    assert in_order(reversed(names)) == in_order(names)
+    assert in_order(["VERB", "NOUN", "."]) == (".", "NOUN", "VERB")
+    assert marks_entities(names) and not marks_entities(["B-A", "X"]) and not marks_entities(["O"])
+
+
+def test_words_of_a_text_are_whole_in_every_script():
+    text = "Dr. O'Neil  ate 3.5\u00a0kg — தமிழ்நாடு नमस्ते 👩‍💻!"
+    words = [text[start:end] for start, end in word_places(text)]
+    assert words[:9] == ["Dr", ".", "O", "'", "Neil", "ate", "3", ".", "5"]
+    assert words[9:13] == ["kg", "—", "தமிழ்நாடு", "नमस्ते"]
+    assert "".join(words) == "".join(text.split())
+
+
+def test_spans_become_tags_of_words():
+    text = "Angela Merkel visited New York, Paris."
+    spans = [
+        [0, 13, "PER"],
+        {"start": 22, "end": 30, "label": "LOC"},
+        {"start_offset": 32, "end_offset": 37, "type": "LOC"},
+    ]
+    tagged = tagged_text(text, spans, "a.jsonl, line 1")
+    assert tagged.words == ["Angela", "Merkel", "visited", "New", "York", ",", "Paris", "."]
+    assert tagged.tags == ["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O", "B-LOC", "O"]
+    assert tagged.cut == 0
+    assert tagged_text(text, [], "a").tags == ["O"] * 8
+
+
+def test_spans_that_touch_stay_two_and_one_that_cuts_a_word_is_counted():
+    tagged = tagged_text("footballs in Paris", [[0, 4, "X"], [13, 18, "Y"]], "a")
+    assert (tagged.tags, tagged.cut) == (["B-X", "O", "B-Y"], 1)
+    tagged = tagged_text("New York(NY)", [[9, 11, "B"], [0, 8, "A"]], "a")
+    assert tagged.tags == ["B-A", "I-A", "O", "B-B", "O"]
+    # White space at the ends of a span cuts nothing.
+    assert tagged_text("a Paris b", [[1, 8, "A"]], "a").cut == 0
+
+
+@pytest.mark.parametrize(
+    ("spans", "words"),
+    [
+        ([[0, 6, "A"], [4, 9, "B"]], r"the spans 0-6 \(A\) and 4-9 \(B\) overlap"),
+        ([[0, 3, "A"], [3, 6, "B"]], r"3-6 \(B\) shares a word with the one before it"),
+        ([[6, 7, "A"]], "holds no word"),
+        ([[0, 99, "A"]], "is not within the 13 characters of the text"),
+        ([[5, 5, "A"]], "is not within"),
+        ([[-1, 5, "A"]], "is not within"),
+        ([[0, 3]], "span 1 cannot be read"),
+        ([[0, 3, ""]], "span 1 has no label"),
+        ([[True, 3, "A"]], "span 1 cannot be read"),
+        ([{"start": 0, "label": "A"}], "span 1 cannot be read"),
+        ("PER", "the spans are a string, not a list"),
+        (None, "the spans are null"),
+    ],
+)
+def test_spans_that_cannot_be_used_are_told(spans, words):
+    with pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{words}"):
+        tagged_text("Angela Merkel", spans, "a.jsonl, line 7")
+
+
+def test_a_text_without_words_is_told():
+    with pytest.raises(DataError, match="the text has no words"):
+        tagged_text("  ", [], "a")

@@ -1,0 +1,179 @@
+"""Memory and time of classifiers and of encoders with a decoder: what a plan reckons, against real models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tests.models_room.headed import headed
+from tui_trainer.models.shape import shape_of
+from tui_trainer.planning import dry_run_child
+from tui_trainer.planning.duration import training_flops
+from tui_trainer.planning.memory import memory_parts, total_bytes
+from tui_trainer.planning.memory_layers import Layer, has_formula
+from tui_trainer.planning.regime import LayerBytes, Regime
+
+ROWS, ROW_TOKENS, ANSWER_TOKENS = 2, 24, 10
+BERT = {
+    "model_type": "bert", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "pad_token_id": 0,
+    "intermediate_size": 1024, "vocab_size": 8000, "max_position_embeddings": 128,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5", "d_model": 256, "d_kv": 64, "d_ff": 1024, "num_layers": 4, "num_decoder_layers": 2,
+    "num_heads": 4, "vocab_size": 8000, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0,
+    "pad_token_id": 0, "is_encoder_decoder": True,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def unpatched(monkeypatch):
+    """The child changes torch and transformers, as it ends with its answer; a test goes on."""
+    import torch
+    from transformers import masking_utils
+
+    monkeypatch.setattr(torch.nn.Module, "_apply", torch.nn.Module._apply)
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
+
+
+def counted(config, head, row_tokens=ROW_TOKENS, **changes):
+    regime = Regime(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, **changes)
+    return dry_run_child.count(config, asdict(regime), row_tokens)
+
+
+def kept_by(model, inputs):
+    """Bytes that autograd keeps of a forward pass, without the weights."""
+    import torch
+
+    kept = {}
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        results = model(**inputs)
+    del results
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("variant", "head"),
+    [("bert", "sequence_classification"), ("llama-tied", "sequence_classification"), ("t5-gated", "seq2seq_lm"),
+     ("bart", "seq2seq_lm")],
+)  # fmt: skip
+def test_layers_keep_what_the_dry_run_counted(variant, head):
+    """All layers of the real model, its ends taken away by a model with fewer."""
+    import torch
+    from transformers import AutoConfig
+
+    from tui_trainer.models.heads import auto_class
+
+    content = headed(variant, head).config
+    shape = shape_of(content, head=head)
+    rows = torch.ones(ROWS, ROW_TOKENS, dtype=torch.int64)
+    mask = rows.clone()
+    mask[0, -3:] = 0
+    inputs = {"input_ids": rows, "attention_mask": mask}
+    if head == "seq2seq_lm":
+        inputs["decoder_input_ids"] = torch.ones(ROWS, ANSWER_TOKENS, dtype=torch.int64)
+    kept = []
+    for more in (0, 2):
+        fields = {key: value for key, value in content.items() if key not in ("model_type", "layer_types")}
+        config = AutoConfig.for_model(content["model_type"], **fields)
+        config.num_hidden_layers = shape.layers + more
+        if decoder := next((n for n in ("num_decoder_layers", "decoder_layers") if getattr(config, n, None)), ""):
+            setattr(config, decoder, shape.decoder_layers * (shape.layers + more) // shape.layers)
+        kept.append(kept_by(auto_class(head).from_config(config).train(), inputs))
+    each = (kept[1] - kept[0]) / 2 / ROWS / ROW_TOKENS
+    assert counted(content, head)["kept"] == pytest.approx(each, rel=0.02)
+
+
+def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
+    content = headed("bert", "sequence_classification").config
+    found = {
+        device: counted(content, "sequence_classification", row_tokens=40, device=device)["kept"]
+        for device in ("cpu", "cuda")
+    }
+    scores = 3 * 4 * shape_of(content, head="sequence_classification").attention_heads * 40
+    assert found["cpu"] - found["cuda"] == pytest.approx(scores, rel=0.1)
+
+
+def test_longer_answers_keep_more():
+    content = headed("t5", "seq2seq_lm").config
+    short, long = (
+        dry_run_child.count(content, asdict(Regime(head="seq2seq_lm", target_tokens=n)), ROW_TOKENS)["kept"]
+        for n in (4, 40)
+    )
+    assert long > 1.5 * short
+
+
+def test_only_a_causal_head_has_a_formula_for_its_layers():
+    config = headed("llama-tied", "sequence_classification").config
+    assert has_formula(shape_of(config))
+    assert not has_formula(shape_of(config, head="sequence_classification"))
+    assert Layer(shape_of(config), Regime(counted=LayerBytes(kept=7, made=9)), 8).kept == 7
+
+
+def logits_bytes(config, head, labels=0, target_tokens=0):
+    shape = shape_of(config, head=head, labels=labels)
+    regime = Regime(head=head, target_tokens=target_tokens, counted=LayerBytes(kept=1, made=1))
+    parts = memory_parts(shape, regime, micro_batch=8, eval_batch=8, row_tokens=100)
+    return next(part.bytes for part in parts if part.name == "head and loss")
+
+
+def test_logits_are_those_of_rows_of_tokens_or_of_answers():
+    assert logits_bytes(BERT, "sequence_classification", labels=5) == 12 * 8 * 5
+    assert logits_bytes(BERT, "token_classification", labels=5) == 12 * 8 * 100 * 5
+    assert logits_bytes(T5, "seq2seq_lm", target_tokens=30) == 12 * 8 * 30 * 8000
+
+
+@pytest.mark.parametrize(("variant", "head"), [("bert", "token_classification"), ("albert", "token_classification"),
+                                               ("t5-gated", "seq2seq_lm"), ("bart", "seq2seq_lm")])  # fmt: skip
+def test_operations_are_those_that_torch_counts(variant, head):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tiny = headed(variant, head)
+    regime = Regime(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, widest_row=ROW_TOKENS)
+    shape = shape_of(tiny.config, head=head)
+    inputs = {"input_ids": torch.ones(1, ROW_TOKENS, dtype=torch.int64)}
+    if head == "seq2seq_lm":
+        inputs["decoder_input_ids"] = torch.ones(1, ANSWER_TOKENS, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        tiny.model(**inputs)
+    forward = training_flops(shape, regime, tokens=ROW_TOKENS, row_tokens=ROW_TOKENS) / 3
+    assert counter.get_total_flops() == pytest.approx(forward, rel=0.03)
+
+
+def test_adapters_named_by_their_path_are_part_of_the_operations():
+    shape = shape_of(BERT, head="sequence_classification", labels=2)
+    lora = {"method": "lora", "lora_rank": 8, "head": "sequence_classification"}
+    some, more = (
+        training_flops(shape, Regime(lora_targets=names, **lora), tokens=1, row_tokens=8)
+        for names in (("query",), ("query", "intermediate.dense"))
+    )
+    assert more - some == 6 * 6 * 8 * (256 + 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "head", "answer"), [(BERT, "sequence_classification", 0), (T5, "seq2seq_lm", 32)])
+def test_the_peak_on_a_cpu_is_within_a_fifth_of_the_plan(config, head, answer):
+    rows, row_tokens = 16, 128
+    found = counted(config, head, row_tokens=row_tokens)
+    if answer:
+        found = dry_run_child.count(config, asdict(Regime(head=head, target_tokens=answer)), row_tokens)
+    regime = Regime(head=head, target_tokens=answer)
+    regime = replace(regime, counted=LayerBytes(kept=found["kept"], made=found["made"]))
+    parts = memory_parts(shape_of(config, head=head), regime, micro_batch=rows, eval_batch=rows, row_tokens=row_tokens)
+    question = {"config": config, "head": head, "rows": rows, "row_tokens": row_tokens, "answer": answer}
+    child = Path(__file__).with_name("peak_of_heads.py")
+    done = subprocess.run([sys.executable, child, json.dumps(question)], capture_output=True, text=True, check=True)
+    assert total_bytes(parts) == pytest.approx(int(done.stdout.split()[-1]), rel=0.2)

@@ -1,0 +1,62 @@
+"""Scores in words, each beside what it has to beat."""
+
+from tui_trainer.lines import end_lines, event_line, run_lines
+from tui_trainer.runs import events as e
+from tui_trainer.runs.score_words import baselines_line, score_words, scores_line
+from tui_trainer.runs.state import fold
+
+BASELINES = {"accuracy of the most frequent class": 0.31, "macro_f1 of the most frequent class": 0.08}
+
+
+def test_a_score_stands_beside_its_baseline():
+    line = scores_line({"accuracy": 0.834, "macro_f1": 0.8, "exact_match": 1.0}, BASELINES)
+    first, second, third = line.split(", ")
+    assert first == "accuracy 0.834 (most frequent class 0.310)"
+    assert second == "macro F1 0.800 (most frequent class 0.080)"
+    assert third == "exact match 1.000"
+    assert scores_line({}, BASELINES) == ""
+
+
+def test_baselines_of_one_thing_are_said_together():
+    assert baselines_line({**BASELINES, "mse of the mean": 12.5}) == (
+        "accuracy 0.310 and macro F1 0.080 of the most frequent class; mse 12.5 of the mean"
+    )
+
+
+def test_of_errors_less_is_better():
+    known = {"mse of the mean": 0.2, "accuracy of the usual": 0.2}
+    found = score_words({"mse": 0.1, "accuracy": 0.1, "r2": 0.5}, known)
+    assert [score.beaten for score in found] == [True, False, None]
+
+
+def finished(**more):
+    return [
+        e.RunStarted(name="docs", task="sequence_classification", device="cpu", pid=1, total_steps=8),
+        e.BaselinesMeasured(losses={}, eval_tokens=10, unit="token", scores=BASELINES),
+        e.EvalDone(step=4, loss_sum=5, tokens=10, loss=0.5, seconds=1, scheduled=True, best=True,
+                   scores={"accuracy": 0.9}),
+        e.EvalDone(step=8, loss_sum=6, tokens=10, loss=0.6, seconds=1, scheduled=True, best=False,
+                   scores={"accuracy": 0.8}),
+        e.RunFinished(step=8, reason="done", loss=0.1, seconds=9.0, model_path="model", **more),
+    ]  # fmt: skip
+
+
+def test_the_lines_of_a_run_have_the_scores_of_its_model():
+    events = finished(eval_loss=0.5)
+    state = fold(events)
+    assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
+    assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
+    lines = end_lines(state, "docs", "/runs/docs")
+    assert "held-out loss  0.5000" in lines
+    assert "accuracy       0.900  (most frequent class 0.310: beaten)" in lines
+
+
+def test_a_list_of_runs_has_a_column_of_scores_where_there_are_some(tmp_path):
+    from tui_trainer.runs.registry import RunSummary
+
+    about = {"path": tmp_path, "status": "finished", "step": 8, "total_steps": 8, "loss": 0.1, "started_at": ""}
+    plain = RunSummary(name="text", eval_loss=1.0, alive=False, **about)
+    scored = RunSummary(name="docs", eval_loss=0.5, alive=False, scores={"accuracy": 0.9}, **about)
+    assert "score" not in run_lines([plain], 1000)[0]
+    head, first, second = run_lines([plain, scored], 80)
+    assert head.endswith("score") and first.endswith("--") and second.endswith("accuracy 0.900")

@@ -1,0 +1,365 @@
+"""Talks: rows, gradients, runs through the program's own doors, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from tests.tiny_models import save_tiny_model, tiny_model
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.config.paths import with_absolute_paths
+from tui_trainer.data.collate import IGNORE
+from tui_trainer.data.rows import Rows
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.models.chat_template import template_text
+from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.journal import read_all
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.chat import template_of
+from tui_trainer.training.batches import Layout
+
+TASK = find_task("chat")
+SETTINGS = {
+    "task.type": "chat",
+    "data.max_length": 64,
+    "data.eval_fraction": 0.2,
+    "training.effective_batch_size": 8,
+    "training.learning_rate": 0.01,
+    "training.lr_scheduler_type": "constant",
+    "training.max_steps": 12,
+    "evaluation.eval_steps": 0,
+    "checkpoint.save_steps": 0,
+    "logging.sample_steps": 12,
+}
+SCRATCH = {
+    "model.init": "scratch",
+    "model.scratch.hidden_size": 32,
+    "model.scratch.num_hidden_layers": 2,
+    "model.scratch.num_attention_heads": 2,
+    "model.scratch.vocab_size": 320,
+}
+NAMES = ("sheep", "goat", "cow", "horse", "hen")
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def talks(count: int = 80) -> list[dict]:
+    """Who is number n? Every third talk asks once more."""
+    rows = []
+    for n in range(count):
+        first = [turn("user", f"Who is number {n}?"), turn("assistant", f"The {NAMES[n % 5]}.")]
+        second = [turn("user", "Sure?"), turn("assistant", "Yes.")] if n % 3 == 0 else []
+        rows.append({"messages": [*first, *second]})
+    return rows
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A tiny Llama whose tokenizer has no chat template."""
+    return save_tiny_model(tmp_path_factory.mktemp("chat-models") / "llama", "llama")
+
+
+@pytest.fixture
+def loaded(tmp_path, tiny_folder):
+    """`loaded(changes, rows)`: the config of a run on the tiny model; `scratch`: of one from random weights."""
+
+    def make(changes: dict | None = None, rows: list[dict] | None = None, *, scratch: bool = False):
+        data = write(tmp_path / "talks.jsonl", talks() if rows is None else rows)
+        own = {"model.model_name_or_path": tiny_folder, "task.chat_template": "chatml"}
+        places = {"output.runs_dir": tmp_path / "runs", "output.name": "run", "data.path": data}
+        settings = {**SETTINGS, **places, **(SCRATCH if scratch else own), **(changes or {})}
+        return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+
+    return make
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def prepared(config, tmp_path):
+    data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    rows = Rows(data.train_path)
+    return data, [rows.example(index) for index in range(len(rows))]
+
+
+def trained(tokenizer, row) -> str:
+    return tokenizer.decode(row.labels[row.labels != IGNORE])
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_carry_loss_on_the_answers_and_are_cut_at_their_end(loaded, tmp_path):
+    long = {"messages": [turn("user", "Go on."), turn("assistant", "goat " * 60)]}
+    silent = {"messages": [turn("user", " ".join(map(str, range(99)))), turn("assistant", "Nobody.")]}
+    empty = {"messages": [turn("user", "Hush."), turn("assistant", "")]}
+    config = loaded({"data.eval_fraction": 0}, [*talks(2), long, silent, empty], scratch=True).config
+    data, rows = prepared(config, tmp_path)
+    tokenizer = TASK.load_tokenizer(config, data)
+    assert [trained(tokenizer, row) for row in (*rows[:2], rows[3])] == [
+        "The sheep.<|im_end|>Yes.<|im_end|>",
+        "The goat.<|im_end|>",
+        "<|im_end|>",
+    ]
+    assert len(rows) == 4 and len(rows[2]) == 64 and "<|im_end|>" not in trained(tokenizer, rows[2])
+    assert (data.counts.truncated_rows, data.counts.untrained_rows) == (1, 1)
+    assert data.counts.train_labels == sum(int((row.labels[1:] != IGNORE).sum()) for row in rows)
+    told = " ".join(data.notes)
+    for words in ("the column 'messages'", "template chatml", "ends in <|im_end|>", "1 rows have nothing to learn"):
+        assert words in told
+
+
+def test_loss_on_decides_which_tokens_are_learnt(loaded, tmp_path):
+    found = {}
+    for loss_on in ("assistant", "completion", "all"):
+        config = loaded({"task.loss_on": loss_on, "data.eval_fraction": 0}, talks(1), scratch=True).config
+        data, [row] = prepared(config, tmp_path)
+        found[loss_on] = trained(TASK.load_tokenizer(config, data), row)
+    assert found["assistant"] == "The sheep.<|im_end|>Yes.<|im_end|>"
+    assert found["completion"] == "Yes.<|im_end|>"
+    assert found["all"].startswith("user\nWho is number 0?<|im_end|>\n<|im_start|>assistant\nThe sheep.")
+    assert found["all"].endswith("\nYes.<|im_end|>")
+
+
+def test_the_tokenizers_own_template_is_used_and_another_replaces_it(loaded, tmp_path, tiny_folder):
+    own = shutil.copytree(tiny_folder, tmp_path / "own")
+    text = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}{% endfor %}"
+    (own / "chat_template.jinja").write_text(text + "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}")
+    for wanted, expected in {
+        "": "The sheep.<eos>",
+        "zephyr": "The sheep.<eos>",
+        "chatml": "The sheep.<|im_end|>",
+    }.items():
+        changes = {"model.model_name_or_path": own, "task.chat_template": wanted, "data.eval_fraction": 0}
+        config = loaded({**changes, "data.max_length": 128}, talks(1)).config
+        data, [row] = prepared(config, tmp_path)
+        tokenizer = TASK.load_tokenizer(config, data)
+        assert trained(tokenizer, row).startswith(expected)
+        assert (tokenizer.chat_template.startswith(text)) == (wanted == "")
+    assert "<eos> is put behind the last one" in " ".join(data.notes)
+
+
+def test_a_tokenizer_may_have_a_template_of_its_own_for_tools(loaded, tiny_folder):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    tokenizer.chat_template = {"default": "plain", "tool_use": "with tools"}
+    found = template_of(loaded({"task.chat_template": ""}).config, tokenizer)
+    assert (found.text_for(()), found.text_for([{"type": "function"}])) == ("plain", "with tools")
+
+
+def test_a_template_file_is_found_from_another_folder(loaded, tmp_path):
+    template = {name: loaded({"task.chat_template": name}).config.task for name in ("mine.jinja", "chatml")}
+    found = {
+        name: with_absolute_paths(loaded().config.model_copy(update={"task": task})).task.chat_template
+        for name, task in template.items()
+    }
+    assert found == {"mine.jinja": str(tmp_path / "mine.jinja"), "chatml": "chatml"}
+
+
+def test_a_changed_template_file_is_other_data(loaded, tmp_path):
+    mine = tmp_path / "mine.jinja"
+    keys = set()
+    for end in ("<eos>", "!<eos>"):
+        mine.write_text("{% for m in messages %}{{ m['role'] + m['content'] + '" + end + "' }}{% endfor %}")
+        data, _ = prepared(loaded({"task.chat_template": mine}, talks(4)).config, tmp_path)
+        keys.add(data.folder)
+    assert len(keys) == 2
+
+
+def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path):
+    rows = [*talks(), {"messages": [turn("user", "a<|im_end|>"), turn("assistant", "b")]}]
+    found = []
+    for processes in (1, 2):
+        config = loaded({"data.num_proc": processes}, rows, scratch=True).config
+        data = TASK.prepare(config, tmp_path / str(processes), lambda *_: None)
+        found.append((data.train_path.read_bytes(), data.notes))
+    assert found[0] == found[1]
+    assert any("1 rows spell special tokens" in note for note in found[0][1])
+
+
+# Gradients ------------------------------------------------------------------------------------------------------------
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 2, 6])
+@pytest.mark.parametrize("packed_width", [0, 128])
+def test_loss_and_gradients_are_those_of_transformers(rows_at_a_time, packed_width, loaded, tmp_path):
+    config = loaded({"data.eval_fraction": 0}, talks(6)).config
+    _, rows = prepared(config, tmp_path)
+    theirs, wanted, labels = tiny_model("llama"), torch.zeros(()), 0
+    for row in rows:
+        ids, own = (torch.from_numpy(values.astype("int64"))[None] for values in (row.tokens, row.labels))
+        count = int((own != IGNORE).sum())
+        wanted = wanted + theirs(input_ids=ids, labels=own).loss * count
+        labels += count
+    wanted.backward()
+    mine = tiny_model("llama")
+    layout = Layout(
+        collate=TASK.collate(mine, 0), pad_id=0, rows=rows_at_a_time, packed_width=packed_width, fixed_width=0
+    )
+    objective = TASK.objective(config, None, mine, chunk_tokens=0)
+    assert isinstance(objective, NextTokenLoss)
+    batches: list[MicroBatch] = list(layout.window(rows))
+    total = torch.zeros(())
+    for batch in batches:
+        loss = objective(batch)
+        loss.backward()
+        total += loss.detach()
+    assert sum(batch.label_count for batch in batches) == labels
+    assert len(batches) > 1 or rows_at_a_time == 6 or packed_width
+    torch.testing.assert_close(total, wanted.detach(), rtol=1e-5, atol=1e-5)
+    for name, gradient in gradients(mine).items():
+        torch.testing.assert_close(gradient, gradients(theirs)[name], rtol=1e-4, atol=1e-4)
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def answer(model, folder, question: str) -> tuple[str, list[int]]:
+    """What the model says with its own template and its own end, and the new tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    asked = tokenizer.apply_chat_template([turn("user", question)], add_generation_prompt=True, return_tensors="pt")
+    written = model.eval().generate(**asked, max_new_tokens=24, do_sample=False, pad_token_id=0)
+    new = written[0, asked["input_ids"].shape[1] :].tolist()
+    return tokenizer.decode(new), new
+
+
+def test_a_model_from_scratch_learns_to_answer_and_to_stop(loaded, capsys):
+    changes = {"training.max_steps": 60, "evaluation.eval_steps": 30}
+    run = open_new(loaded(changes, talks(120), scratch=True))
+    assert carry_out(run).exit_code == 0
+    assert not of_kind(run.folder, RunProblem)
+    [baselines], evaluations = of_kind(run.folder, BaselinesMeasured), of_kind(run.folder, EvalDone)
+    assert evaluations[-1].loss <= 0.75 * baselines.losses["unigram"], "the margin of the recipe, on easier talks"
+    assert evaluations[-1].tokens == baselines.eval_tokens
+    sampled = of_kind(run.folder, TextSampled)[-1]
+    assert sampled.prompt.endswith("assistant\n") and sampled.prompt.startswith("user\nWho is number ")
+    assert of_kind(run.folder, DataPrepared)[0].notes
+    model = AutoModelForCausalLM.from_pretrained(run.folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(run.folder.model)
+    ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<eos>"])
+    assert model.generation_config.eos_token_id == ends
+    said, new = answer(model, run.folder.model, "Who is number 7?")
+    assert said.startswith("The ") and said.endswith(".<|im_end|>")
+    assert new[-1] == ends[0] and len(new) < 24, "generation stops at the end of the turn"
+    capsys.readouterr()
+    assert main(["generate", str(run.folder.root), "Who is number 7?", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out.strip() == said.removesuffix("<|im_end|>")
+
+
+def test_lora_keeps_the_template_and_the_end_beside_the_adapter(loaded, tiny_folder):
+    run = open_new(loaded({"tuning.method": "lora", "task.chat_template": "zephyr", "evaluation.eval_steps": 6}))
+    assert carry_out(run).exit_code == 0
+    steps, evaluations = of_kind(run.folder, StepDone), of_kind(run.folder, EvalDone)
+    assert steps[-1].loss < 0.8 * steps[0].loss
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    model = PeftModel.from_pretrained(base, run.folder.model)
+    [path] = (run.folder.root.parent.parent / "home" / "cache").rglob("eval.arrow")
+    rows, total = Rows(path), 0.0
+    with torch.inference_mode():
+        for index in range(len(rows)):
+            row = rows.example(index)
+            ids, labels = (torch.from_numpy(values.astype("int64")) for values in (row.tokens, row.labels))
+            logits = model(input_ids=ids[None, :-1]).logits[0]
+            total += float(torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum"))
+    assert total / evaluations[-1].tokens == pytest.approx(evaluations[-1].loss, rel=1e-4)
+    assert AutoTokenizer.from_pretrained(run.folder.model).chat_template == template_text("zephyr")
+    assert GenerationConfig.from_pretrained(run.folder.model).eos_token_id == [2]
+    assert answer(model, run.folder.model, "Who is number 7?")[0]
+
+
+def test_the_recipe_learns_from_pythons_own_help(tmp_path):
+    """A small cut of `chat-scratch`: few rows and steps, and the loss is already below that of counting."""
+    settings = {
+        "data.max_rows": 300, "training.max_steps": 60, "model.scratch.hidden_size": 64, "checkpoint.save_steps": 0,
+        "evaluation.eval_steps": 0, "output.runs_dir": tmp_path / "runs", "output.name": "small",
+    }  # fmt: skip
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    run = open_new(load_config(Request(profile="chat-scratch", assignments=assignments)))
+    assert carry_out(run).exit_code == 0
+    [baselines] = of_kind(run.folder, BaselinesMeasured)
+    assert of_kind(run.folder, EvalDone)[-1].loss < 0.95 * baselines.losses["unigram"]
+
+
+@pytest.mark.slow
+def test_the_recipe_beats_counting_by_a_quarter(tmp_path):
+    settings = {"output.runs_dir": tmp_path / "runs", "output.name": "whole", "checkpoint.save_steps": 0}
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    run = open_new(load_config(Request(profile="chat-scratch", assignments=assignments)))
+    assert carry_out(run).exit_code == 0
+    [baselines] = of_kind(run.folder, BaselinesMeasured)
+    assert of_kind(run.folder, EvalDone)[-1].loss <= 0.75 * baselines.losses["unigram"]
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+LATER = [turn("user", "a"), turn("assistant", None)]
+STRIPS = (
+    "{% for m in messages %}{{ m['role'] }}{{ m['content'] if loop.last else 'x' }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "words"),
+    [
+        ({}, [*talks(4), {"messages": LATER}], ("talks.jsonl, line 5", "the content of message 2 is null")),
+        ({}, [*talks(4), {"messages": "x"}], ("talks.jsonl, line 5", "no JSON")),
+        ({}, [*talks(4), {"messages": []}], ("talks.jsonl, line 5", "no messages")),
+        ({}, [{"text": "a"}] * 4, ("talks.jsonl: no column holds talks", "columns found: text", "causal_lm")),
+        ({"data.text_column": "mesages"}, None, ("no column 'mesages'", "did you mean 'messages'?")),
+        ({"data.path": "sample:python-reference"}, None, ("is text, and this task reads a table",)),
+        ({"data.path": "empty.jsonl"}, None, ("empty.jsonl",)),
+        ({"data.path": "latin.jsonl"}, None, ("latin.jsonl", "UTF-8")),
+        ({}, [{"messages": [turn("user", "a " * 80), turn("assistant", "b")]}] * 4, ("none of the", "data.max_length")),
+        ({"task.chat_template": ""}, None, ("chat_template: the tokenizer has no chat template", "llama3 is what")),
+        ({"task.chat_template": "chatlm"}, None, ("task.chat_template", "no chat template 'chatlm'", "mean chatml?")),
+        ({"task.chat_template": "./no.jinja"}, None, ("task.chat_template", "no.jinja cannot be read")),
+        ({"task.chat_template": "./broken.jinja"}, None, ("task.chat_template", "broken.jinja, line 2")),
+        ({"task.chat_template": "./strips.jinja"}, talks(1), ("line 1", "before answer 1", "such as chatml")),
+        ({"task.chat_template": "mistral"}, [{"messages": [turn("user", "a")] * 2}], ("line 1", "must take turns")),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_in_one_line_and_leaves_no_run(changes, rows, words, tmp_path, tiny_folder, capsys):
+    data = write(tmp_path / "talks.jsonl", talks() if rows is None else rows)
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "latin.jsonl").write_bytes('{"messages": "é"}\n'.encode("latin-1"))
+    (tmp_path / "broken.jinja").write_text("\n{% for %}")
+    (tmp_path / "strips.jinja").write_text(STRIPS)
+    own = {"data.path": data, "model.model_name_or_path": tiny_folder, "task.chat_template": "chatml"}
+    settings = {**SETTINGS, "data.eval_fraction": 0, **own, **changes}
+    command = ["train", "--no-ui", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.startswith("tui-trainer: "), told
+    for word in words:
+        assert word in told
+    assert not list((tmp_path / "runs").glob("*")) if (tmp_path / "runs").exists() else True
+
+
+def test_rows_that_cannot_be_used_are_left_out_where_that_is_wished(loaded, tmp_path):
+    bad = [{"messages": LATER}, {"messages": [turn("assistant", "a"), turn("user", "b")]}]
+    config = loaded({"data.on_bad_rows": "skip"}, [*talks(8), *bad], scratch=True).config
+    data, _ = prepared(config, tmp_path)
+    assert data.counts.bad_rows == 2
+    assert any("begins with an answer" in note for note in data.notes)

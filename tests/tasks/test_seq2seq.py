@@ -1,0 +1,381 @@
+"""From one text to another: rows, gradients, runs through the program's own doors, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.trainer_pt_utils import LabelSmoother
+
+from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.data.collate import IGNORE
+from tui_trainer.data.rows import Rows, TokenRow
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.losses.chunked_head import has_plain_head
+from tui_trainer.losses.micro_batch import micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning import choices
+from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.journal import read_all
+from tui_trainer.tasks import find_task
+
+TASK = find_task("seq2seq")
+SETTINGS = {
+    "task.type": "seq2seq",
+    "task.max_target_length": 12,
+    "data.max_length": 32,
+    "data.eval_fraction": 0.2,
+    "training.effective_batch_size": 8,
+    "training.learning_rate": 0.01,
+    "training.lr_scheduler_type": "constant",
+    "training.max_steps": 12,
+    "evaluation.eval_steps": 0,
+    "evaluation.generate_rows": 4,
+    "checkpoint.save_steps": 0,
+    "logging.sample_steps": 12,
+}
+ANIMALS = ("sheep", "goat", "cow", "horse")
+
+
+def pairs(count: int = 80) -> list[dict[str, str]]:
+    return [
+        {"article": f"{n % 9} plus {n % 7}, said the {ANIMALS[n % 4]} number {n}.", "summary": f"the {ANIMALS[n % 4]}"}
+        for n in range(count)
+    ]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("seq2seq-models")
+
+    def folder(family: str) -> Path:
+        return root / family if (root / family).exists() else save_tiny_model(root / family, family)
+
+    return folder
+
+
+@pytest.fixture
+def loaded(tmp_path, tiny_folder):
+    """`loaded(family, changes, rows)`: the config of a run on a tiny model, or "" for one from scratch."""
+
+    def make(family: str, changes: dict | None = None, rows: list[dict] | None = None):
+        data = write(tmp_path / "pairs.jsonl", pairs() if rows is None else rows)
+        model = {"model.model_name_or_path": tiny_folder(family)} if family else {"model.init": "scratch"}
+        settings = {**SETTINGS, "output.runs_dir": tmp_path / "runs", "output.name": "run", "data.path": data, **model}
+        settings |= changes or {}
+        return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+
+    return make
+
+
+@pytest.fixture
+def run(loaded):
+    def carry(family: str, changes: dict | None = None, rows: list[dict] | None = None):
+        opened = open_new(loaded(family, changes, rows))
+        return opened.folder, carry_out(opened)
+
+    return carry
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def prepared(config, tmp_path):
+    data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    rows = Rows(data.train_path)
+    return data, [rows.example(index) for index in range(len(rows))]
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_rows_are_what_the_tokenizer_makes_of_prefix_and_input_and_of_the_answer(family, loaded, tmp_path, tiny_folder):
+    changes = {"task.source_prefix": '"summarise: "', "data.eval_fraction": 0}
+    _, rows = prepared(loaded(family, changes, pairs(5)).config, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder(family))
+    for row, pair in zip(rows, pairs(5), strict=True):
+        wanted = tokenizer("summarise: " + pair["article"], truncation=True, max_length=32)["input_ids"]
+        assert row.tokens.tolist() == wanted
+        assert row.labels.tolist() == tokenizer(text_target=pair["summary"])["input_ids"]
+        assert row.labels[-1] == tokenizer.eos_token_id and not row.more
+
+
+def test_what_is_too_long_loses_its_end_and_is_counted(loaded, tmp_path, tiny_folder):
+    long = {"article": "goat " * 40, "summary": "the goat " * 20}
+    rows = [*pairs(3), long, {**long, "summary": "short"}]
+    data, found = prepared(loaded("t5", {"data.eval_fraction": 0}, rows).config, tmp_path)
+    assert data.counts.truncated_rows == 2 and data.details["truncated_targets"] == 1
+    assert "1 answers are longer than 12 tokens and lost their end (task.max_target_length)" in data.notes
+    eos = AutoTokenizer.from_pretrained(tiny_folder("t5")).eos_token_id
+    assert [len(found[3].tokens), len(found[3].labels)] == [32, 12]
+    assert found[3].tokens[-1] == found[3].labels[-1] == eos
+    assert data.details["longest_target"] == 12
+    assert TASK.facts(loaded("t5").config, data).target_tokens == 12
+
+
+def test_before_the_data_is_prepared_the_plan_reckons_with_the_longest_answer_allowed(loaded, tmp_path):
+    config = loaded("t5").config
+    facts = TASK.data_facts(config, tmp_path / "cache")
+    assert not facts.exact and facts.target_tokens == 12
+    exact = TASK.facts(config, TASK.prepare(config, tmp_path / "cache", lambda *_: None))
+    assert exact.target_tokens < 12
+    # Its answers are no part of what the encoder reads.
+    assert facts.row_tokens == pytest.approx(exact.row_tokens, rel=0.25)
+
+
+# Loss -----------------------------------------------------------------------------------------------------------------
+
+
+def token_rows(seed: int = 1) -> list[TokenRow]:
+    """Inputs and answers of uneven lengths."""
+    draw = np.random.default_rng(seed)
+    lengths = [(9, 4), (17, 7), (5, 1), (12, 3)]
+    return [TokenRow(*(draw.integers(5, 380, n).astype(np.int32) for n in both)) for both in lengths]
+
+
+def direct(model, rows: list[TokenRow], smoothing: float = 0.0) -> torch.Tensor:
+    """As transformers computes it from labels alone; the mean it gives back is undone."""
+    pad, widest = model.config.pad_token_id, max(len(row.tokens) for row in rows)
+    ids = torch.full((len(rows), widest), pad)
+    mask = torch.zeros_like(ids)
+    labels = torch.full((len(rows), max(len(row.labels) for row in rows)), IGNORE)
+    for place, row in enumerate(rows):
+        ids[place, : len(row.tokens)] = torch.from_numpy(row.tokens.copy())
+        mask[place, : len(row.tokens)] = 1
+        labels[place, : len(row.labels)] = torch.from_numpy(row.labels.copy())
+    output = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False)
+    count = sum(len(row.labels) for row in rows)
+    return (LabelSmoother(smoothing)(output, labels) if smoothing else output.loss) * count
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    found = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chunk_tokens", "smoothing", "cut"), [(0, 0.0, 4), (0, 0.0, 1), (4, 0.0, 2), (0, 0.1, 2), (4, 0.1, 4)]
+)
+@pytest.mark.parametrize("family", SEQ2SEQ)
+def test_loss_and_gradients_are_those_of_transformers_however_the_batch_is_cut(family, chunk_tokens, smoothing, cut):
+    model, rows = tiny_model(family).train(), token_rows()
+    wanted = direct(model, rows, smoothing)
+    wanted.backward()
+    expected = gradients(model)
+    loss = NextTokenLoss(model, chunk_tokens=chunk_tokens, label_smoothing=smoothing)
+    collate, found, labels = TASK.collate(model, model.config.pad_token_id), 0.0, 0
+    for start in range(0, len(rows), cut):
+        batch = micro_batch(collate(rows[start : start + cut]))
+        part = loss(batch)
+        part.backward()
+        found, labels = found + part.item(), labels + batch.label_count
+    assert labels == sum(len(row.labels) for row in rows)
+    assert found == pytest.approx(wanted.item(), rel=1e-5)
+    mine = gradients(model)
+    assert mine.keys() == expected.keys() and len(mine) > 20
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    for name, gradient in mine.items():
+        torch.testing.assert_close(gradient, expected[name], atol=2e-6 * largest, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", SEQ2SEQ)
+def test_the_decoder_reads_what_the_model_itself_would_make_of_the_labels(family):
+    model = tiny_model(family)
+    batch = TASK.collate(model, model.config.pad_token_id)(token_rows())
+    wanted = model.prepare_decoder_input_ids_from_labels(labels=torch.from_numpy(batch.labels))
+    assert batch.more["decoder_input_ids"].tolist() == wanted.tolist()
+
+
+def test_what_is_held_out_is_measured_without_smoothing():
+    model, rows = tiny_model("t5").eval(), token_rows()
+    batch = micro_batch(TASK.collate(model, 0)(rows))
+    plain, smooth = (NextTokenLoss(model, label_smoothing=share)(batch).item() for share in (0.0, 0.2))
+    assert plain == smooth
+    model.train()
+    assert NextTokenLoss(model, label_smoothing=0.2)(batch).item() != pytest.approx(plain, rel=1e-3)
+
+
+def test_a_bias_behind_the_head_is_not_left_out_in_chunks():
+    model, rows = tiny_model("bart"), token_rows()
+    assert has_plain_head(model)
+    model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
+    assert not has_plain_head(model)
+    batch = micro_batch(TASK.collate(model, 1)(rows))
+    assert NextTokenLoss(model, chunk_tokens=2)(batch).item() == pytest.approx(direct(model, rows).item(), rel=1e-5)
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "method"), [("t5", "full"), ("bart", "full"), ("mt5", "lora"), ("bart", "lora")])
+def test_a_run_learns_and_its_model_answers_with_plain_libraries(family, method, run, tiny_folder):
+    folder, outcome = run(family, {"tuning.method": method})
+    assert outcome.exit_code == 0, outcome
+    assert not of_kind(folder, RunProblem)
+    steps, [evaluation] = of_kind(folder, StepDone), of_kind(folder, EvalDone)
+    assert steps[-1].loss < 0.8 * steps[0].loss
+    assert set(evaluation.scores) == {"rouge1", "rouge2", "rougeL", "exact_match"}
+    assert all(0 <= score <= 1 for score in evaluation.scores.values())
+    [baselines] = of_kind(folder, BaselinesMeasured)
+    assert baselines.losses["unigram"] > 0
+    assert baselines.scores["rouge1 of the first 2 words"] == 0
+    [sample] = of_kind(folder, TextSampled)
+    assert "said the" in sample.prompt and "(expected: the " in sample.text
+    if method == "full":
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder.model)
+    else:
+        assert json.loads((folder.model / "adapter_config.json").read_text())["task_type"] == "SEQ_2_SEQ_LM"
+        model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(tiny_folder(family)), folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder.model)
+    ids = tokenizer("3 plus 4, said the goat number 3.", return_tensors="pt")["input_ids"]
+    written = model.eval().generate(input_ids=ids, max_new_tokens=12, do_sample=False)
+    assert tokenizer.decode(written[0], skip_special_tokens=True)
+    assert held_out_loss(model, evaluation, folder) == pytest.approx(evaluation.loss, rel=1e-4)
+
+
+def held_out_loss(model, evaluation: EvalDone, folder) -> float:
+    """Of the saved model, by transformers."""
+    [path] = (folder.root.parent.parent / "home" / "cache").rglob("eval.arrow")
+    rows = Rows(path)
+    examples = [rows.example(index) for index in range(len(rows))]
+    assert evaluation.tokens == sum(len(row.labels) for row in examples)
+    with torch.inference_mode():
+        return float(direct(model, examples)) / evaluation.tokens
+
+
+def test_answers_are_learnt_and_scored_as_they_are_written(run, capsys):
+    """From random weights: after some steps the last word of the input is found, and ROUGE says so."""
+    changes = {
+        "model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
+        "model.scratch.vocab_size": 320, "training.max_steps": 60, "evaluation.metric_for_best_model": "rougeL",
+        "evaluation.generate_rows": 8, "evaluation.eval_steps": 30,
+    }  # fmt: skip
+    rows = [{"input": f"a {ANIMALS[n % 4]} {n}", "output": f"the {ANIMALS[n % 4]}"} for n in range(160)]
+    folder, outcome = run("", changes, rows)
+    assert outcome.exit_code == 0, outcome
+    evaluations = of_kind(folder, EvalDone)
+    assert [event.step for event in evaluations] == [30, 60]
+    assert evaluations[-1].loss < 0.5 * of_kind(folder, BaselinesMeasured)[0].losses["unigram"]
+    assert evaluations[-1].scores["rouge1"] >= 0.5
+    assert "the input is 'input'" in " ".join(of_kind(folder, DataPrepared)[0].notes)
+    capsys.readouterr()
+    assert main(["generate", str(folder.root), "a horse 7", "--temperature", "0"]) == 0
+    assert "the " in capsys.readouterr().out
+
+
+def test_the_recipe_learns_from_pythons_own_functions(tmp_path):
+    """A small cut of `signature-summaries`: few rows and steps, and the loss is already below that of counting."""
+    settings = {
+        "data.max_rows": 300, "training.max_steps": 60, "training.effective_batch_size": 8,
+        "model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
+        "training.learning_rate": 0.01, "training.lr_scheduler_type": "constant", "evaluation.eval_steps": 0,
+        "evaluation.generate_rows": 2, "logging.sample_steps": 0, "output.name": "small",
+        "output.runs_dir": tmp_path / "runs",
+    }  # fmt: skip
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    opened = open_new(load_config(Request(profile="signature-summaries", assignments=assignments)))
+    assert carry_out(opened).exit_code == 0
+    baselines = of_kind(opened.folder, BaselinesMeasured)[0]
+    assert of_kind(opened.folder, EvalDone)[-1].loss < 0.95 * baselines.losses["unigram"]
+    assert len(baselines.scores) == 3
+
+
+@pytest.mark.slow
+def test_the_recipe_beats_counting_by_a_quarter(tmp_path):
+    settings = {"output.runs_dir": tmp_path / "runs", "output.name": "whole", "checkpoint.save_steps": 0}
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    opened = open_new(load_config(Request(profile="signature-summaries", assignments=assignments)))
+    assert carry_out(opened).exit_code == 0
+    unigram = of_kind(opened.folder, BaselinesMeasured)[0].losses["unigram"]
+    assert of_kind(opened.folder, EvalDone)[-1].loss <= 0.75 * unigram
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "words"),
+    [
+        ({}, [*pairs(4), {"article": "a", "summary": None}], ("pairs.jsonl, line 5", "'summary' is null")),
+        ({}, [*pairs(4), {"article": "a", "summary": ""}], ("pairs.jsonl, line 5", "'summary' is empty")),
+        ({}, [{"article": "a", "sumary": "b"}] * 4, ("pairs.jsonl:", "did you mean 'sumary'?")),
+        ({"data.target_column": "sumary"}, None, ("no column 'sumary'", "did you mean 'summary'?")),
+        ({"data.path": "sample:python-reference"}, None, ("is text, and this task reads a table",)),
+        ({"training.mixed_precision": "fp16"}, None, ("training.mixed_precision", "t5 overflows in fp16", "bf16")),
+        ({"model.dtype": "float16", "tuning.method": "lora"}, None, ("model.dtype", "t5 overflows in fp16")),
+        (
+            {"evaluation.metric_for_best_model": "rougeL", "evaluation.generate_rows": 0},
+            None,
+            ("evaluation.generate_rows", "rougeL is measured on answers"),
+        ),
+    ],
+)
+def test_bad_input_is_told_in_one_line_and_leaves_no_run(changes, rows, words, tmp_path, tiny_folder, capsys):
+    data = write(tmp_path / "pairs.jsonl", pairs() if rows is None else rows)
+    settings = {**SETTINGS, "data.path": data, "model.model_name_or_path": tiny_folder("t5"), **changes}
+    command = ["train", "--no-ui", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+    assert main([*command, "--set", f"output.runs_dir={tmp_path / 'runs'}"]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if "fp16 is for GPUs" not in line]
+    assert len(told) == 1, told
+    assert all(word in told[0] for word in words), told
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_bart_writes_no_more_than_it_has_positions(loaded):
+    problems = TASK.problems(loaded("bart", {"task.max_target_length": 200}).config)
+    assert [(problem.key, problem.hint) for problem in problems] == [
+        ("task.max_target_length", "set it to 128 or less")
+    ]
+
+
+def test_bad_rows_can_be_skipped(loaded, tmp_path):
+    rows = [*pairs(6), {"article": "a", "summary": None}]
+    changes = {"data.on_bad_rows": "skip", "data.eval_fraction": 0}
+    data, found = prepared(loaded("t5", changes, rows).config, tmp_path)
+    assert (len(found), data.counts.bad_rows) == (6, 1)
+
+
+def test_a_card_without_bf16_computes_t5_in_fp32_and_bart_in_fp16(loaded):
+    from tests.planning.test_profiles_on_machines import machine
+
+    hardware = machine("Tesla T4", (7, 5), 15360)
+    target = choices.Target.of(hardware)
+    for family, wanted in (("t5", "fp32"), ("bart", "fp16")):
+        config = loaded(family)
+        found = choices.precision(config, hardware, target, TASK.model_shape(config.config, 0))
+        assert found.value == wanted
+        assert ("overflow" in found.reason) == (family == "t5")
+
+
+def test_a_model_that_does_not_say_how_answers_begin_is_refused():
+    model = tiny_model("t5")
+    model.config.decoder_start_token_id = model.config.bos_token_id = None
+    with pytest.raises(Exception, match="decoder_start_token_id"):
+        TASK.collate(model, 0)
+
+
+def test_rows_of_one_batch_do_not_depend_on_their_neighbours():
+    """What pads a short row changes neither its loss nor what its decoder reads."""
+    model, rows = tiny_model("bart"), token_rows()
+    collate, loss = TASK.collate(model, 1), NextTokenLoss(model)
+    alone = sum(loss(micro_batch(collate([row]))).item() for row in rows)
+    wide = loss(micro_batch(collate(rows, width=40)))
+    assert wide.item() == pytest.approx(alone, rel=1e-5)
+    assert replace(micro_batch(collate(rows))).tokens == sum(len(row.tokens) for row in rows)

@@ -1,0 +1,228 @@
+"""`tui-trainer preview`: what the model would get, as text and as JSON, and how it is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from tests.previews import BAD_ROWS, BOS, EOS, PREVIEW, document, piece
+from tests.tiny_models import save_tiny_model
+from tui_trainer.cli import main
+from tui_trainer.cli.preview import preview_lines
+from tui_trainer.data.preview import Sample
+from tui_trainer.launching.preview_words import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS, sample_lines, summary_lines
+
+AWKWARD = [
+    "The cat sat.",
+    "caf\u00e9 \u6f22\u5b57 \U0001f600",
+    "line one\nline two\ttab",
+    "\x1b[31mred\x1b[0m \u202e",
+    "a",
+    "<eos> in a text, [brackets] " + "and many words " * 20,
+]
+GOLDEN = """\
+⟦trained⟧  not trained  ⟨special token⟩
+
+sample 1 of 2: step 1, pass 1, row 1
+  2 documents, 39 tokens, 25 trained (64%), +37 padding
+  document 1: row 812, 17 tokens, 4 trained (24%), whole
+    ⟨<bos>⟩user: What is a [sheep]?⏎
+    assistant:⟦ An animal.⟨<eos>⟩⟧
+  document 2: row 9, 22 tokens, 21 trained (95%), cut
+    ⟨<bos>⟩⟦漢字 café ␛[31mred    end <eos>⟨<eos>⟩⟧
+
+sample 2 of 2: step 1, pass 1, row 2
+  17 tokens, 4 trained (24%), +0 padding
+  row 812 of the training data, whole
+    ⟨<bos>⟩user: What is a [sheep]?⏎
+    assistant:⟦ An animal.⟨<eos>⟩⟧
+
+talks.jsonl (2.1 MiB): chat
+read      1,010 rows: 12 bad, 7 repeated, 3 leaked, 40 truncated, 8 without a trained token
+rows      900 to train, 90 held out, 20 left out
+trained   9,000 of 40,000 tokens (22%)
+lengths   median 40, 90 % up to 96, longest 128
+            5 to  45  ████████████████████████ 600
+           46 to  86                           0
+           87 to 128  ████████████             300
+padding   padded 41%, drawn by length 6%, packed 2%; the plan packs (16 documents of about 44 tokens fill 6.1 rows)
+rows that cannot be used, the first 2 of 12:
+  talks.jsonl, line 3: the column 'messages' is a string, not a list
+  talks.jsonl, line 8: the row has no column 'messages'; columns found: prompt
+note: the talks are in the column 'messages'"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(save_tiny_model(tmp_path_factory.mktemp("models") / "llama", "llama"))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def table(name: str, rows: list[dict]) -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return name
+
+
+def scratch(task: str, path: str) -> list[str]:
+    sets = ("model.init=scratch", "tuning.method=full", "model.scratch.vocab_size=300", "data.eval_fraction=0")
+    return ["preview", "--task", task, "--data", path, *(word for one in sets for word in ("--set", one))]
+
+
+# --------------------------------------------------------------------- words
+
+
+def test_a_preview_reads_as_it_did_when_it_was_found_good():
+    assert "\n".join(preview_lines(PREVIEW, UNICODE_SIGNS, 100, in_colour=False)) == GOLDEN
+
+
+def test_colours_take_the_place_of_the_brackets():
+    printed = "\n".join(preview_lines(PREVIEW, NO_SIGNS, 100, in_colour=True))
+    assert "\x1b[32m An animal.\x1b[0m\x1b[36m<eos>\x1b[0m" in printed and "\u27e6" not in printed
+    plain = re.sub("\x1b\\[[0-9]*m", "", printed)
+    assert plain == re.sub("[\u27e6\u27e7\u27e8\u27e9]", "", GOLDEN), "the same words"
+    assert "\x1b[31m" not in printed, "a colour that stands in the data is not passed on"
+
+
+def test_ascii_signs_need_no_other_sign():
+    printed = "\n".join(preview_lines(PREVIEW, ASCII_SIGNS, 100, in_colour=False)).replace("\u6f22\u5b57 caf\u00e9", "")
+    assert "[[ An animal.{<eos>}]]" in printed and printed.replace("\u241b", "").isascii()
+
+
+@pytest.mark.parametrize("width", [40, 41, 57, 100])
+def test_lines_are_no_wider_than_the_terminal(width):
+    long = document(1, BOS, piece("\u6f22\u5b57 " * 90, 180, trained=True), piece("word" * 100, 100), EOS)
+    sample = Sample(step=1, forward_pass=1, row=1, documents=(long,), padding=0)
+    text = [line for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, width)][3:]
+    lines = ["".join(part for part, _ in line) for line in text]
+    assert max(map(cell_len, lines)) <= width and len(lines) >= 10
+    together = "".join(line[4:] for line in lines)
+    assert together.count("\u6f22\u5b57 ") == 90 and together.count("word") == 100
+
+
+def test_of_a_long_text_the_middle_is_left_out():
+    parts = (BOS, piece("b" * 1000, 250), piece("x" * 5000, 1250, trained=True), piece("e" * 1000, 250), EOS)
+    sample = Sample(step=1, forward_pass=1, row=1, documents=(document(1, *parts),), padding=0)
+    text = "".join(part for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 10_000, 4000) for part, _ in line)
+    assert text.count("b") - 1 == 1000 and text.count("x") == 2000 - 10 and "characters are not shown" in text
+    assert text.endswith("\u27e8<eos>\u27e9\u27e7") and "e" * 1000 in text
+
+
+def test_words_stand_above_their_tags():
+    words = (("Anna", "B-PER"), ("lives", "O"), ("\u6f22\u5b57", "B-LOC"))
+    pieces = [piece(text, 1, trained=True, tag=tag) for text, tag in words]
+    sample = Sample(step=1, forward_pass=1, row=1, documents=(document(1, BOS, *pieces),), padding=0)
+    lines = ["".join(part for part, _ in line) for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 60)]
+    assert lines[-2:] == ["    \u27e8<bos>\u27e9 Anna  lives \u6f22\u5b57  ", "            B-PER O     B-LOC "]
+    narrow = ["".join(part for part, _ in line) for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 26)]
+    assert len(narrow) == len(lines) + 2 and "B-LOC" in narrow[-1]
+
+
+def test_rows_with_labels_and_with_answers_say_so():
+    labelled = document(1, BOS, piece("fine", 1), label="joy\x1b")
+    answered = document(2, piece("in", 1), answer=(piece("out", 1, trained=True), EOS))
+    rows = [Sample(step=1, forward_pass=1, row=n, documents=(one,), padding=0, answer_padding=n) for n, one in
+            enumerate((labelled, answered))]  # fmt: skip
+    text = [
+        "\n".join("".join(p for p, _ in line) for line in sample_lines(one, 1, 2, UNICODE_SIGNS, 80)) for one in rows
+    ]
+    assert "2 tokens, one label, +0 padding\n" in text[0] and text[0].endswith("label: joy\u241b")
+    assert "3 tokens, 2 trained (67%), +0 padding, +1 in the answer" in text[1]
+    assert text[1].endswith("answer:\n    \u27e6out\u27e8<eos>\u27e9\u27e7")
+
+
+def test_what_is_left_out_depends_on_dedup():
+    counts = PREVIEW.counts
+    assert PREVIEW.rows_left_out == counts.bad_rows + counts.untrained_rows == 20
+    from dataclasses import replace
+
+    assert replace(PREVIEW, dedup=True).rows_left_out == 30
+    few = replace(PREVIEW, bad_rows=BAD_ROWS, counts=replace(counts, bad_rows=2))
+    assert "rows that cannot be used:" in "\n".join(summary_lines(few, UNICODE_SIGNS))
+
+
+# --------------------------------------------------------------- the command
+
+
+def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
+    path = table("awkward.jsonl", [{"text": text} for text in AWKWARD])
+    words = ["--set", "data.max_length=32", "--set", "data.eval_fraction=0", "--set", "tuning.method=full"]
+    command = ["preview", "--model", model, "--data", path, *words, "--set", "training.effective_batch_size=20"]
+    assert main([*command, "-n", "50"]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        "\u27e8<bos>\u27e9\u27e6The cat sat.\u27e8<eos>\u27e9\u27e7",
+        "\u27e8<bos>\u27e9\u27e6caf\u00e9 \u6f22\u5b57 \U0001f600\u27e8<eos>\u27e9\u27e7",
+        "line one\u23ce\n    line two    tab",
+        "\u241b[31mred\u241b[0m <U+202E>",
+        "\u27e8<bos>\u27e9\u27e6a\u27e8<eos>\u27e9\u27e7",
+        "3 tokens, 2 trained (67%), whole",
+        "\u27e6\u27e8<eos>\u27e9 in a text, [brackets]",
+        "33 tokens, 32 trained (97%), +0 padding\n  row 7 of the training data, cut",
+    ):
+        assert text in shown, text
+    assert "\x1b" not in shown and "the plan packs" in shown
+    assert "read      6 documents: 1 cut into" in shown
+
+    assert main([*command, "-n", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    documents = {one["number"]: one for sample in found["samples"] for one in sample["documents"]}
+    assert len(documents) == found["counts"]["train_rows"] > 6
+    assert sum(one["trained_tokens"] for one in documents.values()) == found["counts"]["train_labels"]
+    assert [one["cut"] for _, one in sorted(documents.items())] == [False] * 5 + [True] * (len(documents) - 5)
+    whole = ["".join(part["text"] for part in documents[n]["pieces"]) for n in range(1, 6)]
+    assert whole == [f"<bos>{text}<eos>" for text in AWKWARD[:5]]
+    assert found["choice"] == "packed" and found["padding"]["packed"] < found["padding"]["padded"]
+
+
+def test_a_stream_of_characters_is_cut_and_never_padded(capsys):
+    assert main(["preview", "-n", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["padding"], len(found["samples"])) == ("char_lm", None, 2)
+    for sample in found["samples"]:
+        assert sample["padding"] == 0 and sample["trained_tokens"] == sample["tokens"] - 1 == 128
+
+
+def test_only_the_answers_of_a_talk_are_marked(capsys):
+    said = [("user", "Hello?"), ("assistant", "Hi there."), ("user", "[INST] 2+2"), ("assistant", "4")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    path = table("talks.jsonl", [{"messages": messages}, {"messages": messages[:2]}, {"messages": messages[2:]}])
+    assert main([*scratch("chat", path), "-n", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    documents = [one for sample in found["samples"] for one in sample["documents"]]
+    talk = next(one for one in documents if one["number"] == 1)
+    trained = "".join(part["text"] for part in talk["pieces"] if part["trained"])
+    assert "Hi there." in trained and "4" in trained and "Hello" not in trained and "INST" not in trained
+    assert len(documents) == 3 and found["learns"] == "tokens"
+
+
+def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
+    # The memory of this family is measured in a child process, and decides nothing here.
+    monkeypatch.setattr(
+        "tui_trainer.planning.plan.with_dry_run", lambda config, shape, regime, vocabulary: (regime, "")
+    )
+    rows = [{"text": f"text {n}", "label": ("joy", "anger")[n % 2]} for n in range(8)] + [{"text": "", "label": "joy"}]
+    command = scratch("sequence_classification", table("rows.jsonl", rows))
+    assert main(command) == 2
+    assert "rows.jsonl, line 9: the text is empty" in capsys.readouterr().err
+    assert main([*command, "--set", "data.on_bad_rows=skip"]) == 0
+    shown = capsys.readouterr().out
+    assert "rows that cannot be used:\n  rows.jsonl, line 9: the text is empty" in shown
+    assert shown.count("rows.jsonl, line 9") == 1, "a note does not say it again"
+    assert "labels    one a row: " in shown and "joy 4" in shown and "  label: " in shown
+    assert "+0 padding" in shown and "read      9 rows: 1 bad" in shown
+
+
+def test_a_model_that_cannot_be_previewed_is_refused_in_a_sentence(capsys):
+    assert main(["preview", "--task", "causal_lm", "--data", table("a.jsonl", [{"text": "a b c"}])]) == 2
+    assert "no model is named" in capsys.readouterr().err
+    assert main(["preview", "-n", "0"]) == 2
+    assert "greater than or equal to 1" in capsys.readouterr().err

@@ -1,0 +1,191 @@
+"""The preview on the Config screen: made in the background, told how far it is, given up when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tests.previews import PREVIEW
+from tui_trainer.config.load import Request
+from tui_trainer.errors import DataError
+from tui_trainer.launching import preview as launching
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.actions import ACTIONS
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.previewing import PREVIEW as WORK
+from tui_trainer.ui.previewing import PreviewDialog
+from tui_trainer.ui.screens.config import ConfigPage
+from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.workbench import Workbench
+
+SIZES = ((80, 24), (200, 50))
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch):
+    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+
+
+class Loose:
+    """As much of a workbench as a dialog that is shown outside of an application."""
+
+    plan = None
+    app = type("App", (), {"draw": lambda self: None})()
+
+
+def shown(size=SIZES[0], glyphs=UNICODE) -> PreviewDialog:
+    dialog = PreviewDialog(Loose(), None)
+    dialog._made(PREVIEW)
+    dialog.draw(*size, glyphs)
+    return dialog
+
+
+def text(dialog: PreviewDialog, size=SIZES[0], glyphs=UNICODE) -> str:
+    lines = dialog.draw(*size, glyphs)
+    assert len({width_of(line) for line in lines}) == 1 and len(lines) <= size[1]
+    return text_of(lines)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_samples_are_gone_through_forwards_and_backwards(size):
+    dialog = shown(size)
+    assert "sample 1 of 2" in text(dialog, size) and "37 padding" in text(dialog, size)
+    for key, wanted in (("n", "2 of 2"), ("n", "1 of 2"), ("p", "2 of 2")):
+        assert dialog.press(key, key)
+        assert f"sample {wanted}" in text(dialog, size)
+
+
+def test_trained_tokens_are_marked_with_and_without_colour():
+    dialog = shown()
+    assert "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in text(dialog)
+    spans = [span for line in dialog.draw(*SIZES[0], UNICODE) for span in line]
+    assert ("\u27e6 An animal.", "good") in spans and ("\u27e8<eos>\u27e9", "accent") in spans
+    assert not [one for one, _ in spans if "\x1b" in one]
+    assert "[[ An animal.{<eos>}]]" in text(dialog, glyphs=ASCII)
+
+
+def test_numbers_about_all_rows_are_one_key_away_and_scroll():
+    dialog = shown()
+    dialog.press("a", "a")
+    first = text(dialog)
+    assert "900 to train, 90 held out, 20 left out" in first and "sample 1" not in first
+    size = (80, 14)
+    assert "note: the talks" not in text(dialog, size)
+    for _ in range(3):
+        dialog.press("pagedown", None)
+    end = text(dialog, size)
+    assert "note: the talks" in end and "900 to train" not in end
+    for _ in range(40):
+        dialog.press("up", None)
+    assert "900 to train" in text(dialog, size)
+    dialog.press("a", "a")
+    assert "sample 1 of 2" in text(dialog)
+
+
+def test_how_far_the_work_is_and_why_it_was_refused_is_told():
+    dialog = PreviewDialog(Loose(), None)
+    assert "starting ..." in text(dialog)
+    dialog._hear("tokenising", 30.0, 120.0, "characters")
+    assert "tokenising, 30 of 120 characters" in text(dialog) and "give up" in text(dialog)
+    dialog._made(("rows.jsonl, line 9: the text is empty",))
+    assert "rows.jsonl, line 9: the text is empty" in text(dialog) and "close" in text(dialog)
+
+
+def with_app(look):
+    """Runs `look(app, pilot)` with a config on the table."""
+    from tui_trainer.hardware.probe import probe
+
+    async def run() -> None:
+        bench = Workbench(lambda: Request(profile="quickstart"), probe(), UNICODE)
+        app = TrainerApp(bench, Keymap())
+        async with app.run_test(size=(80, 24)) as pilot:
+            while not bench.findings:
+                await pilot.pause(0.02)
+            await pilot.press("2")
+            await look(app, pilot)
+        assert not app.crash
+
+    asyncio.run(run())
+
+
+async def until(pilot, true) -> None:
+    for _ in range(3000):
+        if true():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not come")
+
+
+def test_the_screen_takes_keys_while_the_preview_is_made_and_closing_gives_it_up(monkeypatch):
+    began, go_on, given_up = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(loaded, count, progress):
+        progress("tokenising", 1.0, 4.0, "characters")
+        began.set()
+        assert go_on.wait(60)
+        try:
+            progress("tokenising", 2.0, 4.0, "characters")
+        except Exception:
+            given_up.set()
+            raise
+        return PREVIEW
+
+    monkeypatch.setattr(launching, "make_preview", slow)
+
+    async def look(app, pilot):
+        await pilot.press("v")
+        await until(pilot, began.is_set)
+        app.draw()
+        assert "tokenising, 1 of 4 characters" in text_of(app.shown)
+        await pilot.press("escape")
+        assert not app._dialogs and not given_up.is_set(), "the key did not wait for the work"
+        await pilot.press("down")
+        go_on.set()
+        await until(pilot, lambda: not app.bench.background.is_busy(WORK))
+        assert given_up.is_set() and not app._dialogs and "sample 1" not in text_of(app.shown)
+
+    with_app(look)
+
+
+def test_what_is_wrong_with_the_data_stands_in_the_box(monkeypatch):
+    def refuse(loaded, count, progress):
+        raise DataError("the text is empty", where="rows.jsonl, line 9")
+
+    monkeypatch.setattr(launching, "make_preview", refuse)
+
+    async def look(app, pilot):
+        await pilot.press("v")
+        await until(pilot, lambda: "line 9: the text is empty" in text_of(app.shown))
+
+    with_app(look)
+
+
+def test_the_preview_of_the_quickstart_makes_the_plan_exact(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
+
+    async def look(app, pilot):
+        assert not app.bench.plan.train_rows.exact
+        await pilot.press("v")
+        await until(pilot, lambda: "sample 1 of 16" in text_of(app.shown))
+        assert "129 tokens, 128 trained (99%), +0 padding" in text_of(app.shown)
+        await pilot.press("n")
+        assert "sample 2 of 16" in text_of(app.shown)
+        await until(pilot, lambda: app.bench.plan is not None and app.bench.plan.train_rows.exact)
+        await pilot.press("q")
+        assert not app._dialogs
+
+    with_app(look)
+
+
+def test_settings_that_cannot_be_used_have_no_preview():
+    action = next(action for action in ACTIONS if action.id == "config.preview")
+    page = ConfigPage(Loose())
+    assert not page.available(action)
+    for loaded, problems, wanted in ((None, (), False), ("config", ("wrong",), False), ("config", (), True)):
+        page.model = SimpleNamespace(document=SimpleNamespace(loaded=loaded, own_problems=problems))
+        assert page.available(action) == wanted

@@ -1,0 +1,39 @@
+"""Are rows trained on that stand in the held-out part as well?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+
+_KEY = "data.dedup"
+_MOST_LEAKED = 0.01
+
+
+def look(context: Context) -> Verdict:
+    facts = context.facts
+    if facts is None or facts.counts is None:
+        return not_applicable("which rows stand on both sides is known once the data is prepared: tui-trainer preview")
+    counts = facts.counts
+    if not counts.rows_read:
+        return not_applicable("only rows of tables are compared with each other")
+    if not counts.eval_rows:
+        return not_applicable("no row is held out")
+    leaked, repeated = counts.leaked_rows, counts.repeated_rows
+    if context.config.data.dedup:
+        return passed(
+            f"{leaked:,} training rows with the text of a held-out one are left out, and {repeated:,} repeats"
+        )
+    sentence = f"{leaked:,} training rows have the text of one of {counts.eval_rows:,} held-out rows"
+    if leaked <= _MOST_LEAKED * counts.eval_rows:
+        return passed(sentence)
+    return warned(f"{sentence}: the held-out numbers are too good", fix={_KEY: True})
+
+
+CHECK = Check(
+    name="eval_leaks",
+    order=262,
+    title="Held-out rows are not trained on",
+    guides=(),
+    claim="",
+    why="A row that was learnt by heart says nothing about new ones, and early stopping goes by such numbers.",
+    look=look,
+)

@@ -1,0 +1,61 @@
+"""Questions about the standard library and their answers, for models that talk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from tui_trainer.data.samples import Sample
+from tui_trainer.data.standard_library import DocumentedFunction, documented_functions
+
+_QUESTIONS = ("What does {} do?", "Explain {}.", "What is {} for?", "Tell me about {}.")
+_CALLS = ("How is it called?", "Which arguments does it take?")
+_SYSTEM = "You answer questions about Python's standard library."
+# Shorter answers say nothing, longer ones are cut by small models.
+_ANSWER_CHARACTERS = range(20, 400)
+_LONGEST_ARGUMENTS = 120
+
+
+@cache
+def python_help_chat() -> list[tuple[str, Mapping[str, object]]]:
+    """Talks of one or two questions, each answer once; some begin with a system turn.
+
+    Functions that share their answer with an earlier one are left out: a model must not find the held-out answer in
+    the training rows.
+    """
+    rows: list[tuple[str, Mapping[str, object]]] = []
+    seen: set[str] = set()
+    for function in documented_functions():
+        answer = _first_paragraph(function.docstring)
+        if len(answer) not in _ANSWER_CHARACTERS or answer in seen:
+            continue
+        seen.add(answer)
+        rows.append((f"{function.module}.{function.path}", {"messages": _talk(function, answer, len(rows))}))
+    return rows
+
+
+def _talk(function: DocumentedFunction, answer: str, number: int) -> list[dict[str, str]]:
+    """Every third talk asks for the arguments as well, every fifth begins with a system turn."""
+    name = f"{function.module}.{function.path}"
+    system = [{"role": "system", "content": _SYSTEM}] if number % 5 == 0 else []
+    first = _turns(_QUESTIONS[number % len(_QUESTIONS)].format(name), answer)
+    asks_more = number % 3 == 0 and len(function.arguments) <= _LONGEST_ARGUMENTS
+    second = _turns(_CALLS[number % len(_CALLS)], f"{name}({function.arguments})") if asks_more else []
+    return [*system, *first, *second]
+
+
+def _turns(question: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _first_paragraph(docstring: str) -> str:
+    """On one line."""
+    return " ".join(docstring.strip().split("\n\n", maxsplit=1)[0].split())
+
+
+SAMPLE = Sample(
+    name="python-help-chat",
+    title="Talks about Python's functions",
+    description="questions about the standard library, answered with its docstrings, as talks",
+    rows=python_help_chat,
+)

@@ -1,0 +1,176 @@
+"""What a run would learn from, before it begins: the first rows of its own batches, and numbers about all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.data.cache import Counts, PreparedData
+from tui_trainer.data.layout import RowLayout
+from tui_trainer.data.order import RowOrder
+from tui_trainer.data.preview import Sample, names_in, samples
+from tui_trainer.data.preview_numbers import Lengths, PaddingShares
+from tui_trainer.data.progress import Progress
+from tui_trainer.data.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
+from tui_trainer.data.rows import Rows
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.models.config_only import config_only
+from tui_trainer.models.writing import filling_id
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.assemble import Decisions
+from tui_trainer.planning.packing import widest_row
+from tui_trainer.planning.rules import setting_problems
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts, Task
+
+Choice = Literal["padded", "grouped", "packed"]
+Learns = Literal["tokens", "labels of rows", "answers"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preview:
+    """`samples` are rows of the batches from step 1 on. `padding` is None where rows are cut from one stream of text.
+
+    `choice` is how the plan lays rows out, `choice_reason` why. `dedup`: repeats and leaks were left out.
+    """
+
+    task: str
+    source: str
+    max_length: int
+    samples: tuple[Sample, ...]
+    counts: Counts
+    bad_rows: tuple[Problem, ...]
+    class_rows: Mapping[str, int]
+    notes: tuple[str, ...]
+    lengths: Lengths
+    padding: PaddingShares | None
+    choice: Choice
+    choice_reason: str
+    dedup: bool
+    learns: Learns
+
+    @property
+    def rows_left_out(self) -> int:
+        """Rows of a table, or documents, that no step learns from and no evaluation reads."""
+        counts = self.counts
+        repeats = counts.repeated_rows + counts.leaked_rows if self.dedup else 0
+        return counts.bad_rows + counts.untrained_rows + counts.short_documents + repeats
+
+
+def make_preview(loaded: LoadedConfig, count: int, progress: Progress) -> Preview:
+    """`count` rows of the batches. Prepares the data where that was not done yet.
+
+    Raises InputError for what a run would be refused for, but not for memory that does not suffice.
+    """
+    if problems := setting_problems(loaded):
+        raise ConfigError(problems)
+    config = loaded.config
+    task = find_task(config.task.type)
+    data = task.prepare(config, prepared_data_folder(), progress)
+    facts = task.facts(config, data)
+    made = planning.decide(loaded, with_memory_now(probe()), facts)
+    rows = Rows(data.train_path)
+    order = RowOrder(
+        rows.lengths,
+        effective_batch=made.cut.effective,
+        seed=config.training.seed,
+        group_by_length=config.data.group_by_length,
+    )
+    tokenizer = task.load_tokenizer(config, data)
+    shown = samples(
+        rows,
+        order,
+        _layout(task, config, data, facts, made, tokenizer),
+        count,
+        tokenizer=tokenizer,
+        names=names_in(data.details),
+        cut=cut_rows(data.folder, len(rows)),
+        progress=progress,
+    )
+    return _preview(loaded, task, data, facts, made, rows, shown)
+
+
+def _layout(
+    task: Task, config: Config, data: PreparedData, facts: DataFacts, made: Decisions, tokenizer: Any
+) -> RowLayout:
+    """As a run makes it (`training/learner.py`), without the model."""
+    model = config_only(
+        task.model_config(config, facts.vocabulary, facts.classes),
+        tokenizer,
+        is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
+        problem_type=str(data.details.get("problem_type", "")),
+    )
+    widest = widest_row(config, facts, made.packing.value)
+    return RowLayout(
+        collate=task.collate(model, filling_id(tokenizer)),
+        pad_id=filling_id(tokenizer),
+        rows=made.cut.micro,
+        packed_width=widest if made.packing.value else 0,
+        fixed_width=widest if config.training.torch_compile else 0,
+    )
+
+
+def _preview(
+    loaded: LoadedConfig,
+    task: Task,
+    data: PreparedData,
+    facts: DataFacts,
+    made: Decisions,
+    rows: Rows,
+    shown: list[Sample],
+) -> Preview:
+    bad = tuple(Problem(**one) for one in data.details.get(BAD_ROWS, ()))
+    # They stand in a list of their own.
+    notes = tuple(note for note in data.notes if not (bad and str(bad[0]) in note))
+    grouped = loaded.config.data.group_by_length
+    return Preview(
+        task=task.name,
+        source=data.source,
+        max_length=data.max_length,
+        samples=tuple(shown),
+        counts=data.counts,
+        bad_rows=bad,
+        class_rows=dict(data.details.get(CLASS_ROWS, {})),
+        notes=notes,
+        lengths=Lengths.of(rows.lengths),
+        padding=_padding(loaded, task, data, facts, made, rows),
+        choice="packed" if made.packing.value else "grouped" if grouped else "padded",
+        choice_reason=made.packing.reason if task.packs else "",
+        dedup=loaded.config.data.dedup,
+        learns=_learns(shown),
+    )
+
+
+def _learns(shown: list[Sample]) -> Learns:
+    documents = [document for sample in shown for document in sample.documents]
+    if any(document.label for document in documents):
+        return "labels of rows"
+    return "answers" if any(document.answer for document in documents) else "tokens"
+
+
+def _padding(
+    loaded: LoadedConfig, task: Task, data: PreparedData, facts: DataFacts, made: Decisions, rows: Rows
+) -> PaddingShares | None:
+    if not data.lengths:
+        return None
+    unpacked = made
+    if made.packing.value:
+        apart = loaded.config.data.model_copy(update={"packing": False})
+        alone = replace(loaded, config=loaded.config.model_copy(update={"data": apart}))
+        unpacked = planning.decide(alone, with_memory_now(probe()), facts)
+    # Where a model learns the next token, the last token of a row is no input.
+    inputs = rows.lengths - 1 if task.packs else rows.lengths
+    return PaddingShares.of(
+        np.maximum(inputs, 1),
+        capacity=data.max_length,
+        documents=min(made.cut.effective, len(rows)),
+        micro_batch=unpacked.cut.micro,
+        packs=task.packs,
+    )

@@ -1,0 +1,40 @@
+"""Whether weights can be kept in 4 bits on this machine, and what works nearest to that where they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.choices import Target
+from tui_trainer.planning.fit import needed_bytes
+from tui_trainer.planning.regime import Regime
+from tui_trainer.units import format_bytes
+
+_KEY = "tuning.method"
+
+
+def four_bit_problems(
+    loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, regime: Regime
+) -> list[Problem]:
+    """Weights in 4 bits without a GPU, or without the library that packs them. `regime` is the one with 4 bits."""
+    if regime.four_bits is None:
+        return []
+    instead = _sixteen_bits(loaded, shape, regime)
+    if target.device == "cpu":
+        return [loaded.problem(_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
+    if hardware.libraries.get("bitsandbytes") is None:
+        hint = f"install it: uv pip install bitsandbytes; or {instead}"
+        return [loaded.problem(_KEY, "qlora needs bitsandbytes, which is not installed", hint)]
+    return []
+
+
+def _sixteen_bits(loaded: LoadedConfig, shape: ModelShape, regime: Regime) -> str:
+    """LoRA beside the same weights in 16 bits, with the memory that each takes at one row in a pass."""
+    config = loaded.config
+    whole = replace(regime, method="lora", four_bits=None, weights="bfloat16")
+    wanted, packed = (format_bytes(needed_bytes(shape, way, config, 1)) for way in (whole, regime))
+    ways = f'set {_KEY} = "lora" and model.dtype = "bfloat16"'
+    return f"{ways}: about {wanted} of memory at one row in a pass, where 4 bits would take {packed}"

@@ -1,0 +1,50 @@
+"""What came of a run: which of its evaluations is that of its model, and whether another was better."""
+
+from __future__ import annotations
+
+import math
+
+from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.score_words import number, score_words
+from tui_trainer.runs.state import RunState
+from tui_trainer.safe_text import one_line
+
+# Tasks whose samples are labels, not texts.
+LABELLING = ("sequence_classification", "token_classification")
+_CLEARLY_WORSE = 1.02
+
+
+def loss_unit(state: RunState) -> str:
+    """Of a run's losses, behind the number: a classifier of texts has one label a row, or learns numbers."""
+    return "" if state.task == "sequence_classification" else " nats a token"
+
+
+def last_scores(state: RunState) -> EvalDone | None:
+    """The evaluation whose loss a run ended with; None where it measured nothing else."""
+    loss = state.finished.eval_loss if state.finished else None
+    found = next((done for done in reversed(state.evals) if done.loss == loss), None)
+    return found if found and found.scores else None
+
+
+def best_before(state: RunState) -> EvalDone | None:
+    """The best evaluation of a run that was clearly better then than at its end; else None."""
+    finished = state.finished
+    finite = (done for done in state.evals if math.isfinite(done.loss))
+    best = min(finite, key=lambda done: done.loss, default=None)
+    if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
+        return None
+    return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best
+
+
+def score_lines(state: RunState) -> list[str]:
+    """Each score of the model on a line, beside what it had to beat."""
+    done = last_scores(state)
+    if done is None:
+        return []
+    lines = []
+    for score in score_words(done.scores, state.baselines.scores if state.baselines else {}):
+        what = f"{score.baseline[0]} {number(score.baseline[1])}: " if score.baseline else ""
+        beaten = {True: "beaten", False: "not beaten", None: ""}[score.beaten]
+        beside = f"  ({what}{beaten})" if what else ""
+        lines.append(f"{one_line(score.name):<14} {number(score.value)}{one_line(beside)}")
+    return lines

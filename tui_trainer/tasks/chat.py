@@ -1,0 +1,254 @@
+"""Conversations and instructions: a causal model learns to answer, by the chat template that it is later used with.
+
+A row is a talk (`data/talks.py`). Only answers carry loss, or what task.loss_on says, each with the token that ends it
+(`models/chat_rendering.py`). Talks share rows as documents do. One that is longer than data.max_length loses its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import FOR_CHAT
+from tui_trainer.data.collate import IGNORE
+from tui_trainer.data.columns import Row
+from tui_trainer.data.examples import Encoded, Example
+from tui_trainer.data.ngram import ngram_losses
+from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
+from tui_trainer.data.talks import TalkColumns, find_talks
+from tui_trainer.errors import DataError, Problem
+from tui_trainer.models.chat_rendering import TalkRenderer
+from tui_trainer.models.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
+from tui_trainer.models.chat_tokens import encode_talks
+from tui_trainer.models.writing import Sampling, continued, written
+from tui_trainer.tasks.contract import Baselines, Tell
+from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from tui_trainer.data.cache import PreparedData
+
+_SCRATCH_TEMPLATE = "chatml"
+_ANSWER_TOKENS = 160
+_BASELINE_ROWS = 50_000
+_TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for talks with tools
+
+
+class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
+    """See `tasks/contract.py` for what each part promises."""
+
+    name = "chat"
+    title = "Chat and instructions"
+    packs = True
+    continues = False
+    specials = FOR_CHAT
+
+    def problems(self, config: Config) -> list[Problem]:
+        found = super().problems(config)
+        if trains_tokenizer(config):
+            return found + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
+        if not config.model.model_name_or_path:
+            return found
+        model = model_of(config, self.head)
+        family = str(model.config.get("model_type", ""))
+        return found + template_problems(config.task.chat_template, model.folder, family)
+
+    def reader(self, config: Config) -> TableReader:
+        return ChatReader(config)
+
+    def reader_of_inputs(self, config: Config) -> TableReader:
+        return ChatReader(config, renders=False)
+
+    def reading(self, config: Config) -> dict[str, Any]:
+        wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if trains_tokenizer(config) else "")
+        return {**super().reading(config), "template": template_text(wanted) if wanted else ""}
+
+    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+        tokenizer = super().load_tokenizer(config, data)
+        give_template(config, tokenizer)
+        return tokenizer
+
+    def build_model(
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+    ) -> PreTrainedModel:
+        """Generation stops at the end of a turn, and where the model stopped before."""
+        model: Any = super().build_model(config, data, tokenizer, dtype, tell)
+        model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
+        model.generation_config._from_model_config = False  # or generate() may make it anew from the config
+        return model  # type: ignore[no-any-return]
+
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        """Each token of an answer by how often it occurs in answers of the training side."""
+        if data.eval_path is None:
+            return None
+        train, held_out = Rows(data.train_path), Rows(data.eval_path)
+        counted = np.concatenate([_learnt(train.example(row)) for row in evenly_spaced(len(train), _BASELINE_ROWS)])
+        measured = np.concatenate([_learnt(held_out.example(row)) for row in eval_rows])
+        vocabulary = max(data.counts.vocabulary, int(counted.max()) + 1, int(measured.max()) + 1)
+        every = np.ones(len(measured), dtype=np.bool_)
+        loss = ngram_losses(counted, measured, every, vocabulary=vocabulary, orders=(0,))[0]
+        return Baselines(losses={"unigram": loss}, eval_tokens=len(measured))
+
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+    ) -> tuple[str, str]:
+        """The talk up to its last answer, and the answer that the model gives."""
+        start = _last_answer(row)
+        if not start:
+            return super().sample(config, data, model, tokenizer, row)
+        prompt_ids = row.tokens[:start].tolist()
+        new_tokens = max(1, min(_ANSWER_TOKENS, config.data.max_length - start))
+        return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+
+    def answer(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
+    ) -> str:
+        """The answer to a question, up to the end of the turn. Of a question that is too long the end counts."""
+        question: Any = [{"role": "user", "content": text}]
+        ids: Any = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
+        places = getattr(model.config, "max_position_embeddings", None) or len(ids) + sampling.max_new_tokens
+        prompt_ids = list(ids)[-max(1, places - 1) :]
+        new_tokens = max(1, min(sampling.max_new_tokens, places - len(prompt_ids)))
+        # An adapter is loaded with the settings of its base model.
+        model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
+        return written(model, tokenizer, prompt_ids, replace(sampling, max_new_tokens=new_tokens))
+
+
+class ChatReader(TableReader):
+    """Rows as talks. Each is rendered when it is read first, so that one which the template does not take is a bad row,
+    and again when it is encoded. Without `renders`, no tokenizer is needed to look at a table."""
+
+    def __init__(self, config: Config, *, renders: bool = True) -> None:
+        super().__init__(config, Chat.head, Chat.specials)
+        self._checks = renders
+        self._columns = TalkColumns()
+        self._renderer: TalkRenderer | None = None
+        self._told: dict[str, None] = {}
+        self._refused: set[str] = set()
+        self._spelt = 0
+
+    @property
+    def renderer(self) -> TalkRenderer:
+        if self._renderer is None:
+            self._renderer = renderer_of(self.config, None if self.learns else self.tokenizer)
+        return self._renderer
+
+    def begin(self, head: Sequence[Row]) -> None:
+        data = self.config.data
+        self._columns = find_talks(head, data.text_column, data.target_column, data.text_pair_column)
+        self._told[self._columns.note()] = None
+
+    def read(self, row: Row) -> Example:
+        talk = self._columns.read(row)
+        if row.where in self._refused or self._checks:
+            try:
+                self._spelt += bool(self.renderer.render(talk).spelt)
+            except DataError as error:
+                self._refused.add(row.where)
+                problem = error.problems[0]
+                raise DataError(problem.message, where=row.where, hint=problem.hint) from None
+        return Example(talk.text, talk)
+
+    def settle(self) -> None:
+        self._checks = False
+
+    def learn(self, texts: Iterator[str], path: Path) -> None:
+        super().learn(texts, path)
+        give_template(self.config, self.tokenizer)
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        talks = [self.renderer.render(example.content) for example in examples]
+        if any(talk.adds_end for talk in talks) and self.tokenizer.eos_token_id is None:
+            message = "the chat template writes no token that stops generation, and the tokenizer has no end token"
+            raise DataError(message, hint=f"choose another {KEY}, or give the tokenizer an eos_token")
+        return [self._cut(ids, labels) for ids, labels in encode_talks(self.tokenizer, talks)]
+
+    def _cut(self, ids: list[int], labels: list[int]) -> Encoded:
+        cut = labels[: self.max_length]
+        columns = {COLUMN: ids[: self.max_length], LABELS: cut}
+        return Encoded(columns, sum(label != IGNORE for label in cut), truncated=len(ids) > self.max_length)
+
+    def notes(self) -> list[str]:
+        wanted = self.config.task.chat_template
+        own = _SCRATCH_TEMPLATE if self.learns else "the tokenizer's own"
+        found = [*self._told, f"talks become text by the chat template {wanted or own}"]
+        if self.renderer.turn_end:
+            found.append(f"an answer ends in {self.renderer.turn_end}, which stops generation")
+        else:
+            end = self.tokenizer.eos_token
+            found.append(f"the template ends an answer with no token of its own: {end} is put behind the last one")
+        if self._spelt:
+            found.append(f"{self._spelt:,} rows spell special tokens, such as those of the template: they stay text")
+        return found
+
+
+def renderer_of(config: Config, tokenizer: Any) -> TalkRenderer:
+    """What renders talks for a tokenizer; for one that is still to be made here, None. Raises ConfigError."""
+    loss_on = config.task.loss_on
+    if tokenizer is None:
+        named, wanted = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
+        template = ChatTemplate(wanted, template_text(wanted), named)
+        return TalkRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [named["eos_token"]], loss_on)
+    ids = () if trains_tokenizer(config) else model_of(config, Chat.head).eos_token_ids
+    stops = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(list(ids))]
+    known = [token for token in stops if token]
+    added = tokenizer.get_added_vocab()
+    special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
+    return TalkRenderer(
+        template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens], list(added), known, loss_on
+    )
+
+
+def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
+    """The template that a run uses with a loaded tokenizer. Raises ConfigError where there is none."""
+    special = tokenizer.special_tokens_map
+    wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if trains_tokenizer(config) else "")
+    if wanted:
+        return ChatTemplate(wanted, template_text(wanted), special)
+    own = tokenizer.chat_template
+    found: Mapping[str, str] = own if isinstance(own, dict) else {"default": own or ""}
+    if not found.get("default"):
+        raise no_template(config.model.model_name_or_path)
+    return ChatTemplate("of the tokenizer", found["default"], special, found.get(_TOOL_TEMPLATE, ""))
+
+
+def give_template(config: Config, tokenizer: Any) -> None:
+    """Save the template that was trained with, and read its tokens as tokens wherever it is used."""
+    template = template_of(config, tokenizer)
+    if config.task.chat_template or trains_tokenizer(config):
+        tokenizer.chat_template = template.text
+    if trains_tokenizer(config):
+        tokenizer.split_special_tokens = False
+        tokenizer.init_kwargs["split_special_tokens"] = False
+
+
+def _stop_ids(config: Config, tokenizer: Any) -> list[int]:
+    return [tokenizer.convert_tokens_to_ids(stop) for stop in renderer_of(config, tokenizer).stops]
+
+
+def _learnt(row: TokenRow) -> Tokens:
+    """The labels of a row, one after another."""
+    assert row.labels is not None
+    learnt: Tokens = row.labels[row.labels != IGNORE]
+    return learnt
+
+
+def _last_answer(row: TokenRow) -> int:
+    """Where the last run of labels begins; 0 where all is learnt, or nothing."""
+    if row.labels is None:
+        return 0
+    carries = (row.labels != IGNORE).nonzero()[0]
+    gaps = (carries[1:] - carries[:-1] > 1).nonzero()[0]
+    return 0 if not len(carries) or carries[0] == 1 else int(carries[gaps[-1] + 1] if len(gaps) else carries[0])
+
+
+TASK = Chat()

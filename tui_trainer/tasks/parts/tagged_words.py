@@ -1,0 +1,169 @@
+"""Rows of words with a tag each, as a token classifier reads them: the tag is learnt on the first token of its word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import Specials
+from tui_trainer.data.collate import IGNORE
+from tui_trainer.data.columns import Row
+from tui_trainer.data.row_reader import Encoded, Example
+from tui_trainer.data.rows import COLUMN, LABELS
+from tui_trainer.data.spans import Tagged
+from tui_trainer.data.tagged_rows import TagColumns, find_tag_columns
+from tui_trainer.data.tags import OUTSIDE, TagSurvey, in_order, parts_of
+from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.heads import Head
+from tui_trainer.safe_text import one_line
+from tui_trainer.tasks.parts.table import TableReader
+from tui_trainer.tasks.parts.tag_scores import metrics_of
+from tui_trainer.tasks.parts.word_tokens import closing_tokens, with_words_spaced, word_tokens
+
+_SHOWN_TAGS = 12
+
+
+class TaggedWords(TableReader):
+    """See `data/row_reader.py` for what each part promises."""
+
+    def __init__(self, config: Config, head: Head, specials: Specials, known: Sequence[str]) -> None:
+        """`known`: the labels that the model tells apart already, in the order of its logits."""
+        super().__init__(config, head, specials)
+        self._known = tuple(known)
+        self._columns: TagColumns | None = None
+        self._survey = TagSurvey()
+        self._numbers: dict[str, int] = {}
+        self._cut_spans = 0
+        self._notes: dict[str, None] = {}
+
+    @property
+    def tokenizer(self) -> Any:
+        """Raises ConfigError for one that cannot be loaded, or does not tell which word a token is part of."""
+        if self._tokenizer is None:
+            self._tokenizer = with_words_spaced(super().tokenizer)
+        return self._tokenizer
+
+    def begin(self, head: Sequence[Row]) -> None:
+        data = self.config.data
+        self._columns = find_tag_columns(head, data.text_column, data.label_column)
+        if self._columns.note:
+            self._notes.setdefault(self._columns.note)
+
+    def read(self, row: Row) -> Example:
+        assert self._columns is not None, "`begin` comes first"
+        tagged = self._columns.read(row)
+        if self.held_out:
+            self._refuse_unknown(tagged.tags, row.where)
+        elif not self._numbers:
+            self._survey.add(tagged.tags)
+            self.classes = len(self._survey.counts)
+        if not self._numbers:
+            self._cut_spans += tagged.cut
+        return Example(" ".join(tagged.words), tagged)
+
+    def _refuse_unknown(self, tags: Sequence[str], where: str) -> None:
+        known = self._survey.counts
+        unknown = next((tag for tag in tags if tag not in known), None)
+        if unknown is not None:
+            near = get_close_matches(unknown, known, n=1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            message = f"the tag '{one_line(unknown, 40)}' is outside the set: no training row has it"
+            raise DataError(message, where=where, hint=f"{guess}known: {_listed(in_order(known))}")
+
+    def settle(self) -> None:
+        counts = self._survey.counts
+        if len(counts) < 2:
+            message = f"all words have the tag '{one_line(next(iter(counts), ''), 40)}'"
+            hint = "a tagger tells at least two tags apart; data.label_column names the column of the tags"
+            raise DataError(message, where=one_line(self.config.data.path, 200), hint=hint)
+        names = self._known if set(counts) <= set(self._known) else in_order(counts)
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self.classes = len(names)
+        refuse_metric(self.config, self._survey.scheme)
+        self._refuse_no_room()
+
+    def _refuse_no_room(self) -> None:
+        """Special tokens that leave no place for a word."""
+        frame = self._specials.frame_tokens(pair=False) if self.learns else self.tokenizer.num_special_tokens_to_add()
+        if self.max_length <= frame:
+            message = f"is {self.max_length}, and {frame} tokens are put around the words"
+            raise ConfigError(Problem(message=message, key="data.max_length", hint="set it to 128"))
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        tagged: list[Tagged] = [example.content for example in examples]
+        rows = word_tokens(self.tokenizer, [one.words for one in tagged], self.max_length)
+        encoded = []
+        for one, row in zip(tagged, rows, strict=True):
+            labels = [IGNORE] * len(row.ids)
+            for place, word in row.firsts:
+                labels[place] = self._numbers[one.tags[word]]
+            encoded.append(Encoded({COLUMN: row.ids, LABELS: labels}, len(row.firsts), row.truncated))
+        return encoded
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "classes": self.classes,
+            "names": list(self._numbers),
+            "scheme": self._survey.scheme,
+            "closing_tokens": closing_tokens(self.tokenizer),
+        }
+
+    def notes(self) -> list[str]:
+        survey, notes = self._survey, list(self._notes)
+        notes.append(", ".join(_tag_words(survey)))
+        if survey.scheme == "IOB2" and survey.loose:
+            told = "1 entity begins" if survey.loose == 1 else f"{survey.loose:,} entities begin"
+            notes.append(f"{told} with I- and no B- before it; they count as entities, as conlleval has it")
+        if self._cut_spans:
+            told = "1 span begins or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans begin or end"
+            notes.append(f"{told} inside a word; the whole word has the tag")
+        if self._known and tuple(self._numbers) == self._known:
+            notes.append(f"the model tells these tags apart already, and keeps their numbers: {_listed(self._known)}")
+        return notes
+
+
+def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in a model's id2label, in the order of its logits; none where they are not named one by one."""
+    named = config.get("id2label")
+    if not isinstance(named, Mapping):
+        return ()
+    try:
+        by_number = {int(number): str(name) for number, name in named.items()}
+    except ValueError:
+        return ()
+    return (
+        tuple(by_number[number] for number in range(len(by_number))) if set(by_number) == {*range(len(named))} else ()
+    )
+
+
+def refuse_metric(config: Config, scheme: str) -> None:
+    """Raises ConfigError for a metric that is not measured with tags of this kind."""
+    metric, measured = config.evaluation.metric_for_best_model, ("loss", *metrics_of(scheme))
+    if metric not in measured:
+        kind = "that mark no entities" if scheme == "plain" else "of entities"
+        message = f"{one_line(metric, 40)} is not measured with tags {kind}"
+        hint = f"known here: {', '.join(measured)}"
+        raise ConfigError(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
+
+
+def _tag_words(survey: TagSurvey) -> Iterator[str]:
+    """`entities in IOB2: LOC, ORG, 812 of 9,000 words are in one`, or the tags with their words."""
+    words = survey.counts.total()
+    if survey.scheme != "plain":
+        kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
+        inside = words - survey.counts[OUTSIDE]
+        yield f"the tags mark entities, in {survey.scheme}: {_listed(kinds)}"
+        yield f"{inside:,} of {words:,} words are in one"
+        return
+    shown = survey.counts.most_common(_SHOWN_TAGS)
+    yield f"{len(survey.counts)} tags, each for itself: {one_line(shown[0][0], 30)} {shown[0][1]:,}"
+    yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown[1:])
+    if more := len(survey.counts) - len(shown):
+        yield f"and {more:,} more"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _SHOWN_TAGS:,} more"] if len(names) > _SHOWN_TAGS else []
+    return ", ".join([*(one_line(name, 30) for name in names[:_SHOWN_TAGS]), *more])

@@ -1,0 +1,259 @@
+"""From one text to another with an encoder and a decoder: summaries, answers, translations (T5, BART and their kin).
+
+A row is an input and the answer to it. Both are cut at their ends: the input at `data.max_length` tokens, the answer at
+`task.max_target_length`. The loss is over the tokens of the answer, its end token among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import FOR_ANSWERS
+from tui_trainer.data.collate import Collate, collate_answers
+from tui_trainer.data.columns import Row
+from tui_trainer.data.examples import Encoded, Example
+from tui_trainer.data.ngram import ngram_losses
+from tui_trainer.data.pair_columns import PairColumns
+from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.heads import Head
+from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
+from tui_trainer.models.writing import Sampling, answered, written
+from tui_trainer.tasks.contract import Baselines, Tell
+from tui_trainer.tasks.parts.answers import SCORES, mean_scores
+from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.start import StartsFromModel, model_of
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from tui_trainer.data.cache import PreparedData
+
+# The decoder begins with the last token of the answer, which names its language.
+# Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.
+_LAST_TOKEN_FIRST = frozenset({"mbart", "plbart", "fsmt"})
+_ROWS_AT_A_TIME = 16
+_BASELINE_ROWS = 50_000
+_LOOKED_ANSWERS = 500
+
+
+class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
+    """See `tasks/contract.py` for what each part promises."""
+
+    name = "seq2seq"
+    title = "Text to text"
+    head: Head = "seq2seq_lm"
+    specials = FOR_ANSWERS
+    packs = False
+    metrics = SCORES
+    continues = False
+
+    def problems(self, config: Config) -> list[Problem]:
+        found = super().problems(config)
+        if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
+            message = f"{config.evaluation.metric_for_best_model} is measured on answers, and none are written"
+            found.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
+        return found if any(problem.key.startswith("model.") for problem in found) else found + _fit_problems(config)
+
+    def reader(self, config: Config) -> TableReader:
+        return _Reader(config)
+
+    def reader_of_inputs(self, config: Config) -> TableReader:
+        return _Reader(config, inputs_only=True)
+
+    def target_tokens(self, config: Config, data: PreparedData | None) -> int:
+        known = data.details.get("longest_target") if data else None
+        return int(known or config.task.max_target_length)
+
+    def build_model(
+        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+    ) -> PreTrainedModel:
+        model = super().build_model(config, data, tokenizer, dtype, tell)
+        _begin_answers(model, tokenizer, _labels(Rows(data.train_path), 0))
+        return model
+
+    def collate(self, model: Any, pad_id: int) -> Collate:
+        return partial(collate_answers, pad_id=pad_id, start_id=_start_id(model.config))
+
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        """Each token of an answer by how often it occurs, and the first words of the input as the answer.
+
+        ROUGE is that of the rows that an evaluation lets the model answer.
+        """
+        if data.eval_path is None:
+            return None
+        train, held_out = Rows(data.train_path), Rows(data.eval_path)
+        counted = np.concatenate([_labels(train, row) for row in evenly_spaced(len(train), _BASELINE_ROWS)])
+        measured = np.concatenate([_labels(held_out, row) for row in eval_rows])
+        vocabulary = max(data.counts.vocabulary, int(counted.max()) + 1, int(measured.max()) + 1)
+        every = np.ones(len(measured), dtype=np.bool_)
+        loss = ngram_losses(counted, measured, every, vocabulary=vocabulary, orders=(0,))[0]
+        places = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
+        few = [held_out.example(eval_rows[place]) for place in places]
+        scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, few) if few else {}
+        return Baselines(losses={"unigram": loss}, eval_tokens=len(measured), scores=scores)
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        return mean_scores(_answers(config, model, tokenizer, rows), _references(tokenizer, rows))
+
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+    ) -> tuple[str, str]:
+        """An input, and the likeliest answer beside the one that was expected."""
+        [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])
+        return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
+
+    def answer(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
+    ) -> str:
+        """The answer to an input, before which `task.source_prefix` is put."""
+        text = config.task.source_prefix + text
+        ids = tokenizer(text, truncation=True, max_length=config.data.max_length)["input_ids"]
+        return written(model, tokenizer, ids, sampling)
+
+
+class _Reader(TableReader):
+    """Rows of the two columns, into tokens. With `inputs_only` the texts of examples are the inputs alone."""
+
+    columns = (COLUMN, LABELS)
+
+    def __init__(self, config: Config, *, inputs_only: bool = False) -> None:
+        super().__init__(config, Seq2Seq.head, Seq2Seq.specials)
+        data = config.data
+        self._pair = PairColumns(data.text_column, data.text_pair_column, data.target_column)
+        self._prefix, self._target_length = config.task.source_prefix, config.task.max_target_length
+        self._inputs_only = inputs_only
+        self._longest_target = 0
+        self._cut_targets = 0
+
+    def begin(self, head: Sequence[Row]) -> None:
+        self._pair.choose(head)
+
+    def read(self, row: Row) -> Example:
+        source, target = self._pair.read(row)
+        source = self._prefix + source
+        return Example(source if self._inputs_only else f"{source}\n{target}", (source, target))
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        sources, targets = zip(*(example.content for example in examples), strict=True)
+        inputs, cut_inputs = self._tokens(self.max_length, text=list(sources))
+        answers, cut_answers = self._tokens(self._target_length, text_target=list(targets))
+        answers = [self._ended(answer) for answer in answers]
+        self._cut_targets += sum(cut_answers)
+        self._longest_target = max(self._longest_target, *map(len, answers))
+        return [
+            Encoded({COLUMN: tokens, LABELS: answer}, len(answer), is_cut)
+            for tokens, answer, is_cut in zip(inputs, answers, cut_inputs, strict=True)
+        ]
+
+    def details(self) -> dict[str, Any]:
+        more = {"longest_target": self._longest_target, "truncated_targets": self._cut_targets}
+        return {**super().details(), **more}
+
+    def notes(self) -> list[str]:
+        cut = f"{self._cut_targets:,} answers are longer than {self._target_length:,} tokens and lost their end"
+        return [*self._pair.notes(), *([f"{cut} (task.max_target_length)"] if self._cut_targets else [])]
+
+    def _tokens(self, limit: int, **texts: list[str]) -> tuple[list[list[int]], list[bool]]:
+        """Of each text at most `limit` tokens with the special ones, and whether it lost its end."""
+        tokenizer = self.tokenizer
+        tokenizer.truncation_side = "right"
+        found = tokenizer(**texts, truncation=True, max_length=limit, return_attention_mask=False, verbose=False)
+        ids: list[list[int]] = found["input_ids"]
+        if found.encodings:
+            return ids, [bool(encoding.overflowing) for encoding in found.encodings]
+        whole = tokenizer(**texts, return_attention_mask=False, verbose=False)["input_ids"]
+        return ids, [len(all_of_it) > len(kept) for all_of_it, kept in zip(whole, ids, strict=True)]
+
+    def _ended(self, answer: list[int]) -> list[int]:
+        """With the end token, for tokenizers that do not write it. Behind it a language may be named."""
+        end = self.tokenizer.eos_token_id
+        if end is None or end in answer[-2:]:
+            return answer
+        return [*answer[: self._target_length - 1], end]
+
+
+def _fit_problems(config: Config) -> list[Problem]:
+    """What a model of this kind cannot do."""
+    scratch = not config.model.model_name_or_path
+    shape = None if scratch else model_of(config, Seq2Seq.head).shape
+    kind, found = shape.model_type if shape else "t5", []
+    for key, wish in (
+        ("training.mixed_precision", config.training.mixed_precision == "fp16"),
+        ("model.dtype", config.model.dtype == "float16"),
+    ):
+        if wish and kind in OVERFLOW_IN_FP16:
+            message = f"{kind} overflows in fp16: numbers inside it pass 65,504"
+            found.append(
+                Problem(message=message, key=key, hint="set it to auto: bf16 where the card has it, else fp32")
+            )
+    most = shape.max_position_embeddings if shape and shape.learned_positions else None
+    if most and config.task.max_target_length > most:
+        message = f"is {config.task.max_target_length:,}, but the model writes {most:,} tokens at most"
+        found.append(Problem(message=message, key="task.max_target_length", hint=f"set it to {most} or less"))
+    return found
+
+
+def _start_id(config: Any) -> int | None:
+    """The first token that the decoder reads; None: the last one of each answer. Raises ConfigError without any."""
+    if config.model_type in _LAST_TOKEN_FIRST:
+        return None
+    names = ("decoder_start_token_id", "bos_token_id")
+    found = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
+    if found is None:
+        message = "config.json has no decoder_start_token_id, so nobody knows what an answer begins with"
+        hint = "write it into config.json: for T5 the pad token, for BART the end token"
+        raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
+    return int(found)
+
+
+def _begin_answers(model: Any, tokenizer: PreTrainedTokenizerBase, answer: Sequence[int]) -> None:
+    """What the model writes begins as in training, here and wherever it is loaded: like this answer."""
+    start, settings = _start_id(model.config), model.generation_config
+    settings.decoder_start_token_id = int(answer[-1]) if start is None else start
+    first = int(answer[0])
+    if len(answer) > 1 and first in tokenizer.all_special_ids:
+        settings.forced_bos_token_id = first
+
+
+def _labels(rows: Rows, index: int) -> Any:
+    return rows.example(index).labels
+
+
+def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
+    """The likeliest word at a time, some rows at a time."""
+    inputs = [row.tokens.tolist() for row in rows]
+    parts = [inputs[start : start + _ROWS_AT_A_TIME] for start in range(0, len(inputs), _ROWS_AT_A_TIME)]
+    length = config.task.max_target_length
+    return [text for part in parts for text in answered(model, tokenizer, part, new_tokens=length)]
+
+
+def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
+    return _texts(tokenizer, [row.tokens if row.labels is None else row.labels for row in rows])
+
+
+def _texts(tokenizer: Any, ids: Sequence[Any]) -> list[str]:
+    return [str(tokenizer.decode(one.tolist(), skip_special_tokens=True)) for one in ids]
+
+
+def _scores_of_beginnings(config: Config, tokenizer: Any, train: Rows, rows: Sequence[TokenRow]) -> dict[str, float]:
+    """As many of an input's first words as answers of the training side have in the middle."""
+    some = [train.example(index) for index in evenly_spaced(len(train), _LOOKED_ANSWERS)]
+    words = max(1, int(median(len(text.split()) for text in _references(tokenizer, some))))
+    inputs = [text.removeprefix(config.task.source_prefix) for text in _texts(tokenizer, [row.tokens for row in rows])]
+    beginnings = [" ".join(text.split()[:words]) for text in inputs]
+    scores = mean_scores(beginnings, _references(tokenizer, rows))
+    return {f"{name} of the first {words} words": score for name, score in scores.items() if name != "exact_match"}
+
+
+TASK = Seq2Seq()

@@ -1,0 +1,227 @@
+"""Each word of a sentence gets a tag: names of persons and places (NER), parts of speech, and the like.
+
+A word is tagged on its first token; the other tokens of it have no label. Rows are read whole, by encoders and decoders
+alike; none shares its row with another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.byte_bpe import FOR_WORDS
+from tui_trainer.data.collate import IGNORE, Batch, Collate, collate_whole, padded
+from tui_trainer.data.rows import Rows, TokenRow
+from tui_trainer.data.spans import word_places
+from tui_trainer.data.tags import OUTSIDE, entities, marks_entities
+from tui_trainer.errors import Problem
+from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.writing import Sampling
+from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
+from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+from tui_trainer.tasks.parts.tag_scores import METRICS, counts_for
+from tui_trainer.tasks.parts.tagged_words import TaggedWords, own_labels
+from tui_trainer.tasks.parts.word_tokens import with_words_spaced, word_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.losses.micro_batch import MicroBatch
+    from tui_trainer.losses.token_labels import TokenLabelLoss
+
+_Word = tuple[tuple[int, ...], int]  # its tokens, and the number of its tag
+_USUAL_TAG = "the most frequent tag of each word"
+
+
+class TokenClassification(StartsFromModel, LearnsFromTable):
+    """See `tasks/contract.py` for what each part promises."""
+
+    name = "token_classification"
+    title = "Tags of words, such as names"
+    packs = False
+    continues = False
+    head: Head = "token_classification"
+    specials = FOR_WORDS
+    metrics = METRICS
+
+    def problems(self, config: Config) -> list[Problem]:
+        found = super().problems(config)
+        wanted = ("loss", *METRICS)
+        if config.evaluation.metric_for_best_model not in wanted:
+            message, hint = "this task does not measure it", f"known here: {', '.join(wanted)}"
+            found.append(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
+        return found
+
+    def reader(self, config: Config) -> TableReader:
+        return TaggedWords(config, self.head, self.specials, self._known_labels(config))
+
+    def reading(self, config: Config) -> dict[str, Any]:
+        """The numbers of the tags may come from the model."""
+        return {**super().reading(config), "model_labels": self._known_labels(config)}
+
+    def _known_labels(self, config: Config) -> tuple[str, ...]:
+        return () if trains_tokenizer(config) else own_labels(model_of(config, self.head).config)
+
+    def labels(self, config: Config, data: PreparedData) -> Labels:
+        return Labels(tuple(data.details["names"]))
+
+    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+        tokenizer: PreTrainedTokenizerBase = with_words_spaced(super().load_tokenizer(config, data))
+        return tokenizer
+
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        """Without any context: the tag that a word has most often in the training rows, and the same tag always."""
+        if data.eval_path is None or not len(eval_rows):
+            return None
+        details = data.details
+        names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
+        usual, most = usual_tags(Rows(data.train_path), closing)
+        # A word that was never met is in no entity.
+        unmet = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most
+        by_word, always = counts_for(scheme), counts_for(scheme)
+        held_out, words = Rows(data.eval_path), 0
+        for index in eval_rows:
+            row = list(words_of(held_out.example(index), closing))
+            true = [names[number] for _, number in row]
+            by_word.add(true, [names[usual.get(tokens, unmet)] for tokens, _ in row])
+            always.add(true, [names[unmet]] * len(row))
+            words += len(row)
+        metric = "accuracy" if scheme == "plain" else "f1"
+        scores = {
+            f"{metric} of {_USUAL_TAG}": by_word.scores().values[metric],
+            f"{metric} of {names[unmet]} for every word": always.scores().values[metric],
+        }
+        return Baselines(losses={}, eval_tokens=words, scores=scores)
+
+    def collate(self, model: Any, pad_id: int) -> Collate:
+        own = model.config.get_text_config().pad_token_id
+        return partial(_collate, pad_id=pad_id if own is None else own)
+
+    def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
+        from tui_trainer.losses.token_labels import TokenLabelLoss
+
+        return TokenLabelLoss(model, smoothing=config.training.label_smoothing_factor)
+
+    def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
+        return _Scorer(objective, data.details["names"], data.details["scheme"])
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        return {}
+
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+    ) -> tuple[str, str]:
+        """The sentence; and the same twice, with what the model marks in it and with what is true."""
+        names, scheme = data.details["names"], data.details["scheme"]
+        found = list(words_of(row, data.details["closing_tokens"]))
+        words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in found]
+        places = [place for place, label in enumerate(_labels(row)) if label != IGNORE]
+        told = _told(model, row.tokens.tolist(), places)
+        true = [names[number] for _, number in found]
+        return " ".join(words), f"{marked(words, told, scheme)} (in truth: {marked(words, true, scheme)})"
+
+    def answer(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
+    ) -> str:
+        """The text with its entities in brackets: [Ada Lovelace PER] wrote it."""
+        words = [text[start:end] for start, end in word_places(text)]
+        row = word_tokens(tokenizer, [words], config.data.max_length)[0] if words else None
+        if row is None or not row.firsts:
+            return ""
+        told = _told(model, row.ids, [place for place, _ in row.firsts])
+        scheme = "" if marks_entities(model.config.id2label.values()) else "plain"
+        return marked([words[number] for _, number in row.firsts], told, scheme)
+
+
+class _Scorer:
+    """Predictions stay where they were computed until the evaluation is over."""
+
+    def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str) -> None:
+        self._loss, self._names, self._scheme = loss, names, scheme
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def observe(self, batch: MicroBatch) -> Tensor:
+        logits_NC = self._loss.logits(batch)
+        width = batch.inputs["input_ids"].shape[1]
+        self._seen.append((batch.labels, logits_NC.argmax(-1), batch.places // width))
+        return self._loss.of_logits(logits_NC, batch.labels)
+
+    def scores(self) -> Scores:
+        counts = counts_for(self._scheme)
+        for batch in self._seen:
+            labels, predicted, rows = (values.tolist() for values in batch)
+            starts = [0, *(at for at, (one, next_) in enumerate(pairwise(rows), 1) if one != next_), len(rows)]
+            for start, end in pairwise(starts):
+                counts.add(
+                    [self._names[number] for number in labels[start:end]],
+                    [self._names[number] for number in predicted[start:end]],
+                )
+        return counts.scores()
+
+
+def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
+    """The words of a row that have a label."""
+    labels = _labels(row)
+    places = [place for place, label in enumerate(labels) if label != IGNORE]
+    tokens = row.tokens.tolist()
+    for start, end in pairwise([*places, len(tokens) - closing_tokens]):
+        yield tuple(tokens[start:end]), labels[start]
+
+
+def usual_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
+    """(of each word the number of the tag that it has most often, that of all words); the lower of two equal ones."""
+    counts: dict[tuple[int, ...], Counter[int]] = {}
+    total: Counter[int] = Counter()
+    for index in range(len(rows)):
+        for tokens, number in words_of(rows.example(index), closing_tokens):
+            counts.setdefault(tokens, Counter())[number] += 1
+            total[number] += 1
+    return {tokens: _most_frequent(found) for tokens, found in counts.items()}, _most_frequent(total)
+
+
+def marked(words: Sequence[str], tags: Sequence[str], scheme: str) -> str:
+    """`[Ada Lovelace PER] wrote it`; plain tags behind each word: `wrote/VERB it/PRON`."""
+    if scheme == "plain":
+        return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
+    parts, at = [], 0
+    for start, end, kind in entities(tags):
+        parts += [*words[at:start], f"[{' '.join(words[start:end])} {kind}]"]
+        at = end
+    return " ".join([*parts, *words[at:]])
+
+
+def _most_frequent(counts: Counter[int]) -> int:
+    return min(counts, key=lambda number: (-counts[number], number))
+
+
+def _labels(row: TokenRow) -> list[int]:
+    assert row.labels is not None, "a row of a tagger has labels"
+    labels: list[int] = row.labels.tolist()
+    return labels
+
+
+def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
+    labels = padded([row.labels for row in rows if row.labels is not None], IGNORE, width)
+    return collate_whole(rows, pad_id, labels, width=width)
+
+
+def _told(model: Any, ids: Sequence[int], places: Sequence[int]) -> list[str]:
+    """The tags that the model gives to the words that begin at these places."""
+    import torch
+
+    ids_BT = torch.tensor([list(ids)], device=model.device)
+    with torch.no_grad():
+        numbers = model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT)).logits[0].argmax(-1).tolist()
+    return [str(model.config.id2label[numbers[place]]) for place in places]
+
+
+TASK = TokenClassification()

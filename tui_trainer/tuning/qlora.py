@@ -1,0 +1,27 @@
+"""LoRA beside weights in 4 bits (QLoRA, arXiv:2305.14314): the model comes quantised, by `models/four_bits.py`.
+
+Nothing is cast to fp32 for it: peft's prepare_model_for_kbit_training would double embeddings and head, and they are
+frozen as the norms are. What is saved is an ordinary adapter, and loads beside the model in 16 bits. To merge it, load
+the model in 16 bits as well: a merge into 4 bits would round the sum once more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.tuning.lora import Lora
+
+
+class Qlora(Lora):
+    """See `tuning/contract.py` for what each part promises."""
+
+    name = "qlora"
+    title = "QLoRA"
+
+    def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+        assert getattr(model, "is_loaded_in_4bit", False), "the model is loaded in 4 bits"
+        return super().apply(model, tuning, seed=seed, autocast=autocast)
+
+
+METHOD = Qlora()

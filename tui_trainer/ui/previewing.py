@@ -1,0 +1,178 @@
+"""What the model would get, in a box on the Config screen: rows of a batch one by one, and numbers about all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tui_trainer.errors import InputError
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.glyphs import Glyphs, bar
+from tui_trainer.ui.spans import Line, Role, wrapped
+
+if TYPE_CHECKING:
+    from tui_trainer.config.load import LoadedConfig
+    from tui_trainer.launching.preview import Preview
+    from tui_trainer.ui.workbench import Workbench
+
+PREVIEW: Final = "preview"
+_SAMPLES = 16
+_MOST_CHARACTERS = 20_000
+_BAR_CELLS = 30
+_ROLES: Final[dict[str, Role]] = {
+    "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
+}  # fmt: skip
+
+
+class _Closed(Exception):
+    """Nobody waits for the preview any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Far:
+    """How far the work is, as `data/progress.py` tells it."""
+
+    what: str = "starting"
+    done: float = 0.0
+    total: float | None = None
+    unit: str = ""
+
+
+class PreviewDialog(Dialog):
+    """Made in the background; closing it gives the work up."""
+
+    title = "Preview: what the model gets"
+
+    def __init__(self, bench: Workbench, loaded: LoadedConfig) -> None:
+        self._bench, self._loaded = bench, loaded
+        self._preview: Preview | None = None
+        self._refusals: tuple[str, ...] = ()
+        self._far = _Far()
+        self._is_closed = False
+        self._sample = 0
+        self._shows_numbers = False
+        self._top, self._room = 0, 1
+        self._drawn: tuple[object, list[Line]] = (None, [])
+
+    def begin(self) -> None:
+        """Prepare the data where that was not done, lay out the batches, and spell the samples."""
+        self._bench.background.do(PREVIEW, self._make, self._made)
+
+    def _make(self) -> Preview | tuple[str, ...]:
+        """In the background's thread."""
+        from tui_trainer.launching.preview import make_preview
+
+        try:
+            return make_preview(self._loaded, _SAMPLES, self._hear)
+        except InputError as error:
+            return tuple(one_line(str(problem)) for problem in error.problems)
+        except _Closed:
+            return ()
+
+    def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
+        self._far = _Far(what, done, total, unit)
+        if self._is_closed:
+            raise _Closed
+
+    def _made(self, result: Preview | tuple[str, ...]) -> None:
+        if self._is_closed:
+            return
+        if isinstance(result, tuple):
+            self._refusals = result
+        else:
+            self._preview = result
+            plan = self._bench.plan
+            if plan is not None and not plan.train_rows.exact:
+                # The data is prepared now: the plan and the checks can be exact.
+                self._bench.config_changed()
+        self._bench.app.draw()
+
+    # ---------------------------------------------------------------- drawing
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        if self._preview is None:
+            return (("escape", "close" if self._refusals else "give up"),)
+        if self._shows_numbers:
+            return (("a", "samples"), ("up down", "scroll"), ("escape", "close"))
+        return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
+
+    def inner(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+        lines = self._lines(width, glyphs)
+        self._room = height
+        self._top = min(self._top, max(len(lines) - height, 0))
+        shown = lines[self._top : self._top + height]
+        filling: Line = [(" " * width, "text")]
+        return [*shown, *[filling] * (height - len(shown))]
+
+    def _lines(self, width: int, glyphs: Glyphs) -> list[Line]:
+        """All lines of what is looked at; the same ones again while nothing changed."""
+        if self._preview is None:
+            return self._waiting(width, glyphs)
+        state = (self._sample, self._shows_numbers, width, glyphs.ascii)
+        if self._drawn[0] != state:
+            draw = self._numbers if self._shows_numbers else self._sample_lines
+            self._drawn = state, draw(self._preview, width, glyphs)
+        return self._drawn[1]
+
+    def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
+        if self._refusals:
+            return [[(line, "bad")] for refusal in self._refusals for line in wrapped(refusal, width)]
+        far = self._far
+        if not far.total:
+            return [[(f"{one_line(far.what)} ...", "dim")]]
+        words = f" {one_line(far.what)}, {far.done:,.0f} of {far.total:,.0f} {one_line(far.unit)}"
+        return [[(bar(far.done / far.total, _BAR_CELLS, glyphs), "accent"), (words, "dim")]]
+
+    def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+        from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines
+
+        signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
+        sample, count = preview.samples[self._sample], len(preview.samples)
+        marked = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
+        return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
+
+    def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+        from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
+
+        signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
+        return [line for text in summary_lines(preview, signs) for line in _folded(text, width)]
+
+    # ------------------------------------------------------------------- keys
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key in ("escape", "q", "ctrl+q"):
+            self._is_closed = True
+            return False
+        if self._preview is None:
+            return True
+        if character in ("n", "p") and not self._shows_numbers:
+            self._sample = (self._sample + (1 if character == "n" else -1)) % len(self._preview.samples)
+            self._top = 0
+        elif character == "a":
+            self._shows_numbers, self._top = not self._shows_numbers, 0
+        else:
+            self._scroll(key, character)
+        return True
+
+    def _scroll(self, key: str, character: str | None) -> None:
+        end = len(self._drawn[1])
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._room, "pagedown": self._room}
+        steps |= {"home": -end, "g": -end, "end": end, "G": end}
+        self._top = max(self._top + steps.get(character or key, steps.get(key, 0)), 0)
+
+
+def _folded(text: str, width: int) -> list[Line]:
+    """A line of numbers as it is, with its columns; a longer one in several, the later ones indented."""
+    first, *rest = [text] if len(text) <= width else wrapped(text, width - 2)
+    lines: list[Line] = [[(f"  {line}", "text")] for line in rest]
+    return [[(first, "text")], *lines]
+
+
+def offer_preview(bench: Workbench, loaded: LoadedConfig) -> None:
+    """A box with what this config would learn from."""
+    dialog = PreviewDialog(bench, loaded)
+    bench.app.open(dialog)
+    dialog.begin()
