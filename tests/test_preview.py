@@ -13,8 +13,13 @@ from tests.previews import BAD_ROWS, BOS, EOS, PREVIEW, document, piece
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.cli.preview import preview_lines
+from tui_trainer.config.load import Request
+from tui_trainer.data.order import RowOrder
 from tui_trainer.data.preview import Sample
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.preview import make_preview
 from tui_trainer.launching.preview_words import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS, sample_lines, summary_lines
+from tui_trainer.launching.start import load_config
 
 AWKWARD = [
     "The cat sat.",
@@ -181,6 +186,33 @@ def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
     whole = ["".join(part["text"] for part in documents[n]["pieces"]) for n in range(1, 6)]
     assert whole == [f"<bos>{text}<eos>" for text in AWKWARD[:5]]
     assert found["choice"] == "packed" and found["padding"]["packed"] < found["padding"]["padded"]
+
+
+@pytest.mark.parametrize("packing", ["true", "false"])
+def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkeypatch):
+    """Order and layout are made from what `training/learner.py` reads in the plan."""
+    path = table("rows.jsonl", [{"text": "word " * (n % 9 + 1)} for n in range(40)])
+    settings = (
+        f"data.packing={packing}", "tuning.method=full", "training.effective_batch_size=7", "training.seed=5",
+        "training.per_device_train_batch_size=3", "data.group_by_length=true", "training.torch_compile=true",
+    )  # fmt: skip
+    shortcuts = {"model.model_name_or_path": model, "data.path": path}
+    loaded = load_config(Request(assignments=settings, shortcuts=shortcuts))
+    got = []
+    monkeypatch.setattr(
+        "tui_trainer.launching.preview.samples", lambda rows, *more, **_: got.extend([rows, *more]) or []
+    )
+    make_preview(loaded, 3, lambda *_: None)
+    rows, order, layout, count = got
+    plan, config = estimated_plan(loaded), loaded.config
+    assert plan.train_rows.exact and plan.packing.value == (packing == "true") and count == 3
+    assert layout.rows == plan.per_device_train_batch_size.value
+    assert layout.packed_width == (plan.widest_row if plan.packing.value else 0)
+    assert layout.fixed_width == plan.widest_row > 0 and layout.pad_id == 0
+    training = RowOrder(rows.lengths, effective_batch=plan.effective_batch_size.value, seed=config.training.seed,
+                        group_by_length=True)  # fmt: skip
+    assert order.steps_per_epoch == plan.steps_per_epoch.value
+    assert [order.at(step).tolist() for step in (1, 2, 9)] == [training.at(step).tolist() for step in (1, 2, 9)]
 
 
 def test_a_stream_of_characters_is_cut_and_never_padded(capsys):

@@ -154,7 +154,7 @@ def machine_with(card: Card, cores: int) -> Hardware:
         python_version="3.11.7",
         gpus=(gpu,),
         driver=Driver(version="580.65.06", cuda=(13, 0)),
-        libraries={"torch": "2.15.0"},
+        libraries={"torch": "2.15.0", "bitsandbytes": "0.50.2"},
         torch_cuda=(12, 6) if card.capability < (7, 5) else (13, 0),
     )
 

@@ -43,6 +43,23 @@ def seen(basis):
     return make
 
 
+@pytest.mark.parametrize("more", [{"classes": 2}, {"target_tokens": 30}])
+def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(basis, seen, more):
+    stream = seen(rows_read=0)
+    assert stream.facts.is_stream and "one stream" in look("padding", stream).evidence
+    facts = replace(seen(of_facts=more).facts, longest_row=128, row_tokens=40.0)
+    context = replace(basis, facts=facts, plan=_with_passes_of(basis.plan, 8))
+    assert not facts.is_stream and "documents of about 40 tokens, the longest 128" in look("padding", context).evidence
+    assert look("padding", context).fix == {"data.group_by_length": True}
+    length = look("sequence_length", context)
+    assert length.status == "pass" and "900 of them, 40 tokens on average; what is longer loses" in length.evidence
+
+
+def _with_passes_of(plan, rows: int):
+    micro = plan.per_device_train_batch_size.model_copy(update={"value": rows})
+    return plan.model_copy(update={"per_device_train_batch_size": micro})
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_nothing_is_said_before_the_data_is_prepared(basis, name):
     for facts in (None, replace(basis.facts, counts=None)):

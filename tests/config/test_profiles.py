@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tui_trainer
+from tests.planning.test_profiles_on_machines import machine as with_card
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request, load
 from tui_trainer.config.profiles import all_profiles, find_profile
@@ -53,6 +54,8 @@ def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path):
         loaded = load(Request(profile=path.stem, shortcuts=model), lambda wish: (None, ""))
         assert loaded.recipe is not None and loaded.recipe.name == path.stem
     machine = replace(probe(), memory_bytes=1 << 42, memory_available_bytes=1 << 42)
+    if loaded.config.tuning.method == "qlora":
+        machine = with_card("NVIDIA GeForce RTX 4090", (8, 9), 24564)
     plan = planning.make(loaded, machine, FACTS)
     assert plan.total_steps.value >= 1 and plan.memory_bytes.value > 0
     used = loaded.layers and {layer.where.split()[-1] for layer in loaded.layers.values()}

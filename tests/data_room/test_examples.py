@@ -113,7 +113,8 @@ def test_rows_keep_their_order_and_their_labels(prepare):
     assert data.counts.train_rows == data.counts.rows_read == 2500
     assert data.counts.train_tokens == sum(len(row["text"]) for row in rows)
     assert data.counts.train_labels == 2500 and data.counts.longest_row == 8
-    assert data.details == {"classes": 2} and data.eval_path is None
+    assert data.details["classes"] == 2 and data.eval_path is None
+    assert data.details["class_rows"] == {"0": 834, "1": 833, "2": 833}
 
 
 def test_each_class_gives_its_share_to_the_evaluation(prepare):

@@ -74,6 +74,20 @@ def test_every_family_learns_on_the_gpu(family, method, tune):
         assert AutoModelForCausalLM.from_pretrained(folder.model)
 
 
+@pytest.mark.parametrize("switch", [{}, {"training.gradient_checkpointing": "true"}], ids=str)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_beside_weights_in_4_bits_a_model_learns_and_its_adapter_goes_beside_those_in_full(family, switch, tune):
+    pytest.importorskip("bitsandbytes")
+    folder = tune(family, {"tuning.method": "qlora", **switch})
+    steps = of_kind(folder, StepDone)
+    assert steps[-1].loss < 0.9 * steps[0].loss
+    assert not of_kind(folder, RunProblem)
+    from peft import PeftModel
+
+    whole = AutoModelForCausalLM.from_pretrained(read_plan(folder).config.model.model_name_or_path)
+    assert PeftModel.from_pretrained(whole, folder.model).merge_and_unload()
+
+
 @pytest.mark.parametrize("switch", [
     {"training.gradient_checkpointing": "true"},
     {"training.mixed_precision": "no"},

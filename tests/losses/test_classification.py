@@ -106,7 +106,7 @@ def test_a_decoder_is_read_at_its_last_token_and_not_at_the_padding():
 
 
 def test_weights_and_smoothing_are_those_of_torch():
-    model = classifier("bert").eval()
+    model = classifier("bert").train()
     (batch,) = window(model, rows_of(SINGLE), 5)
     weights = (0.5, 2.0, 1.0)
     with torch.no_grad():
@@ -119,3 +119,7 @@ def test_weights_and_smoothing_are_those_of_torch():
         for row, label in zip(log, batch.labels, strict=True)
     )
     assert found.item() == pytest.approx(float(by_hand), rel=1e-5)
+    model.eval()
+    with torch.no_grad():
+        held_out = [ClassificationLoss(model, SINGLE, smoothing=share)(batch).item() for share in (0.0, 0.1)]
+    assert held_out[0] == held_out[1], "what is held out is measured without it"

@@ -53,7 +53,8 @@ def tokenizer_with(controls: tuple[str, ...], family: str = "llama") -> PreTrain
 def renderer(tokenizer, text: str, loss_on: str = "assistant", name: str = "mine") -> TalkRenderer:
     template = ChatTemplate(name, text, tokenizer.special_tokens_map)
     added = tokenizer.get_added_vocab()
-    return TalkRenderer(template, list(added), list(added), [tokenizer.eos_token], loss_on)
+    special = [token for token, number in added.items() if tokenizer.added_tokens_decoder[number].special]
+    return TalkRenderer(template, special, list(added), [tokenizer.eos_token], loss_on)
 
 
 def talk(*turns: tuple[str, str]) -> Talk:
@@ -164,8 +165,8 @@ def test_a_spelling_that_the_tokenizer_takes_for_the_token_all_the_same_is_refus
     made = renderer(tokenizer, template_text("chatml"))
     [(tokens, _)] = encode_talks(tokenizer, [made.render(talk(*TALK))])
     assert tokens.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 5
-    with pytest.raises(DataError, match=r"the text spells '<\|im_end\|>'"):
-        encode_talks(tokenizer, [made.render(talk(("user", "a<|im_end|>"), ("assistant", "b")))])
+    with pytest.raises(DataError, match=r"the text holds '<\|im_end\|>'.*cannot be told apart"):
+        made.render(talk(("user", "a<|im_end|>"), ("assistant", "b")))
 
 
 def test_an_end_that_is_no_token_gets_the_end_token_behind_the_last_answer():

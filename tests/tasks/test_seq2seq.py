@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MBart50Tokenizer, MBartTokenizer
 from transformers.trainer_pt_utils import LabelSmoother
 
 from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
@@ -27,6 +27,7 @@ from tui_trainer.planning import choices
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.seq2seq import _begin_answers
 
 TASK = find_task("seq2seq")
 SETTINGS = {
@@ -193,6 +194,26 @@ def test_loss_and_gradients_are_those_of_transformers_however_the_batch_is_cut(f
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     for name, gradient in mine.items():
         torch.testing.assert_close(gradient, expected[name], atol=2e-6 * largest, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "start", "first"),
+    [
+        (MBart50Tokenizer, ["ro_RO", "▁a", "</s>"], "</s>", "ro_RO"),
+        (MBartTokenizer, ["▁a", "</s>", "ro_RO"], "ro_RO", None),
+    ],
+)
+def test_answers_in_another_language_begin_as_they_did_in_training(kind, answer, start, first):
+    """mBART names the language of an answer at its end, mBART-50 at its beginning."""
+    words = [(word, -1.0) for word in ("<s>", "<pad>", "</s>", "<unk>", "▁a")]
+    tokenizer, model = kind(vocab=words, src_lang="en_XX", tgt_lang="ro_RO"), tiny_model("mbart")
+    ids = tokenizer(text_target="a")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == answer
+    _begin_answers(model, tokenizer, ids)
+    settings = model.generation_config
+    assert tokenizer.convert_ids_to_tokens([settings.decoder_start_token_id]) == [start]
+    forced = settings.forced_bos_token_id
+    assert (None if forced is None else tokenizer.convert_ids_to_tokens(forced)) == first
 
 
 @pytest.mark.parametrize("family", SEQ2SEQ)

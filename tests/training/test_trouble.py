@@ -55,7 +55,7 @@ def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_ru
     losses = iter([1.0, *[2.0] * 10])
     judge = Position.judge
 
-    def judge_other(self, _loss, _metric, threshold):
+    def judge_other(self, _loss, _metric, threshold, scores):
         loss = next(losses)
         return judge(self, loss, -loss, threshold=threshold)
 

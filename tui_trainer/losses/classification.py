@@ -25,7 +25,8 @@ class ClassificationLoss:
 
     def __init__(self, model: Any, problem_type: str, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
         """`weights`: of each class; with several labels a row, of the ones of each class. `smoothing` as in
-        torch: this share of a label is spread over all classes; of a 0 or a 1 half of it over both."""
+        torch: this share of a label is spread over all classes; of a 0 or a 1 half of it over both. What is held out
+        is measured without it."""
         self._model, self._kind, self._smoothing = model, problem_type, smoothing
         device = next(model.parameters()).device
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device) if len(weights) else None
@@ -45,9 +46,8 @@ class ClassificationLoss:
     def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:
         if self._kind == "regression":
             return F.mse_loss(logits_BC.squeeze(-1), labels, reduction="sum")
+        smoothing = self._smoothing if self._model.training else 0.0
         if self._kind == "multi_label_classification":
-            targets_BC = labels * (1 - self._smoothing) + self._smoothing / 2
+            targets_BC = labels * (1 - smoothing) + smoothing / 2
             return F.binary_cross_entropy_with_logits(logits_BC, targets_BC, pos_weight=self._weights, reduction="sum")
-        return F.cross_entropy(
-            logits_BC, labels, weight=self._weights, label_smoothing=self._smoothing, reduction="sum"
-        )
+        return F.cross_entropy(logits_BC, labels, weight=self._weights, label_smoothing=smoothing, reduction="sum")

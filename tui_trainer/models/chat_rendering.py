@@ -54,6 +54,7 @@ class TalkRenderer:
         """Raises ConfigError for a template that cannot render a question and an answer."""
         self._template, self._loss_on = template, loss_on
         self.turn_end, self._tail = self._find_end(added)
+        self._untold = self.plain_end if self.turn_end in ("", *special) else self.turn_end
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
@@ -65,11 +66,9 @@ class TalkRenderer:
 
     def render(self, talk: Talk) -> Rendered:
         """Raises DataError, without a place, for a talk that the template does not take or does not nest in."""
-        if self.plain_end and any(self.plain_end in message["content"] for message in talk.messages):
-            message = (
-                f"the text holds {self.plain_end!r}, with which the chat template {self._template.name} ends a turn"
-            )
-            raise DataError(message, hint="the tokenizer has no such token, so that the two cannot be told apart")
+        if self._untold and any(self._untold in message["content"] for message in talk.messages):
+            message = f"the text holds {self._untold!r}, with which the chat template {self._template.name} ends a turn"
+            raise DataError(message, hint="it is no special token of the tokenizer, so the two cannot be told apart")
         messages, spelt = self._broken(list(talk.messages))
         tools, more = self._broken(list(talk.tools))
         if self._loss_on == "all":
@@ -159,10 +158,11 @@ class TalkRenderer:
         self, messages: list[Any], tools: list[Any], *, prompt: bool = False, marks: bool = False
     ) -> tuple[str, list[Span]]:
         from jinja2 import TemplateError
-        from transformers.utils.chat_template_utils import render_jinja_template
+        from transformers.utils import chat_template_utils
 
+        render: Any = chat_template_utils.render_jinja_template
         try:
-            texts, spans = render_jinja_template(
+            texts, spans = render(
                 conversations=[messages],
                 tools=tools or None,
                 chat_template=self._template.text_for(tools),
@@ -171,11 +171,12 @@ class TalkRenderer:
                 **self._template.special,
             )
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            line = f", line {error.lineno}" if getattr(error, "lineno", None) else ""
-            message = f"the chat template {self._template.name}{line} does not take this talk: {_reason(error)}"
+            number = getattr(error, "lineno", None)
+            name = f"{self._template.name}, line {number}," if number else self._template.name
+            message = f"the chat template {name} does not take this talk: {_reason(error)}"
             hint = f"change the talk, or choose another {KEY}, such as chatml"
             raise DataError(message, hint=hint) from None
-        return str(texts[0]), [tuple(span) for span in spans[0]] if marks else []
+        return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
 
     def _broken(self, value: Any) -> tuple[Any, int]:
         """A copy in which no string spells a special token, and how many did."""

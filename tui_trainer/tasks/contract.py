@@ -57,6 +57,11 @@ class DataFacts:
     details: Mapping[str, Any] = field(default_factory=dict)
     """What was learnt about the data on the way (`PreparedData.details`)."""
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether rows are cut from one long text, so that all but the last are full."""
+        return self.packed_rows is None and not self.classes and not self.target_tokens
+
     @classmethod
     def counted(
         cls,

@@ -72,7 +72,8 @@ def _reason(session: Session) -> Reason:
 def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:
     position = session.position
     # With early stopping the model has the weights of the best evaluation.
-    goes_back = session.plan.config.evaluation.early_stopping_patience > 0 and reason != "stopped"
+    patience = session.plan.config.evaluation.early_stopping_patience
+    goes_back = patience > 0 and position.best_step > 0 and reason != "stopped"
     return RunFinished(
         step=position.step,
         reason=reason,

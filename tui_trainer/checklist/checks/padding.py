@@ -18,10 +18,12 @@ def look(context: Context) -> Verdict:
     facts, packing = context.facts, context.planned.packing
     if facts is None:
         return not_applicable("how long the documents are is not known")
-    if facts.packed_rows is None:
+    if facts.is_stream:
         return _stream(context)
     if packing.value:
         return passed(f"packed: {packing.reason}", switch="packing on")
+    if facts.packed_rows is None:
+        return _padded(context, facts, "this task has one row for each example")
     rows = min(context.planned.effective_batch_size.value, facts.rows)
     fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
     can_pack = context.basis.shape.model_type not in SEES_OTHERS

@@ -17,7 +17,7 @@ def look(context: Context) -> Verdict:
     shape = context.basis.shape
     if beyond := length_warning(shape, length):
         return warned(beyond, fix={_KEY: shape.max_position_embeddings})
-    if facts is not None and facts.packed_rows is not None:
+    if facts is not None and not facts.is_stream:
         return _of_documents(facts, length)
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
     sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
@@ -36,8 +36,14 @@ def _of_documents(facts: DataFacts, length: int) -> Verdict:
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
         return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={_KEY: _FIX_TOKENS})
     if facts.longest_row >= length:
-        return passed(f"{sentence}; documents that are longer are cut into several rows")
+        return passed(f"{sentence}; {_what_happens_to_longer(facts)}")
     return passed(f"{sentence}, the longest {facts.longest_row:,}: no document is cut")
+
+
+def _what_happens_to_longer(facts: DataFacts) -> str:
+    if facts.packed_rows is None or (facts.counts and facts.counts.rows_read):
+        return "what is longer loses its end"
+    return "documents that are longer are cut into several rows"
 
 
 def _power_of_two(most: int) -> int:

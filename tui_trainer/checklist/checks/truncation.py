@@ -37,7 +37,7 @@ def look(context: Context) -> Verdict:
 def _documents(facts: DataFacts) -> Verdict:
     """Those of a language model are cut into several rows, of which none is lost."""
     counts = facts.counts
-    if counts is None or facts.packed_rows is None:
+    if counts is None or facts.is_stream:
         return not_applicable("rows are cut from one stream of text: none loses its end")
     documents = counts.train_documents + counts.eval_documents
     return passed(

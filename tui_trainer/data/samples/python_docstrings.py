@@ -12,8 +12,8 @@ from tui_trainer.data.standard_library import documented_functions
 # Which of them are there depends on the version of Python; a module that is missing is passed over.
 TOPICS = {
     "windows": "tkinter turtle",
-    "internet": "email mailbox http urllib imaplib smtplib ftplib nntplib poplib xmlrpc wsgiref socketserver ssl socket "
-    "cgi ipaddress webbrowser html mimetypes",
+    "internet": "email mailbox http urllib imaplib smtplib ftplib nntplib poplib xmlrpc wsgiref socketserver ssl "
+    "socket cgi ipaddress webbrowser html mimetypes",
     "concurrency": "asyncio multiprocessing threading concurrent subprocess queue selectors sched",
     "modules": "importlib pkgutil zipimport runpy modulefinder venv site sysconfig zipapp imp",
     "testing": "logging unittest doctest warnings traceback pdb bdb trace cProfile profile pstats timeit tracemalloc",

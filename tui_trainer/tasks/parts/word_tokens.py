@@ -38,7 +38,6 @@ def with_words_spaced(tokenizer: Any) -> Any:
         cutter.add_prefix_space = True
         backend.pre_tokenizer = cutter
         tokenizer.add_prefix_space = True
-        tokenizer.init_kwargs["add_prefix_space"] = True
     return tokenizer
 
 

@@ -63,8 +63,8 @@ def preparation(state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
             lines.append([("   ", "text"), *work_line(state.progress, min(width, _READING_WIDTH) - 5, glyphs)])
     if state.baselines is not None:
         losses = ", ".join(f"{shown(name, glyphs)} {loss:.4f}" for name, loss in state.baselines.losses.items())
-        words, unit = (losses, loss_unit(state)) if losses else (to_beat(state, glyphs), "")
-        lines += [[], [("to beat: ", "dim"), (words, "text"), (unit, "dim")]]
+        beat, unit = (losses, loss_unit(state)) if losses else (to_beat(state, glyphs), "")
+        lines += [[], [("to beat: ", "dim"), (beat, "text"), (unit, "dim")]]
     return _indented(lines, 2)
 
 
