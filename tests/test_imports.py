@@ -12,6 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.heads import fit_heads
 
 HEAVY = ("torch", "transformers", "datasets", "textual", "peft")
 PAIRS = 5
@@ -49,7 +50,8 @@ def test_a_plan_for_a_pretrained_model_loads_no_heavy_library(tmp_path):
     model = str(save_tiny_model(tmp_path / "model", "llama"))
     (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
     plan = ["plan", "--model", model, "--data", "rows.csv", "--set"]
-    smallest = min(all_entries(), key=lambda entry: entry.parameters)
+    decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
+    smallest = min(decoders, key=lambda entry: entry.parameters)
     catalogued = ["plan", "--model", smallest.name, "--data", "rows.csv"]
     commands = [[*plan, "tuning.method=full"], [*plan, "tuning.method=lora"], catalogued]
     done = run("-c", look(commands), home=str(tmp_path))

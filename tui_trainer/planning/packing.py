@@ -45,7 +45,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         return Planned(value=False, exact=True, reason=f"data.packing = false{where}")
     if facts.packed_rows is None:
         task = loaded.config.task.type
-        why = "rows are cut from one long text: they are full" if task == "char_lm" else f"{task} reads each row alone"
+        why = "rows are cut from one long text: they are full" if facts.is_stream else f"{task} reads each row alone"
         return Planned(value=False, exact=True, reason=why)
     if shape.model_type in SEES_OTHERS:
         return Planned(value=False, exact=True, reason=f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
