@@ -171,6 +171,7 @@ def test_prepared_rows_hold_the_tags_of_their_words(tmp_path):
         found = list(words_of(read.example(index), closing))
         assert [names[number] for _, number in found] == row["ner_tags"]
         assert [tokenizer.decode(list(tokens)).strip() for tokens, _ in found] == row["tokens"]
+        assert tokenizer(row["tokens"], is_split_into_words=True)["input_ids"] == read.row(index).tolist()
     assert data.counts.train_labels == sum(len(row["tokens"]) for row in rows)
     assert "the tags mark entities, in IOB2: LOC, PER" in " ".join(data.notes)
 

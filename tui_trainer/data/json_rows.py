@@ -10,6 +10,8 @@ import re
 from collections.abc import Generator, Iterator
 from typing import BinaryIO, NoReturn
 
+import orjson
+
 from tui_trainer.data.columns import JSON_NAMES, Row
 from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of, refuse_other_encodings
 from tui_trainer.data.problems import ProblemList
@@ -61,6 +63,10 @@ def read_json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[
 
 def parsed(text: str, where: str) -> object:
     """One line of JSON. Raises DataError with the column and up to 40 characters around it."""
+    try:
+        return orjson.loads(text)  # twice as fast as json; what it refuses, json may take, or names better
+    except orjson.JSONDecodeError:
+        pass
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

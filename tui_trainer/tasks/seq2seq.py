@@ -166,14 +166,8 @@ class _Reader(TableReader):
 
     def _tokens(self, limit: int, **texts: list[str]) -> tuple[list[list[int]], list[bool]]:
         """Of each text at most `limit` tokens with the special ones, and whether it lost its end."""
-        tokenizer = self.tokenizer
-        tokenizer.truncation_side = "right"
-        found = tokenizer(**texts, truncation=True, max_length=limit, return_attention_mask=False, verbose=False)
-        ids: list[list[int]] = found["input_ids"]
-        if found.encodings:
-            return ids, [bool(encoding.overflowing) for encoding in found.encodings]
-        whole = tokenizer(**texts, return_attention_mask=False, verbose=False)["input_ids"]
-        return ids, [len(all_of_it) > len(kept) for all_of_it, kept in zip(whole, ids, strict=True)]
+        found, is_cut = self.cut_tokens(limit, **texts)
+        return found["input_ids"], is_cut
 
     def _ended(self, answer: list[int]) -> list[int]:
         """With the end token, for tokenizers that do not write it. Behind it a language may be named."""

@@ -134,37 +134,19 @@ class LabelledTexts(TableReader):
         return self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        texts = [[*example.content[0]] for example in examples]
-        whole = self._tokens(texts)
-        long = [place for place, ids in enumerate(whole[COLUMN]) if len(ids) > self.max_length]
-        cut = self._tokens([texts[place] for place in long], cut=True) if long else {}
-        for name, rows in cut.items():
-            for place, row in zip(long, rows, strict=True):
-                whole[name][place] = row
-        truncated = set(long)
+        first, *second = zip(*(example.content[0] for example in examples), strict=True)
+        texts = {"text": list(first), **({"text_pair": list(second[0])} if second else {})}
+        found, is_cut = self.cut_tokens(self.max_length, **texts, return_token_type_ids=SEGMENTS in self.columns)
+        named = {name: found[name] for name in self.columns if name != LABELS}
         return [
             Encoded(
-                {**{name: rows[place] for name, rows in whole.items()}, LABELS: labels},
+                {**{name: rows[place] for name, rows in named.items()}, LABELS: labels},
                 # A decoder's tokenizer may make nothing at all of a text of odd signs.
-                labels=len(labels) if whole[COLUMN][place] else 0,
-                truncated=place in truncated,
+                labels=len(labels) if named[COLUMN][place] else 0,
+                truncated=is_cut[place],
             )
             for place, labels in enumerate(self._label_numbers(example) for example in examples)
         ]
-
-    def _tokens(self, texts: Sequence[Sequence[str]], *, cut: bool = False) -> dict[str, list[list[int]]]:
-        """Of each text or pair the columns that the rows have, without the labels."""
-        first, *second = zip(*texts, strict=True)
-        encoded = self.tokenizer(
-            list(first),
-            *(list(part) for part in second),
-            truncation=cut,
-            max_length=self.max_length if cut else None,
-            return_attention_mask=False,
-            return_token_type_ids=SEGMENTS in self.columns,
-            verbose=False,
-        )
-        return {name: list(encoded[name]) for name in self.columns if name != LABELS}
 
     def _label_numbers(self, example: Example) -> list[int]:
         """One number; for several labels a row a 0 or 1 for each class; of a regression the bits of a float32."""
