@@ -121,12 +121,12 @@ def test_what_is_too_long_loses_its_end_and_is_counted(loaded, tmp_path, tiny_fo
     long = {"article": "goat " * 40, "summary": "the goat " * 20}
     rows = [*pairs(3), long, {**long, "summary": "short"}]
     data, found = prepared(loaded("t5", {"data.eval_fraction": 0}, rows).config, tmp_path)
-    assert data.counts.truncated_rows == 2 and data.details["truncated_targets"] == 1
-    assert "1 answers are longer than 12 tokens and lost their end (task.max_target_length)" in data.notes
+    assert data.counts.truncated_rows == 2 and data.counts.truncated_answers == 1
+    assert "1 answer is longer than task.max_target_length and lost its end" in data.notes
     eos = AutoTokenizer.from_pretrained(tiny_folder("t5")).eos_token_id
     assert [len(found[3].tokens), len(found[3].labels)] == [32, 12]
     assert found[3].tokens[-1] == found[3].labels[-1] == eos
-    assert data.details["longest_target"] == 12
+    assert data.counts.longest_labels == 12
     assert TASK.facts(loaded("t5").config, data).target_tokens == 12
 
 

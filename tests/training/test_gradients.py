@@ -139,10 +139,7 @@ def test_a_mean_of_means_would_be_another_gradient(rows, make, packed_width):
 
 def test_packed_rows_without_their_positions_would_give_another_gradient(rows):
     """The control: documents that see each other learn something else."""
-    blind = [
-        replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
-        for batch in window(rows, 1, 32)
-    ]
+    blind = [replace(batch, inputs={"input_ids": batch.inputs["input_ids"]}) for batch in window(rows, 1, 32)]
     right = gradients(window(rows, 4))
     assert max((gradients(blind)[name] - right[name]).abs().max() for name in right) > 1e-3
 

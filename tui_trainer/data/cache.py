@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.data.counts import Counts
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source
 from tui_trainer.errors import DataError
@@ -26,6 +27,8 @@ from tui_trainer.safe_text import one_line
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+__all__ = ["Built", "Counts", "Cut", "DocumentCut", "ExampleCut", "PreparedData"]
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 1  # of the tokens; raise it when the same text and settings give other rows
@@ -57,43 +60,6 @@ class DocumentCut(Cut):
 
     eos_id: int | None
     vocabulary: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
-    """What was counted while preparing.
-
-    In a stream of tokens, labels are one fewer than tokens a side; where each document is a row of its own, one fewer
-    a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
-    `short_documents` had fewer than two tokens and are left out of all other numbers.
-
-    Of a table's `rows_read`, `bad_rows` could not be used and `untrained_rows` have no label left in the first
-    max_length tokens: both are left out. `repeated_rows` have the text of an earlier one, and `leaked_rows` of the
-    training side that of a held-out one: they are left out with data.dedup. `truncated_rows` lost their end.
-    """
-
-    train_rows: int
-    train_tokens: int
-    train_documents: int
-    train_characters: int
-    eval_rows: int
-    eval_tokens: int
-    eval_documents: int
-    eval_characters: int
-    vocabulary: int
-    unknown_eval_tokens: int
-    train_labels: int
-    eval_labels: int
-    longest_row: int
-    rows_read: int = 0
-    bad_rows: int = 0
-    repeated_rows: int = 0
-    leaked_rows: int = 0
-    truncated_rows: int = 0
-    untrained_rows: int = 0
-    cut_documents: int = 0
-    pieces: int = 0
-    short_documents: int = 0
 
 
 @dataclass(frozen=True, slots=True)

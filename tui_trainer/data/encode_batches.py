@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.rows import COLUMN, Columns
+from tui_trainer.data.rows import COLUMN, LABELS, Columns
 
 if TYPE_CHECKING:
     from tui_trainer.data.row_reader import Encoded, Example, Reader
@@ -44,6 +44,8 @@ class EncodedBatch:
     characters: int
     longest: int
     truncated: int
+    truncated_answers: int
+    longest_labels: int
     untrained: int
     cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
@@ -86,6 +88,8 @@ def encode_batch(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
         characters=sum(len(example.text) for example in examples),
         longest=max(lengths, default=0),
         truncated=sum(row.truncated for row in kept),
+        truncated_answers=sum(row.answer_truncated for row in kept),
+        longest_labels=max((len(row.columns.get(LABELS, ())) for row in kept), default=0),
         untrained=len(found) - len(kept),
         cut=np.array([row.truncated for row in kept], dtype=np.bool_),
         row_characters=np.array(characters, dtype=np.int32),

@@ -80,6 +80,8 @@ class _Side:
     characters: int = 0
     longest: int = 0
     truncated: int = 0
+    truncated_answers: int = 0
+    longest_labels: int = 0
     untrained: int = 0
     notes: RowNotes = field(default_factory=RowNotes)
 
@@ -90,6 +92,8 @@ class _Side:
         self.labels += batch.labels
         self.characters += batch.characters
         self.truncated += batch.truncated
+        self.truncated_answers += batch.truncated_answers
+        self.longest_labels = max(self.longest_labels, batch.longest_labels)
         self.untrained += batch.untrained
         self.longest = max(self.longest, batch.longest)
         self.notes.add(batch)
@@ -223,6 +227,8 @@ class _Preparation:
             repeated_rows=choice.repeated,
             leaked_rows=choice.leaked,
             truncated_rows=train.truncated + held_out.truncated,
+            truncated_answers=train.truncated_answers + held_out.truncated_answers,
+            longest_labels=max(train.longest_labels, held_out.longest_labels),
             untrained_rows=train.untrained + held_out.untrained,
         )
 

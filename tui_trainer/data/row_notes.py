@@ -96,5 +96,10 @@ def notes_of_counts(counts: Counts, cut: ExampleCut) -> Iterator[str]:
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and lost their end"
+    if counts.truncated_answers:
+        many = f"{counts.truncated_answers:,} answers are longer than task.max_target_length and lost their ends"
+        yield (
+            "1 answer is longer than task.max_target_length and lost its end" if counts.truncated_answers == 1 else many
+        )
     if counts.untrained_rows:
         yield f"{counts.untrained_rows:,} rows have nothing to learn within {cut.max_length:,} tokens and are left out"

@@ -27,6 +27,7 @@ class Encoded:
     columns: Mapping[str, Sequence[int]]
     labels: int
     truncated: bool = False
+    answer_truncated: bool = False
 
 
 class Reader(Protocol):

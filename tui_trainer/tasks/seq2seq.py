@@ -70,8 +70,8 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         return _Reader(config, inputs_only=True)
 
     def target_tokens(self, config: Config, data: PreparedData | None) -> int:
-        known = data.details.get("longest_target") if data else None
-        return int(known or config.task.max_target_length)
+        known = data.counts.longest_labels if data else 0
+        return known or config.task.max_target_length
 
     def build_model(
         self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
@@ -133,8 +133,6 @@ class _Reader(TableReader):
         self._pair = PairColumns(data.text_column, data.text_pair_column, data.target_column)
         self._prefix, self._target_length = config.task.source_prefix, config.task.max_target_length
         self._inputs_only = inputs_only
-        self._longest_target = 0
-        self._cut_targets = 0
 
     def begin(self, head: Sequence[Row]) -> None:
         self._pair.choose(head)
@@ -149,20 +147,15 @@ class _Reader(TableReader):
         inputs, cut_inputs = self._tokens(self.max_length, text=list(sources))
         answers, cut_answers = self._tokens(self._target_length, text_target=list(targets))
         answers = [self._ended(answer) for answer in answers]
-        self._cut_targets += sum(cut_answers)
-        self._longest_target = max(self._longest_target, *map(len, answers))
         return [
-            Encoded({COLUMN: tokens, LABELS: answer}, len(answer), is_cut)
-            for tokens, answer, is_cut in zip(inputs, answers, cut_inputs, strict=True)
+            Encoded({COLUMN: tokens, LABELS: answer}, len(answer), input_is_cut, answer_is_cut)
+            for tokens, answer, input_is_cut, answer_is_cut in zip(
+                inputs, answers, cut_inputs, cut_answers, strict=True
+            )
         ]
 
-    def details(self) -> dict[str, Any]:
-        more = {"longest_target": self._longest_target, "truncated_targets": self._cut_targets}
-        return {**super().details(), **more}
-
     def notes(self) -> list[str]:
-        cut = f"{self._cut_targets:,} answers are longer than {self._target_length:,} tokens and lost their end"
-        return [*self._pair.notes(), *([f"{cut} (task.max_target_length)"] if self._cut_targets else [])]
+        return self._pair.notes()
 
     def _tokens(self, limit: int, **texts: list[str]) -> tuple[list[list[int]], list[bool]]:
         """Of each text at most `limit` tokens with the special ones, and whether it lost its end."""
