@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
-from tui_trainer.hardware import processor
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
@@ -208,8 +210,9 @@ def losses(tune):
 def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, tolerance, losses, monkeypatch):
     if "bf16" in switch.values():
         # A CPU without bf16 is refused it, and emulates it here: slower, and to the same numbers.
-        name, flags = processor.read_cpuinfo()
-        monkeypatch.setattr(processor, "read_cpuinfo", lambda: (name, flags | {"avx512_bf16"}))
+        machine = probe()
+        able = replace(machine, cpu_flags=machine.cpu_flags | {"avx512_bf16"})
+        monkeypatch.setattr(prepare, "probe", lambda: able)
     plain, _ = losses(method, {"output.name": "plain"})
     found, _ = losses(method, {"output.name": "switched", **switch})
     assert found == pytest.approx(plain, rel=tolerance, abs=0.0)

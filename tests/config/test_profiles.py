@@ -100,7 +100,9 @@ def test_a_broken_preset_names_its_file(text, words, place):
         load(Request(profile="here.toml"), lambda wish: (None, ""))
 
 
-@pytest.mark.parametrize(("name", "words"), [("quikstart", "did you mean quickstart?"), ("zzz", "known: char-lm, ")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("quikstart", "did you mean quickstart?"), ("zzz", "known: bart-summarisation, char-lm, ")]
+)
 def test_an_unknown_preset_is_told_with_the_nearest_or_all(name, words):
     with pytest.raises(ConfigError) as caught:
         find_profile(name, "recipes")

@@ -156,6 +156,7 @@ class Reads:
 
 TABLE_OF = {
     "TaskSection": "task", "ScratchSection": "scratch", "ModelSection": "model", "DataSection": "data",
+    "QuantizationSection": "quantization",
     "TrainingSection": "training", "EvaluationSection": "evaluation", "CheckpointSection": "checkpoint",
     "LoggingSection": "logging", "OutputSection": "output", "TuningSection": "tuning",
     "DataloaderSection": "dataloader",

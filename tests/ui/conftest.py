@@ -129,7 +129,7 @@ class Terminal:
     @property
     def sequences(self) -> list[str]:
         """Every escape sequence and control character that was sent, whole where it is one of a terminal (CSI)."""
-        return _SEQUENCE.findall(self.raw.decode())
+        return _SEQUENCE.findall(self.raw.decode(errors="ignore"))
 
     def wait_for(self, *texts: str, gone: str = "", seconds: float = PATIENCE_SECONDS) -> str:
         """The screen once it shows all of `texts` and not `gone`."""

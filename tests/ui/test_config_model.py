@@ -221,7 +221,7 @@ def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
     model = edited()
     model.show("profile")
     model.edit()
-    model.move(-4)
+    model.move([recipe.name for recipe in model.chooser.recipes].index("char-lm") - model.chooser.chosen)
     text = drawn(model, 120, 33)
     assert "char-lm" in text and "It changes 11 settings" in text and "max_chars" in text
     assert "3 settings of yours" in text and "20" in text

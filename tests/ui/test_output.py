@@ -155,7 +155,7 @@ def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
         # Page 2 stands still but for the machine's memory: what came after the change of size is what a fresh drawing
         # shows.
         terminal.press("2")
-        terminal.wait_for("text_column")
+        terminal.wait_for("hardware_profile")
         terminal.read_until_quiet()
         shown = terminal.lines[1:]
         terminal.press("ctrl+l")

@@ -97,8 +97,8 @@ class TuningSection(Section):
     method: Literal["full", "lora", "qlora"] = option(
         "full",
         "Which weights move: all, or small matrices beside frozen ones; qlora keeps these in 4 bits, on a GPU.",
-        memory="full keeps 16 bytes a parameter, LoRA 2 to 4 and its own, QLoRA about 0.6",
-        speed="LoRA skips the gradients of the weights; QLoRA unpacks them anew for each product",
+        memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
+        speed="LoRA skips gradients of weights; QLoRA unpacks these often",
     )
     r: int = option(16, "LoRA: width of the update.", low=1, high=4096, memory="adapters grow in proportion", step="x2")
     lora_alpha: float = option(
