@@ -23,7 +23,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -36,6 +36,7 @@ from tui_trainer.training.cpu_threads import wait_gently
 
 wait_gently()
 
+import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
 from transformers.utils import logging as transformers_logging
@@ -171,7 +172,13 @@ class _Documents(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         epoch, place = divmod(index, self._per_epoch)
-        return {"input_ids": self._learner.batches.rows.row(int(self._learner.batches._order(epoch)[place])).tolist()}
+        return {"input_ids": self._learner.batches.rows.row(int(self._rows_of(epoch)[place])).tolist()}
+
+    @lru_cache(maxsize=2)  # noqa: B019  # one for the life of the process
+    def _rows_of(self, epoch: int) -> np.ndarray:
+        order = self._learner.batches.order
+        first = epoch * order.steps_per_epoch + 1
+        return np.concatenate([order.at(step) for step in range(first, first + order.steps_per_epoch)])
 
 
 def hugging_face(learner: Learner, tokenizer: Any, model: Any, folder: Path) -> Callable[[int], int]:

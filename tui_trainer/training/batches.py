@@ -40,14 +40,12 @@ class Batches:
     ) -> None:
         self.rows = rows
         self.layout = layout
-        self._order = RowOrder(
-            rows.lengths, effective_batch=effective_batch, seed=seed, group_by_length=group_by_length
-        )
-        self.steps_per_epoch = self._order.steps_per_epoch
+        self.order = RowOrder(rows.lengths, effective_batch=effective_batch, seed=seed, group_by_length=group_by_length)
+        self.steps_per_epoch = self.order.steps_per_epoch
 
     def at(self, step: int) -> list[MicroBatch]:
         """The forward passes of one optimiser step."""
-        return list(self.layout.window([self.rows.example(int(index)) for index in self._order.at(step)]))
+        return list(self.layout.window([self.rows.example(int(index)) for index in self.order.at(step)]))
 
 
 def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
