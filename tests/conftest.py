@@ -12,6 +12,8 @@ import pytest
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
+from tui_trainer.planning import fit
+from tui_trainer.planning.dry_run import DryRun
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.training.cpu_threads import wait_gently
 
@@ -43,6 +45,13 @@ def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     return home
+
+
+@pytest.fixture
+def no_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan counts the memory of families without a formula in a child that loads torch, for seconds; that is tested
+    elsewhere."""
+    monkeypatch.setattr(fit, "measure_layer", lambda *_, **__: DryRun(layer=None, reason="not counted in tests"))
 
 
 @pytest.fixture

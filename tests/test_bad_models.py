@@ -219,7 +219,7 @@ def test_a_bad_model_is_refused_in_one_line_before_there_is_a_run(case, copied, 
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "opt", "phi"])
-def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barred):
+def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barred, no_dry_run):
     """The control of all cases: a good model gets past every check, and only then meets the bar."""
     assert train(good_models(family), output__name="good") == 1
     assert "tui_trainer.training.run" in capsys.readouterr().err
