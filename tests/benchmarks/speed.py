@@ -233,8 +233,7 @@ def _turns_of(trainer: Trainer, learner: Learner) -> Callable[[int], int]:
 def labels_of(learner: Learner, step: int) -> int:
     """The labels of a step, from the lengths of its documents alone."""
     batches = learner.batches
-    epoch, place = divmod(step - 1, batches.steps_per_epoch)
-    chosen = batches._order(epoch)[place * EFFECTIVE : (place + 1) * EFFECTIVE]
+    chosen = batches.order.at(step)
     return int((batches.rows.lengths[chosen] - 1).sum())
 
 
