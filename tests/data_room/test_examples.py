@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tui_trainer.data.cache import ExampleCut
+from tui_trainer.data.cache import ExampleCut, find_entry
 from tui_trainer.data.columns import Row
 from tui_trainer.data.estimate import estimate_examples
-from tui_trainer.data.examples import Encoded, Example, find_examples, prepare_examples
+from tui_trainer.data.examples import Encoded, Example, prepare_examples
 from tui_trainer.data.rows import Rows
 from tui_trainer.data.sources import open_source
 from tui_trainer.data.split import split_rows
@@ -210,9 +210,9 @@ def test_prepared_rows_are_taken_from_the_cache_unless_something_changed(prepare
     assert not first.from_cache and again.from_cache and again.folder == first.folder
     assert again.details == first.details and again.notes == first.notes
     sources = [open_source(str(tmp_path / "train.jsonl"))]
-    assert find_examples(sources, cut(), tmp_path / "cache") is not None
+    assert find_entry(sources, cut(), tmp_path / "cache", None) is not None
     for change in ({"max_length": 9}, {"dedup": True}, {"reading": '{"a": 1}'}, {"skip_bad_rows": True}, {"seed": 2}):
-        assert find_examples(sources, cut(**change), tmp_path / "cache") is None, change
+        assert find_entry(sources, cut(**change), tmp_path / "cache", None) is None, change
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "json", "csv"])

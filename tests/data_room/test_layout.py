@@ -10,9 +10,8 @@ import torch
 
 from tui_trainer.data.collate import collate
 from tui_trainer.data.layout import RowLayout
-from tui_trainer.data.order import RowOrder
+from tui_trainer.data.order import RowOrder, steps_per_epoch
 from tui_trainer.data.rows import TokenRow
-from tui_trainer.planning.cadence import steps_per_epoch
 from tui_trainer.training.batches import Layout
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]

@@ -12,7 +12,8 @@ import pytest
 
 STALLED_SECONDS = 20.0
 # Steps for the same CPU time, and the share of the time in which the training may wait for something else than a core.
-LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.8, 0.1
+# Cores that share caches with other programs differ by a quarter; a writer that never stops trying takes half of one.
+LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.55, 0.1
 # More pictures than a pseudo-terminal and the writer hold together.
 PAGES_TURNED, KEY_SECONDS = 30, 0.12
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.rows import COLUMN, LABELS, Columns
+from tui_trainer.data.rows import Columns
 
 if TYPE_CHECKING:
     from tui_trainer.data.row_reader import Encoded, Example, Reader
@@ -38,17 +38,20 @@ class EncodedBatch:
 
     side: int
     columns: Columns
-    rows: int
-    tokens: int
     labels: int
     characters: int
-    longest: int
-    truncated: int
     truncated_answers: int
-    longest_labels: int
     untrained: int
     cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
+
+    @property
+    def rows(self) -> int:
+        return len(self.cut)
+
+    def longest(self, column: str) -> int:
+        """The most numbers that a row has in a column; 0 without rows, or without the column."""
+        return int(self.columns[column][1].max(initial=0)) if column in self.columns else 0
 
 
 def encoded(reader: Reader, batches: Iterable[tuple[int, Sequence[Example]]], processes: int) -> Iterator[EncodedBatch]:
@@ -77,19 +80,13 @@ def encode_batch(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
     """One batch, in this process."""
     found = reader.encode(examples)
     kept = [row for row in found if row.labels]
-    lengths = [len(row.columns[COLUMN]) for row in kept]
     characters = [len(example.text) for example, row in zip(examples, found, strict=True) if row.labels]
     return EncodedBatch(
         side=side,
         columns={name: _column(kept, name) for name in reader.columns},
-        rows=len(kept),
-        tokens=sum(lengths),
         labels=sum(row.labels for row in kept),
         characters=sum(len(example.text) for example in examples),
-        longest=max(lengths, default=0),
-        truncated=sum(row.truncated for row in kept),
         truncated_answers=sum(row.answer_truncated for row in kept),
-        longest_labels=max((len(row.columns.get(LABELS, ())) for row in kept), default=0),
         untrained=len(found) - len(kept),
         cut=np.array([row.truncated for row in kept], dtype=np.bool_),
         row_characters=np.array(characters, dtype=np.int32),

@@ -35,18 +35,11 @@ from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.row_notes import RowNotes, notes_of_counts, table_details
 from tui_trainer.data.row_reader import Encoded, Example, Reader
-from tui_trainer.data.rows import RowFile, Rows
+from tui_trainer.data.rows import COLUMN, LABELS, RowFile, Rows
 from tui_trainer.data.sources import Source
 from tui_trainer.errors import DataError
 
 BATCH_ROWS = 1000
-
-
-def find_examples(
-    sources: Sequence[Source], cut: ExampleCut, cache_dir: Path, progress: Progress | None = None
-) -> PreparedData | None:
-    """The data as an earlier `prepare_examples` left it, or None. Hashes the sources, makes nothing."""
-    return find_entry(sources, cut, cache_dir, progress)
 
 
 def prepare_examples(
@@ -88,14 +81,14 @@ class _Side:
     def add(self, batch: EncodedBatch) -> None:
         if batch.rows:
             self.file.write_columns(batch.columns)
-        self.tokens += batch.tokens
+        self.tokens += len(batch.columns[COLUMN][0])
         self.labels += batch.labels
         self.characters += batch.characters
-        self.truncated += batch.truncated
+        self.truncated += int(batch.cut.sum())
         self.truncated_answers += batch.truncated_answers
-        self.longest_labels = max(self.longest_labels, batch.longest_labels)
+        self.longest_labels = max(self.longest_labels, batch.longest(LABELS))
         self.untrained += batch.untrained
-        self.longest = max(self.longest, batch.longest)
+        self.longest = max(self.longest, batch.longest(COLUMN))
         self.notes.add(batch)
 
 
@@ -241,4 +234,4 @@ def _batched(examples: Iterable[Example]) -> Iterator[tuple[int, list[Example]]]
         start += len(batch)
 
 
-__all__ = ["Encoded", "Example", "Reader", "find_examples", "prepare_examples"]
+__all__ = ["Encoded", "Example", "Reader", "prepare_examples"]

@@ -6,6 +6,7 @@ resumed run needs nothing else. The last step of an epoch may have fewer rows.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -29,7 +30,7 @@ class RowOrder:
         self._seed = seed
         self._group_by_length = group_by_length
         self._order = lru_cache(maxsize=2)(self._draw)
-        self.steps_per_epoch = max(1, -(-len(lengths) // max(self._effective_batch, 1)))
+        self.steps_per_epoch = steps_per_epoch(len(lengths), effective_batch)
 
     def at(self, step: int) -> NDArray[np.int64]:
         """Numbers of rows, int64 [effective batch], fewer at the end of an epoch."""
@@ -51,3 +52,8 @@ class RowOrder:
         batches = by_length[: full * self._effective_batch].reshape(full, self._effective_batch)
         # A last batch with fewer rows stays the last.
         return np.concatenate([batches[random.permutation(full)].ravel(), by_length[full * self._effective_batch :]])
+
+
+def steps_per_epoch(rows: int, effective_batch: int) -> int:
+    """The last step of an epoch may have fewer rows."""
+    return max(1, math.ceil(rows / effective_batch))

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
+from tui_trainer.models.file_digest import Digest, add_whole_file
 from tui_trainer.models.headers import INDEX_FILE, tensor_starts
 
 SAMPLES = 64  # of each file with weights, evenly spread
 SAMPLE_BYTES = 64 * 1024
 # Beside the spread ones, so that a tensor of its own that was changed is met however small it is.
 TENSOR_BYTES = 4096
-
-
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
 
 
 def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
@@ -35,7 +32,7 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
         return ""
     digest = xxhash.xxh3_128()
     for name in _small_files(facts, facts.folder, with_weights):
-        _add_whole(digest, facts.folder, name)
+        add_whole_file(digest, facts.folder, name)
     for name in facts.weight_files if with_weights else ():
         _add_weights(digest, facts.folder, name)
     return str(digest.hexdigest())
@@ -50,16 +47,7 @@ def _small_files(facts: ModelFacts, folder: Path, with_weights: bool) -> Iterato
         yield from (name for name in (INDEX_FILE, BIN_INDEX_FILE) if (folder / name).is_file())
 
 
-def _add_whole(digest: _Digest, folder: Path, name: str) -> None:
-    try:
-        content = (folder / name).read_bytes()
-    except OSError as error:
-        raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
-    digest.update(f"{name}\0{len(content)}\0".encode())
-    digest.update(content)
-
-
-def _add_weights(digest: _Digest, folder: Path, name: str) -> None:
+def _add_weights(digest: Digest, folder: Path, name: str) -> None:
     path = folder / name
     try:
         size = path.stat().st_size

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.file_digest import add_whole_file
 from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -67,12 +68,7 @@ def tokenizer_key(folder: Path, files: Iterable[str]) -> str | None:
         return None
     digest = xxhash.xxh3_128()
     for name in names:
-        try:
-            content = (folder / name).read_bytes()
-        except OSError as error:
-            raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
-        digest.update(f"{name}\0{len(content)}\0".encode())
-        digest.update(content)
+        add_whole_file(digest, folder, name)
     return str(digest.hexdigest())
 
 

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-
-def steps_per_epoch(rows: int, effective_batch: int) -> int:
-    """The last step of an epoch may have fewer rows."""
-    return max(1, math.ceil(rows / effective_batch))
-
 
 def every(steps_or_share: float, total_steps: int) -> int:
     """A setting such as `eval_steps` as a number of steps: below 1 a share of all steps, 0 stays 0 (never)."""

@@ -15,11 +15,10 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import EOS_ID
 from tui_trainer.data.cache import DocumentCut, PreparedData
 from tui_trainer.data.documents import estimate_documents, find_documents, prepare_documents
-from tui_trainer.data.pack import expected_packed_rows
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
 from tui_trainer.tasks.contract import Baselines, DataFacts
-from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.next_token import LearnsNextToken, packed_rows
 from tui_trainer.tasks.parts.start import (
     StartsFromModel,
     own_tokenizer,
@@ -47,7 +46,7 @@ class CausalLm(StartsFromModel, LearnsNextToken):
             guess,
             row_tokens=guess.labels / max(guess.rows, 1),
             longest_row=guess.longest_row,
-            packed_rows=_packed_rows(config, guess.lengths, guess.rows),
+            packed_rows=packed_rows(config, guess.lengths, guess.rows),
         )
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
@@ -61,7 +60,7 @@ class CausalLm(StartsFromModel, LearnsNextToken):
             counts,
             row_tokens=counts.train_labels / max(counts.train_rows, 1),
             longest_row=counts.longest_row,
-            packed_rows=_packed_rows(config, data.lengths, counts.train_rows),
+            packed_rows=packed_rows(config, data.lengths, counts.train_rows),
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -99,13 +98,6 @@ def _cut(config: Config) -> DocumentCut:
         eos_id=EOS_ID if trains_tokenizer(config) else eos_id,
         vocabulary=vocabulary,
     )
-
-
-def _packed_rows(config: Config, lengths: Sequence[int], rows: int) -> float | None:
-    if not lengths:
-        return None
-    batch = min(config.training.effective_batch_size, rows)
-    return expected_packed_rows(lengths, config.data.max_length, batch)
 
 
 TASK = CausalLm()

@@ -63,18 +63,8 @@ class DataFacts:
         return self.packed_rows is None and not self.classes and not self.target_tokens
 
     @classmethod
-    def counted(
-        cls,
-        counts: Counts,
-        *,
-        row_tokens: float,
-        longest_row: int,
-        packed_rows: float | None = None,
-        classes: int = 0,
-        target_tokens: int = 0,
-        details: Mapping[str, Any] | None = None,
-    ) -> DataFacts:
-        """Of prepared data."""
+    def counted(cls, counts: Counts, *, row_tokens: float, longest_row: int, **more: Any) -> DataFacts:
+        """Of prepared data; `more` are other fields."""
         return cls(
             rows=counts.train_rows,
             eval_rows=counts.eval_rows,
@@ -85,25 +75,13 @@ class DataFacts:
             reason="counted in the prepared data",
             row_tokens=row_tokens,
             longest_row=longest_row,
-            packed_rows=packed_rows,
-            classes=classes,
-            target_tokens=target_tokens,
             counts=counts,
-            details=details or {},
+            **more,
         )
 
     @classmethod
-    def guessed(
-        cls,
-        guess: DataEstimate,
-        *,
-        row_tokens: float,
-        longest_row: int,
-        packed_rows: float | None = None,
-        classes: int = 0,
-        target_tokens: int = 0,
-    ) -> DataFacts:
-        """Of data that was only looked at."""
+    def guessed(cls, guess: DataEstimate, *, row_tokens: float, longest_row: int, **more: Any) -> DataFacts:
+        """Of data that was only looked at; `more` are other fields."""
         return cls(
             rows=guess.rows,
             eval_rows=guess.eval_rows,
@@ -114,9 +92,7 @@ class DataFacts:
             reason=guess.reason,
             row_tokens=row_tokens,
             longest_row=longest_row,
-            packed_rows=packed_rows,
-            classes=classes,
-            target_tokens=target_tokens,
+            **more,
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.collate import Collate, collate
+from tui_trainer.data.pack import expected_packed_rows
 from tui_trainer.models.writing import Sampling, continued, filling_id, written
 from tui_trainer.tasks.contract import Objective, Scorer
 
@@ -59,3 +60,11 @@ class LearnsNextToken:
     ) -> str:
         """The text's continuation."""
         return written(model, tokenizer, tokenizer(text)["input_ids"] or [filling_id(tokenizer)], sampling)
+
+
+def packed_rows(config: Config, inputs: Sequence[int], rows: int) -> float | None:
+    """Rows of `data.max_length` that an effective batch fills; `inputs`: how many tokens some rows, or all, put in."""
+    if not inputs:
+        return None
+    batch = min(config.training.effective_batch_size, rows)
+    return expected_packed_rows(inputs, config.data.max_length, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
@@ -77,10 +78,7 @@ class StartsFromModel:
     def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
         if not trains_tokenizer(config):
             return own_tokenizer(config, self.head)
-        special = self.specials
-        return tokenizer_of_file(
-            data.tokenizer_path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs
-        )
+        return made_tokenizer(data.tokenizer_path, config, self.specials)
 
     def build_model(
         self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
@@ -115,6 +113,11 @@ def trains_tokenizer(config: Config) -> bool:
 def own_tokenizer(config: Config, head: Head) -> PreTrainedTokenizerBase:
     """The tokenizer that comes with the model."""
     return load_tokenizer(require_folder(model_of(config, head)), config.model.trust_remote_code)
+
+
+def made_tokenizer(path: Path, config: Config, special: Specials) -> PreTrainedTokenizerBase:
+    """The tokenizer that was trained on the data."""
+    return tokenizer_of_file(path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs)
 
 
 def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:

@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import Specials, train_tokenizer
-from tui_trainer.data.cache import ExampleCut, PreparedData
+from tui_trainer.data.cache import ExampleCut, PreparedData, find_entry
 from tui_trainer.data.estimate import estimate_examples
-from tui_trainer.data.examples import Reader, find_examples, prepare_examples
-from tui_trainer.data.pack import expected_packed_rows
+from tui_trainer.data.examples import Reader, prepare_examples
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
-from tui_trainer.models.loading import tokenizer_of_file
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.tasks.parts.start import own_tokenizer, tokenizer_of, tokens_a_character, trains_tokenizer
+from tui_trainer.tasks.parts.next_token import packed_rows
+from tui_trainer.tasks.parts.start import (
+    made_tokenizer,
+    own_tokenizer,
+    tokenizer_of,
+    tokens_a_character,
+    trains_tokenizer,
+)
 from tui_trainer.units import MIB
 
 if TYPE_CHECKING:
@@ -50,7 +55,7 @@ class LearnsFromTable:
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         sources, cut = table_sources(config), self.cut(config)
-        if prepared := find_examples(sources, cut, cache_dir, progress):
+        if prepared := find_entry(sources, cut, cache_dir, progress):
             return self.facts(config, prepared)
         reader = self.reader_of_inputs(config)
         rate = partial(tokens_a_character, config, self.head)
@@ -109,11 +114,8 @@ class LearnsFromTable:
         return {"task": config.task.model_dump(), "vocabulary": vocabulary, **columns}
 
     def _packed_rows(self, config: Config, lengths: Sequence[int], rows: int) -> float | None:
-        if not self.packs or not lengths:
-            return None
-        batch = min(config.training.effective_batch_size, rows)
         # Of a row, all tokens but the last are read.
-        return expected_packed_rows([max(length - 1, 1) for length in lengths], config.data.max_length, batch)
+        return packed_rows(config, [max(length - 1, 1) for length in lengths], rows) if self.packs else None
 
 
 def processes_for(sources: Sequence[Source]) -> int:
@@ -172,8 +174,7 @@ class TableReader(Reader):
     def learn(self, texts: Iterator[str], path: Path) -> None:
         made = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
         path.write_text(made.to_str(pretty=True), encoding="utf-8")
-        special = self._specials
-        self._tokenizer = tokenizer_of_file(path, self.max_length, dict(special.named), tells_pairs=special.tells_pairs)
+        self._tokenizer = made_tokenizer(path, self.config, self._specials)
 
     def vocabulary(self) -> int:
         return tokenizer_of(self.config, self._head)[2] if self._tokenizer is None else len(self._tokenizer)
