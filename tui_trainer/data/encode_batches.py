@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tui_trainer.data.choosing import HELD_OUT, TRAIN
 from tui_trainer.data.rows import Columns
 
 if TYPE_CHECKING:
     from tui_trainer.data.row_reader import Encoded, Example, Reader
+    from tui_trainer.data.spool import Chunk
 
 # Batches that wait for each process, so that none is idle while one is read or written.
 _AHEAD = 3
@@ -54,30 +56,37 @@ class EncodedBatch:
         return int(self.columns[column][1].max(initial=0)) if column in self.columns else 0
 
 
-def encoded(reader: Reader, batches: Iterable[tuple[int, Sequence[Example]]], processes: int) -> Iterator[EncodedBatch]:
-    """Each (side, examples) encoded, in order. Raises what the reader raises."""
+def encoded(reader: Reader, chunks: Iterable[tuple[Chunk, NDArray[np.int8]]], processes: int) -> Iterator[EncodedBatch]:
+    """The chosen rows of each chunk encoded, in order, one batch a side. Raises what the reader raises."""
     if processes == 1:
-        yield from (encode_batch(reader, side, examples) for side, examples in batches)
+        for chunk, sides in chunks:
+            yield from _encode_chunk(reader, chunk, sides)
         return
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(reader,)) as pool:
-        waiting: deque[Future[EncodedBatch]] = deque()
+        waiting: deque[Future[list[EncodedBatch]]] = deque()
         try:
-            for side, examples in batches:
-                waiting.append(pool.submit(_encode_here, side, examples))
+            for chunk, sides in chunks:
+                waiting.append(pool.submit(_encode_here, chunk, sides))
                 if len(waiting) >= _AHEAD * processes:
-                    yield waiting.popleft().result()
+                    yield from waiting.popleft().result()
             while waiting:
-                yield waiting.popleft().result()
+                yield from waiting.popleft().result()
         finally:
             # Also where the work is given up half way: nothing that waits is begun.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def encode_batch(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
-    """One batch, in this process."""
+def _encode_chunk(reader: Reader, chunk: Chunk, sides: NDArray[np.int8]) -> list[EncodedBatch]:
+    """In this process, one batch for each side that has rows."""
+    examples = chunk.examples()
+    chosen = ((side, [examples[place] for place in np.flatnonzero(sides == side)]) for side in (TRAIN, HELD_OUT))
+    return [_encode_side(reader, side, some) for side, some in chosen if some]
+
+
+def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
     found = reader.encode(examples)
     kept = [row for row in found if row.labels]
     characters = [len(example.text) for example, row in zip(examples, found, strict=True) if row.labels]
@@ -120,5 +129,5 @@ def _begin(reader: Reader) -> None:
     Thread(target=end_with_parent, daemon=True).start()
 
 
-def _encode_here(side: int, examples: Sequence[Example]) -> EncodedBatch:
-    return encode_batch(_reader, side, examples)
+def _encode_here(chunk: Chunk, sides: NDArray[np.int8]) -> list[EncodedBatch]:
+    return _encode_chunk(_reader, chunk, sides)

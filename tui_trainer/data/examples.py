@@ -1,20 +1,24 @@
 """From tables to rows of tokens and labels on disk: one row for each example, once for each source and settings.
 
-    pass 1   read and check every row, hash its text, note its class     -> repeats, leaks, split
+    pass 1   read and check every row, hash its text, note its class     -> a spool; repeats, leaks, split
     pass 2   only where the tokenizer is made here: train it              -> tokenizer.json
-    pass 3   read again, encode in batches                               -> train.arrow, eval.arrow
+    pass 3   encode what lies in the spool                                -> train.arrow, eval.arrow
 
-What a row means is the task's matter: it gives a `Reader`. In memory are 34 bytes a row and one batch of rows, so a
-table may be of any length.
+What a row means is the task's matter: it gives a `Reader`. In memory are 34 bytes a row and some chunks of rows, so a
+table may be of any length; on the disk the spool takes about as much as the text, until the rows are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tui_trainer.data.cache import (
     EVAL_FILE,
@@ -28,7 +32,7 @@ from tui_trainer.data.cache import (
     make_entry,
     quantiles,
 )
-from tui_trainer.data.choosing import HELD_OUT, TRAIN, Choice, Survey, choose
+from tui_trainer.data.choosing import TRAIN, Choice, Survey, choose
 from tui_trainer.data.columns import LOOKED_ROWS, ColumnChoices
 from tui_trainer.data.encode_batches import EncodedBatch, encoded
 from tui_trainer.data.problems import ProblemList
@@ -37,9 +41,8 @@ from tui_trainer.data.row_notes import RowNotes, notes_of_counts, table_details
 from tui_trainer.data.row_reader import Encoded, Example, Reader
 from tui_trainer.data.rows import COLUMN, LABELS, RowFile, Rows
 from tui_trainer.data.sources import Source
+from tui_trainer.data.spool import Chunk, Spool
 from tui_trainer.errors import DataError
-
-BATCH_ROWS = 1000
 
 
 def prepare_examples(
@@ -103,9 +106,14 @@ class _Preparation:
         self._problems = ProblemList()
         self._choices = ColumnChoices("")
         self._strata: dict[str, int] = {}
+        self._chunks: list[list[Chunk]] = []
 
     def build(self, folder: Path) -> Built:
-        surveys = [self._survey(source, first=place == 0) for place, source in enumerate(self._sources)]
+        with TemporaryDirectory(prefix="spool-", dir=folder) as spool:
+            return self._build(folder, Path(spool))
+
+    def _build(self, folder: Path, spool: Path) -> Built:
+        surveys = [self._survey(number, spool / str(number)) for number in range(len(self._sources))]
         if not self._cut.skip_bad_rows:
             self._problems.raise_any()
         self._refuse_empty(surveys)
@@ -124,25 +132,21 @@ class _Preparation:
         details |= train.notes.write(folder)
         return Built(counts, (*told, *notes_of_counts(counts, self._cut)), lengths, details)
 
-    def _survey(self, source: Source, *, first: bool) -> Survey:
-        """Pass 1 over one source."""
+    def _survey(self, number: int, path: Path) -> Survey:
+        """Pass 1 over one source: its usable rows go into the spool."""
         survey = Survey()
-        for example in self._examples(source, survey, self._problems, first=first, progress=self._progress):
-            survey.add(example.text, self._strata.setdefault(example.stratum, len(self._strata)))
+        with Spool(path) as spool:
+            for example in self._examples(self._sources[number], survey, first=number == 0):
+                survey.add(example.text, self._strata.setdefault(example.stratum, len(self._strata)))
+                spool.add(example)
+        self._chunks.append(spool.chunks)
         return survey
 
-    def _examples(
-        self,
-        source: Source,
-        survey: Survey,
-        problems: ProblemList,
-        *,
-        first: bool,
-        progress: Progress | None = None,
-    ) -> Iterator[Example]:
+    def _examples(self, source: Source, survey: Survey, *, first: bool) -> Iterator[Example]:
         """The rows of a source that can be used."""
         choices = self._choices if first else ColumnChoices("")
-        rows = source.rows(problems, progress, max_rows=self._cut.max_rows if first else 0, choices=choices)
+        max_rows = self._cut.max_rows if first else 0
+        rows = source.rows(self._problems, self._progress, max_rows=max_rows, choices=choices)
         head = list(islice(rows, LOOKED_ROWS))
         self._reader.held_out = not first
         if head:
@@ -152,11 +156,11 @@ class _Preparation:
             try:
                 yield self._reader.read(row)
             except DataError as error:
-                problems.add(error)
+                self._problems.add(error)
 
     def _training_texts(self, choice: Choice) -> Iterator[str]:
-        examples = self._examples(self._sources[0], Survey(), ProblemList(), first=True)
-        return (example.text for example, side in zip(examples, choice.sides[0], strict=False) if side == TRAIN)
+        for chunk, sides in self._chosen(choice):
+            yield from (example.text for example, side in zip(chunk.examples(), sides, strict=True) if side == TRAIN)
 
     def _encode(self, folder: Path, choice: Choice, characters: int) -> tuple[_Side, _Side]:
         """Pass 3."""
@@ -172,17 +176,13 @@ class _Preparation:
         meter.finish(characters)
         return sides[0], sides[1]
 
-    def _chosen(self, choice: Choice) -> Iterator[tuple[int, list[Example]]]:
-        """(side, examples) of all rows that stand on one, in batches."""
-        for number, source in enumerate(self._sources):
-            where = choice.sides[number]
-            for start, batch in _batched(self._examples(source, Survey(), ProblemList(), first=number == 0)):
-                part = where[start : start + len(batch)]
-                if len(part) < len(batch):
-                    raise DataError(f"{source.description} changed while it was read", hint="start again")
-                for side in (TRAIN, HELD_OUT):
-                    if chosen := [example for example, at in zip(batch, part, strict=True) if at == side]:
-                        yield side, chosen
+    def _chosen(self, choice: Choice) -> Iterator[tuple[Chunk, NDArray[np.int8]]]:
+        """Each chunk of the spool, and on which side its rows stand."""
+        for chunks, sides in zip(self._chunks, choice.sides, strict=True):
+            start = 0
+            for chunk in chunks:
+                yield chunk, sides[start : start + chunk.rows]
+                start += chunk.rows
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
         for source, survey in zip(self._sources, surveys, strict=True):
@@ -224,14 +224,6 @@ class _Preparation:
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             untrained_rows=train.untrained + held_out.untrained,
         )
-
-
-def _batched(examples: Iterable[Example]) -> Iterator[tuple[int, list[Example]]]:
-    """(number of the first, some examples)."""
-    examples, start = iter(examples), 0
-    while batch := list(islice(examples, BATCH_ROWS)):
-        yield start, batch
-        start += len(batch)
 
 
 __all__ = ["Encoded", "Example", "Reader", "prepare_examples"]

@@ -15,6 +15,7 @@ from typing import Any
 from tui_trainer.data.collate import IGNORE
 from tui_trainer.errors import DataError
 from tui_trainer.models.chat_rendering import Rendered, sections
+from tui_trainer.models.token_ids import token_ids
 
 # What tokenizers that put a space before a text are given before a part of one; it is taken away again.
 _CONTEXT, _OTHER_CONTEXTS = "\n", ("|", "x")
@@ -116,13 +117,4 @@ def _refuse_controls(tokenizer: Any, pieces: Sequence[_Piece], ids: Sequence[Seq
 
 
 def _ids(tokenizer: Any, texts: Sequence[str], *, is_text: bool = False) -> list[list[int]]:
-    if not texts:
-        return []
-    found: list[list[int]] = tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        return_attention_mask=False,
-        split_special_tokens=is_text,
-        verbose=False,
-    )["input_ids"]
-    return found
+    return token_ids(tokenizer, texts, special_tokens=False, split_special_tokens=is_text)

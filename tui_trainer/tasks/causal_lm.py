@@ -17,6 +17,7 @@ from tui_trainer.data.cache import DocumentCut, PreparedData
 from tui_trainer.data.documents import estimate_documents, find_documents, prepare_documents
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source, open_source
+from tui_trainer.models.token_ids import token_ids
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.next_token import LearnsNextToken, packed_rows
 from tui_trainer.tasks.parts.start import (
@@ -76,8 +77,7 @@ class _Encoder:
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         self._tokenizer = self._tokenizer or self._load()
-        ids: list[list[int]] = self._tokenizer(list(texts), return_attention_mask=False, verbose=False)["input_ids"]
-        return ids
+        return token_ids(self._tokenizer, texts)
 
 
 def _sources(config: Config) -> tuple[Source, Source | None]:

@@ -124,16 +124,15 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
 
 
 class ChatReader(TableReader):
-    """Rows as talks. Each is rendered when it is read first, so that one which the template does not take is a bad row,
-    and again when it is encoded. Without `renders`, no tokenizer is needed to look at a table."""
+    """Rows as talks. Each is rendered when it is read, so that one which the template does not take is a bad row.
+    Without `renders`, no tokenizer is needed to look at a table."""
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, Chat.head, Chat.specials)
-        self._checks = renders
+        self._renders = renders
         self._columns = TalkColumns()
         self._renderer: TalkRenderer | None = None
         self._told: dict[str, None] = {}
-        self._refused: set[str] = set()
         self._spelt = 0
 
     @property
@@ -149,24 +148,22 @@ class ChatReader(TableReader):
 
     def read(self, row: Row) -> Example:
         talk = self._columns.read(row)
-        if row.where in self._refused or self._checks:
-            try:
-                self._spelt += bool(self.renderer.render(talk).spelt)
-            except DataError as error:
-                self._refused.add(row.where)
-                problem = error.problems[0]
-                raise DataError(problem.message, where=row.where, hint=problem.hint) from None
-        return Example(talk.text, talk)
-
-    def settle(self) -> None:
-        self._checks = False
+        if not self._renders:
+            return Example(talk.text, talk)
+        try:
+            rendered = self.renderer.render(talk)
+        except DataError as error:
+            problem = error.problems[0]
+            raise DataError(problem.message, where=row.where, hint=problem.hint) from None
+        self._spelt += bool(rendered.spelt)
+        return Example(talk.text, rendered)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)
         give_template(self.config, self.tokenizer)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        talks = [self.renderer.render(example.content) for example in examples]
+        talks = [example.content for example in examples]
         if any(talk.adds_end for talk in talks) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no token that stops generation, and the tokenizer has no end token"
             raise DataError(message, hint=f"choose another {KEY}, or give the tokenizer an eos_token")

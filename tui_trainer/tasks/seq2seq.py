@@ -24,6 +24,7 @@ from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import Head
 from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
+from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, written
 from tui_trainer.tasks.contract import Baselines, Tell
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores
@@ -144,23 +145,18 @@ class _Reader(TableReader):
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         sources, targets = zip(*(example.content for example in examples), strict=True)
-        inputs, cut_inputs = self._tokens(self.max_length, text=list(sources))
-        answers, cut_answers = self._tokens(self._target_length, text_target=list(targets))
-        answers = [self._ended(answer) for answer in answers]
+        inputs = cut_token_ids(self.tokenizer, sources, self.max_length)
+        answers = cut_token_ids(self.tokenizer, targets, self._target_length, as_target=True)
+        ended = [self._ended(answer) for answer in answers.ids]
         return [
             Encoded({COLUMN: tokens, LABELS: answer}, len(answer), input_is_cut, answer_is_cut)
             for tokens, answer, input_is_cut, answer_is_cut in zip(
-                inputs, answers, cut_inputs, cut_answers, strict=True
+                inputs.ids, ended, inputs.is_cut, answers.is_cut, strict=True
             )
         ]
 
     def notes(self) -> list[str]:
         return self._pair.notes()
-
-    def _tokens(self, limit: int, **texts: list[str]) -> tuple[list[list[int]], list[bool]]:
-        """Of each text at most `limit` tokens with the special ones, and whether it lost its end."""
-        found, is_cut = self.cut_tokens(limit, **texts)
-        return found["input_ids"], is_cut
 
     def _ended(self, answer: list[int]) -> list[int]:
         """With the end token, for tokenizers that do not write it. Behind it a language may be named."""

@@ -17,6 +17,7 @@ from tui_trainer.data.row_reader import Encoded, Example
 from tui_trainer.data.rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
+from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
 from tui_trainer.tasks.parts.table import TableReader
@@ -135,17 +136,17 @@ class LabelledTexts(TableReader):
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         first, *second = zip(*(example.content[0] for example in examples), strict=True)
-        texts = {"text": list(first), **({"text_pair": list(second[0])} if second else {})}
-        found, is_cut = self.cut_tokens(self.max_length, **texts, return_token_type_ids=SEGMENTS in self.columns)
-        named = {name: found[name] for name in self.columns if name != LABELS}
+        has_segments = SEGMENTS in self.columns
+        pairs = second[0] if second else None
+        found = cut_token_ids(self.tokenizer, first, self.max_length, pairs=pairs, segments=has_segments)
+        labels = [self._label_numbers(example) for example in examples]
+        rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(found.ids, labels, strict=True)]
+        for row, segments in zip(rows, found.segments, strict=False):
+            row[SEGMENTS] = segments
+        # A decoder's tokenizer may make nothing at all of a text of odd signs.
         return [
-            Encoded(
-                {**{name: rows[place] for name, rows in named.items()}, LABELS: labels},
-                # A decoder's tokenizer may make nothing at all of a text of odd signs.
-                labels=len(labels) if named[COLUMN][place] else 0,
-                truncated=is_cut[place],
-            )
-            for place, labels in enumerate(self._label_numbers(example) for example in examples)
+            Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut)
+            for row, is_cut in zip(rows, found.is_cut, strict=True)
         ]
 
     def _label_numbers(self, example: Example) -> list[int]:

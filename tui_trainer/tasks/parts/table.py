@@ -154,20 +154,6 @@ class TableReader(Reader):
             self._tokenizer = own_tokenizer(self.config, self._head)
         return self._tokenizer
 
-    def cut_tokens(self, limit: int, **texts: Any) -> tuple[Any, list[bool]]:
-        """(what the tokenizer makes of texts, at most `limit` tokens with the special ones; whether each was cut).
-
-        `texts` by the tokenizer's names: text, text_pair, text_target.
-        """
-        tokenizer = self.tokenizer
-        tokenizer.truncation_side = "right"
-        arguments = {**texts, "return_attention_mask": False, "verbose": False}
-        found = tokenizer(**arguments, truncation=True, max_length=limit)
-        if found.encodings:
-            return found, [bool(encoding.overflowing) for encoding in found.encodings]
-        whole = tokenizer(**arguments)["input_ids"]
-        return found, [len(all_of_it) > len(kept) for all_of_it, kept in zip(whole, found["input_ids"], strict=True)]
-
     def settle(self) -> None:
         return None
 

@@ -1,0 +1,82 @@
+"""Ids asked for directly are those that everybody gets by calling the tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.tiny_models import SHAPES, save_tiny_model
+from tui_trainer.models import token_ids as asking
+from tui_trainer.models.token_ids import cut_token_ids, token_ids
+
+TEXTS = ["", "a", "The loop ends.\nThen all is done, and again.", "naïve 🦆 </s> <s> [SEP] <|endoftext|>", " x  y "]
+    "",
+    "a",
+    "The loop ends.\nThen all is done, and done again.",
+    "naïve 🦆 </s> <s> [SEP] <|endoftext|>",
+    " x  y ",
+]
+PAIRS = ["second", "", "a much longer second text, " * 5, "b", "c d"]
+FAMILIES = (*SHAPES, "bert", "roberta", "t5", "bart")
+LIMIT = 9
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def tokenizer(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    save_tiny_model(folder, request.param)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(params=["direct", "called"])
+def way(request, monkeypatch, tokenizer):
+    assert asking._is_common(tokenizer), "or the two ways are one"
+    if request.param == "called":
+        monkeypatch.setattr(asking, "_is_common", lambda _: False)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("split", [True, False])
+def test_whole_texts(tokenizer, special, split):
+    asked = tokenizer(TEXTS, add_special_tokens=special, split_special_tokens=split)["input_ids"]
+    assert token_ids(tokenizer, TEXTS, special_tokens=special, split_special_tokens=split) == asked
+
+
+@pytest.mark.usefixtures("way")
+def test_cut_texts(tokenizer):
+    whole = tokenizer(TEXTS)["input_ids"]
+    asked = tokenizer(TEXTS, truncation=True, max_length=LIMIT)["input_ids"]
+    # A call before with other settings leaves nothing behind.
+    assert token_ids(tokenizer, TEXTS, split_special_tokens=False) == whole
+    found = cut_token_ids(tokenizer, TEXTS, LIMIT)
+    assert found.ids == asked
+    assert found.is_cut == [len(ids) > LIMIT for ids in whole]
+    assert token_ids(tokenizer, TEXTS) == whole
+
+
+@pytest.mark.usefixtures("way")
+def test_cut_pairs_with_their_segments(tokenizer):
+    asked = tokenizer(TEXTS, PAIRS, truncation=True, max_length=LIMIT, return_token_type_ids=True)
+    found = cut_token_ids(tokenizer, TEXTS, LIMIT, pairs=PAIRS, segments=True)
+    assert found.ids == asked["input_ids"]
+    assert found.segments == asked["token_type_ids"]
+    assert found.is_cut == [len(ids) > LIMIT for ids in tokenizer(TEXTS, PAIRS)["input_ids"]]
+
+
+def test_nothing_gives_nothing(tokenizer):
+    assert token_ids(tokenizer, []) == []
+    assert cut_token_ids(tokenizer, [], LIMIT).ids == []
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_called(tokenizer):
+    class Louder(type(tokenizer)):
+        def _encode_plus(self, text, *more, **settings):
+            return super()._encode_plus([part.upper() for part in text], *more, **settings)
+
+    tokenizer.__class__, kind = Louder, type(tokenizer)
+    try:
+        assert token_ids(tokenizer, ["ab cd"]) == [tokenizer(["AB CD"])["input_ids"][0]]
+        assert not asking._is_common(tokenizer)
+    finally:
+        tokenizer.__class__ = kind
