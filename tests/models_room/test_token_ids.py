@@ -10,12 +10,6 @@ from tui_trainer.models import token_ids as asking
 from tui_trainer.models.token_ids import cut_token_ids, token_ids
 
 TEXTS = ["", "a", "The loop ends.\nThen all is done, and again.", "naïve 🦆 </s> <s> [SEP] <|endoftext|>", " x  y "]
-    "",
-    "a",
-    "The loop ends.\nThen all is done, and done again.",
-    "naïve 🦆 </s> <s> [SEP] <|endoftext|>",
-    " x  y ",
-]
 PAIRS = ["second", "", "a much longer second text, " * 5, "b", "c d"]
 FAMILIES = (*SHAPES, "bert", "roberta", "t5", "bart")
 LIMIT = 9
