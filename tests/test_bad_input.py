@@ -67,6 +67,11 @@ def rows(name: str, content: bytes, *words: str, file: str = "rows.jsonl", sets:
     return Case(name, (file, *words), sets=(f"data.path={file}", *sets), files={file: content})
 
 
+def weights(name: str, value: str, *words: str) -> Case:
+    toml = GOOD.replace("char_lm", "causal_lm").replace("[model.scratch]", '[model]\ninit = "scratch"\n[model.scratch]')
+    return Case(name, ("--set: data.weights", *words), toml=toml, sets=(f"data.weights={value}",))
+
+
 def run_name(name: str, value: str) -> Case:
     toml = f"{GOOD}[output]\nname = {json.dumps(value)}\n"
     return Case(name, ("output.name", "cannot be the name of a run", "letters, digits"), toml=toml)
@@ -143,6 +148,20 @@ CONFIG_CASES = [
         ("--set: hardware_profile: there is no hardware profile named 'cpuu'", "cpu"),
         sets=("hardware_profile=cpuu",),
     ),
+    weights("weights for other sources", "1,2", "has 2 numbers, and data.path names 1 source"),
+    weights("weight of zero", "0", "'0' is not above 0"),
+    weights("negative weight", "-0.5", "'-0.5' is not above 0"),
+    weights("weight that is none", "often", "'often' is no number"),
+    weights("weight that fills the disk", "1e9", "at most 1,000"),
+    weights("truth for weights", "[true]", "does not fit"),
+    Case(
+        "weights of a stream of text",
+        ("my.toml: data.weights", "one stream of text, which has no rows", "causal_lm"),
+        toml=GOOD.replace('path = "data.txt"', 'path = ["data.txt", "data.txt"]\nweights = [2, 0.5]'),
+    ),
+    Case("rows of a stream of text", ("data.max_rows", "data.max_chars limits the text"), sets=("data.max_rows=5",)),
+    Case("repeats in a stream of text", ("data.dedup", "no rows", "false"), sets=("data.dedup=true",)),
+    Case("bad rows of a stream of text", ("data.on_bad_rows", "no rows", "stop"), sets=("data.on_bad_rows=skip",)),
     Case("unknown task", ("--set: task.type", "'char_lmm'", "did you mean char_lm?"), sets=("task.type=char_lmm",)),
     Case("task that leaves its room", ("task.type", "no task", "known: "), sets=("task.type=../cli",)),
     Case(
@@ -183,6 +202,7 @@ CONFIG_CASES = [
 DATA_CASES = [
     Case("no data", ("no data is named", "set data.path"), toml='[task]\ntype = "char_lm"\n'),
     Case("data is missing", ("/nowhere.txt'", "check the path"), sets=("data.path=nowhere.txt",)),
+    Case("one of several is missing", ("/nowhere.txt'", "check the path"), sets=("data.path=data.txt, nowhere.txt",)),
     Case("glob without files", ("/*.csv'", "nothing was found", "supported are"), sets=("data.path=*.csv",)),
     Case("data is a FIFO", ("pipe", "not a regular file", "data.path"), sets=("data.path=pipe",)),
     Case("data cannot be read", ("mem", "cannot be read"), sets=("data.path=/proc/self/mem",)),

@@ -18,14 +18,14 @@ LEVELS = (
     {"cli", "__main__"},
     {"ui", "headless", "conversation", "diagnose", "check"},
     {"checklist", "lines"},
-    {"launching", "importing"},
+    {"launching", "importing", "downloading"},
     {"training", "exporting"},
     {"planning"},
     {"tasks", "tuning"},
     {"models", "losses"},
     {"data", "config", "hardware", "runs"},
     {"standard_files"},
-    {"errors", "units", "safe_text"},
+    {"errors", "units", "safe_text", "hub_layout"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 ONE_ROOM = {"__main__": "cli"}

@@ -175,7 +175,7 @@ def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
     ):
         assert text in shown, text
     assert "\x1b" not in shown and "the plan packs" in shown
-    assert "read      6 documents: 1 cut into" in shown
+    assert "read      6 documents: 0 bad, 0 repeated, 0 leaked, 1 cut into" in shown
 
     assert main([*command, "-n", "50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Predicted against measured: peak memory and time of a step over 30 configurations of five families.
+"""Predicted against measured: peak memory and time of a step over 41 configurations of nine families.
 
     python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--json FILE]
 
@@ -17,142 +17,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tui_trainer.models.shape import ModelShape, shape_of
+from memory_grid_cases import CASES, Case
+
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.memory import memory_parts
-from tui_trainer.planning.regime import Dtype, Precision, Regime
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.20), 0.15
 THREADS = 1
 STEPS, EVALUATE_AFTER, CALIBRATION_STEPS = 8, 2, slice(2, 5)
 NOT_ALLOCATED = ("pieces", "context")
-DOCUMENTS_A_ROW = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One configuration. A micro-batch is `rows` of `row_tokens`; `rank` 0: all weights are trained."""
-
-    family: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int | None = None
-    head_size: int | None = None
-    mlp: int | None = None
-    vocabulary: int = 8192
-    rows: int
-    row_tokens: int
-    eval_rows: int | None = None
-    accumulation: int = 1
-    rank: int = 0
-    targets: str = "all-linear"
-    precision: Precision = "fp32"
-    weights: Dtype = "float32"
-    checkpointing: bool = False
-    packed: bool = False
-    chunk: int = 0
-    labels: int = 0
-    """Tokens of a pass that have a label, as where short documents are padded; 0: all."""
-
-    @property
-    def name(self) -> str:
-        """`llama 6x384 8x64 lora16 bf16 ckpt packed`: layers x width, rows x tokens."""
-        words = [self.family, f"{self.layers}x{self.hidden}", f"{self.rows}x{self.row_tokens}"]
-        words += [f"lora{self.rank}" if self.rank else "full", self.precision]
-        words += ["w16"] if self.weights != "float32" else []
-        words += ["ckpt"] if self.checkpointing else []
-        words += ["packed"] if self.packed else []
-        words += [f"chunk{self.chunk}"] if self.chunk else []
-        words += [f"labels{self.labels}"] if self.labels else []
-        words += [f"acc{self.accumulation}"] if self.accumulation > 1 else []
-        return " ".join(words)
-
-    def config(self) -> dict[str, Any]:
-        """The fields of config.json."""
-        mlp = self.mlp or -(-self.hidden * 8 // 3 // 32) * 32
-        common = {"model_type": self.family, "vocab_size": self.vocabulary, "bos_token_id": None, "eos_token_id": None}
-        if self.family == "gpt2":
-            names = {"n_embd": self.hidden, "n_layer": self.layers, "n_head": self.heads, "n_inner": mlp}
-            return {**common, **names, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-        return {
-            **common,
-            "hidden_size": self.hidden,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads or self.heads,
-            "head_dim": self.head_size or self.hidden // self.heads,
-            "intermediate_size": mlp,
-            "max_position_embeddings": max(1024, self.row_tokens),
-            "tie_word_embeddings": self.family in ("qwen2", "gemma"),
-        }
-
-    def shape(self) -> ModelShape:
-        return shape_of(self.config())
-
-    def regime(self, device: str) -> Regime:
-        names = sorted({linear.name for linear in self.shape().linears if not linear.is_head})
-        targets = tuple(names if self.targets == "all-linear" else self.targets.split(","))
-        return Regime(
-            device="cuda" if device == "cuda" else "cpu",
-            precision=self.precision,
-            weights=self.weights,
-            method="lora" if self.rank else "full",
-            lora_rank=self.rank,
-            lora_targets=targets if self.rank else (),
-            gradient_checkpointing=self.checkpointing,
-            packed=self.packed,
-            loss_chunk_tokens=self.chunk,
-        )
-
-    def tiny(self) -> Case:
-        return replace(self, hidden=64, layers=1, heads=2, kv_heads=2, head_size=None, mlp=96, vocabulary=64, rows=1,
-                       row_tokens=16, eval_rows=1, accumulation=1, labels=0, chunk=8 if self.chunk else 0)  # fmt: skip
-
-
-HALF: dict[str, Any] = {"precision": "bf16", "weights": "bfloat16"}
-CASES = (
-    Case(family="llama", hidden=256, layers=6, heads=4, rows=4, row_tokens=256),
-    Case(family="llama", hidden=512, layers=6, heads=8, rows=8, row_tokens=64, vocabulary=16384),
-    Case(family="llama", hidden=384, layers=8, heads=6, kv_heads=2, rows=2, row_tokens=512),
-    Case(family="llama", hidden=640, layers=4, heads=10, rows=2, row_tokens=128, vocabulary=32000),
-    Case(family="llama", hidden=512, layers=8, heads=8, rows=4, row_tokens=256, rank=16),
-    Case(family="llama", hidden=768, layers=6, heads=12, rows=2, row_tokens=128, rank=8, targets="q_proj,v_proj"),
-    Case(family="llama", hidden=512, layers=8, heads=8, rows=4, row_tokens=128, precision="bf16"),
-    Case(family="llama", hidden=512, layers=6, heads=8, rows=4, row_tokens=256, **HALF),
-    Case(family="llama", hidden=768, layers=8, heads=12, kv_heads=4, rows=2, row_tokens=256, rank=16, **HALF),
-    Case(family="llama", hidden=512, layers=10, heads=8, rows=4, row_tokens=256, checkpointing=True),
-    Case(family="llama", hidden=512, layers=8, heads=8, rows=4, row_tokens=256, rank=16, checkpointing=True, **HALF),
-    Case(family="llama", hidden=384, layers=6, heads=6, rows=4, row_tokens=256, packed=True),
-    Case(family="llama", hidden=384, layers=6, heads=6, rows=2, row_tokens=128, accumulation=4),
-    Case(family="llama", hidden=512, layers=6, heads=8, rows=2, row_tokens=128, accumulation=4, **HALF),
-    Case(family="llama", hidden=384, layers=4, heads=6, rows=8, row_tokens=128, vocabulary=32000, chunk=256),
-    Case(family="llama", hidden=384, layers=4, heads=6, rows=2, row_tokens=128, eval_rows=32),
-    Case(family="qwen2", hidden=448, layers=6, heads=7, kv_heads=1, mlp=1216, rows=4, row_tokens=128),
-    Case(family="qwen2", hidden=512, layers=8, heads=8, kv_heads=2, rows=2, row_tokens=256, rank=32, packed=True),
-    Case(family="qwen2", hidden=512, layers=8, heads=8, kv_heads=2, rows=4, row_tokens=128, rank=16, **HALF),
-    Case(family="qwen2", hidden=512, layers=6, heads=8, kv_heads=2, rows=4, row_tokens=256, precision="bf16",
-         checkpointing=True),
-    Case(family="gemma", hidden=512, layers=4, heads=4, kv_heads=1, head_size=128, mlp=2048, rows=4, row_tokens=128),
-    Case(family="gemma", hidden=384, layers=6, heads=4, kv_heads=1, head_size=96, mlp=1536, vocabulary=16384, rows=4,
-         row_tokens=128, rank=16, **HALF),
-    Case(family="gemma", hidden=512, layers=6, heads=8, kv_heads=1, mlp=2048, rows=2, row_tokens=256, rank=16,
-         checkpointing=True),
-    Case(family="phi", hidden=512, layers=6, heads=8, mlp=2048, rows=2, row_tokens=256),
-    Case(family="phi", hidden=512, layers=6, heads=8, mlp=2048, rows=4, row_tokens=128, rank=16),
-    Case(family="phi", hidden=384, layers=8, heads=6, mlp=1536, rows=4, row_tokens=128, precision="bf16"),
-    Case(family="gpt2", hidden=512, layers=8, heads=8, mlp=2048, rows=4, row_tokens=64),
-    Case(family="gpt2", hidden=384, layers=6, heads=6, mlp=1536, rows=4, row_tokens=256, rank=16),
-    Case(family="gpt2", hidden=256, layers=4, heads=4, mlp=1024, rows=8, row_tokens=128, vocabulary=32000, labels=320),
-    Case(family="gpt2", hidden=512, layers=6, heads=8, mlp=2048, rows=2, row_tokens=256, precision="bf16",
-         packed=True),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

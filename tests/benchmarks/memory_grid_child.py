@@ -11,18 +11,23 @@ from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from memory_grid import DOCUMENTS_A_ROW, EVALUATE_AFTER, STEPS, THREADS, Case
-from transformers import AutoConfig, AutoModelForCausalLM
+from memory_grid import EVALUATE_AFTER, STEPS, THREADS
+from memory_grid_cases import CLASSES, Case
+from transformers import AutoConfig
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
+from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.models.heads import auto_class
+from tui_trainer.models.targets import head_modules
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimiser import Updater
 from tui_trainer.training.precision import Numbers
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
+DOCUMENTS_A_ROW = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -45,7 +50,7 @@ def train(case: Case, device: torch.device) -> list[float]:
     model = build(case, device)
     numbers, clock = Numbers(case.precision, device), Clock(device)
     updater = Updater(model, TrainingSection(), lr=1e-4)
-    loss = NextTokenLoss(model, chunk_tokens=case.chunk)
+    loss = loss_of(case, model)
     window = [batch_of(case, case.rows).to(device) for _ in range(case.accumulation)]
     held_out = batch_of(case, case.eval_rows or case.rows).to(device)
     seconds = []
@@ -63,22 +68,41 @@ def train(case: Case, device: torch.device) -> list[float]:
 def build(case: Case, device: torch.device) -> Any:
     fields = case.config()
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(DTYPES[case.weights])
+    model = auto_class(case.head).from_config(config, attn_implementation="sdpa").to(DTYPES[case.weights])
     model.to(device)
-    tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets)
+    saved = ",".join(head_modules(case.shape())) if case.rank else ""
+    tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets,
+                           modules_to_save=saved)  # fmt: skip
     adapted = find_method(tuning.method).apply(model, tuning, seed=0, autocast=case.precision != "fp32")
     if case.checkpointing:
         adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return adapted.train()
 
 
+def loss_of(case: Case, model: Any) -> Any:
+    if case.head == "sequence_classification":
+        return ClassificationLoss(model, "single_label_classification")
+    return NextTokenLoss(model, chunk_tokens=case.chunk)
+
+
 def batch_of(case: Case, rows: int) -> MicroBatch:
-    """Random tokens, all with a label or the first `case.labels` of them."""
+    """Random tokens, all with a label or the first `case.labels` of them; behind an encoder those of answers have one.
+
+    An encoder's first row is padded to the length of the others.
+    """
     shape = (rows, case.row_tokens)
     ids_BT = torch.randint(0, case.vocabulary, shape, generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids_BT}
     if case.packed:
         inputs["position_ids"] = (torch.arange(case.row_tokens) % (case.row_tokens // DOCUMENTS_A_ROW)).repeat(rows, 1)
+    if case.head != "causal_lm":
+        inputs["attention_mask"] = torch.ones_like(ids_BT)
+        inputs["attention_mask"][0, case.row_tokens // 2 :] = 0
+    if case.head == "sequence_classification":
+        labels = torch.arange(rows) % CLASSES
+        return MicroBatch(inputs=inputs, labels=labels, places=labels[:0], samples=rows, tokens=ids_BT.numel())
+    if case.answer:
+        ids_BT = inputs["decoder_input_ids"] = ids_BT[:, : case.answer]
     count = case.labels or ids_BT.numel()
     labels, places = ids_BT.flatten()[:count], torch.arange(count)
     return MicroBatch(inputs=inputs, labels=labels, places=places, samples=rows, tokens=count)

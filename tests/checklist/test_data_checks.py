@@ -20,7 +20,14 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
 NONE = dict.fromkeys(Counts.__dataclass_fields__, 0)
-ROWS = {"rows_read": 1000, "train_rows": 900, "eval_rows": 100, "train_tokens": 50_000, "train_labels": 9_000}
+ROWS = {
+    "rows_read": 1000,
+    "train_rows": 900,
+    "eval_rows": 100,
+    "eval_documents": 100,
+    "train_tokens": 50_000,
+    "train_labels": 9_000,
+}
 CHECKS = ("trained_share", "truncation", "eval_leaks", "label_balance")
 COMMON = {"problem_type": "single_label_classification"}
 
@@ -98,7 +105,7 @@ def test_no_length_is_proposed_beyond_the_model(seen):
 
 
 def test_documents_lose_nothing_and_a_stream_has_no_ends(seen):
-    documents = {"rows_read": 0, "cut_documents": 5, "pieces": 17, "train_documents": 890}
+    documents = {"rows_read": 0, "cut_documents": 5, "pieces": 17, "train_documents": 790}
     verdict = look("truncation", seen(**documents, of_facts={"packed_rows": 3.0}))
     assert verdict.status == "pass" and "5 of 890 documents are cut into 17 rows" in verdict.evidence
     assert look("truncation", seen(**documents)).status == "n/a"
@@ -112,6 +119,13 @@ def test_rows_on_both_sides_are_told_and_dedup_mends_it(seen):
     assert "2 training rows have the text of one of 100 held-out rows" in leaky.evidence
     assert look("eval_leaks", seen(leaked_rows=2, settings=("data.dedup=true",))).status == "pass"
     assert look("eval_leaks", seen(leaked_rows=2, eval_rows=0)).status == "n/a"
+
+
+def test_documents_are_counted_whole_where_they_leak(seen):
+    documents = {"rows_read": 0, "documents_read": 1000, "eval_rows": 900, "eval_documents": 100}
+    assert look("eval_leaks", seen(**documents, leaked_rows=1)).status == "pass"
+    leaky = look("eval_leaks", seen(**documents, leaked_rows=2))
+    assert leaky.fix == {"data.dedup": True} and "one of 100 held-out rows" in leaky.evidence
 
 
 def test_rare_classes_are_told_and_weights_mend_it(seen):

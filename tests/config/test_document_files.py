@@ -10,6 +10,7 @@ import pytest
 
 from tui_trainer.config.changes import PRESET
 from tui_trainer.config.document import Document
+from tui_trainer.config.editing import edit_text
 from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.save import document_text, save
 from tui_trainer.errors import ConfigError
@@ -249,3 +250,16 @@ def test_a_state_folder_that_cannot_be_written_is_told(private_home):
     document.set(SEED, 5)
     problem = keep_draft(document)
     assert "cannot be kept" in problem.message and "TUI_TRAINER_HOME" in problem.hint
+
+
+def test_lists_of_paths_and_numbers_are_edited_and_saved_as_texts():
+    path = own_file('[data]\npath = ["a.txt", "b.txt"]  # mine\nweights = [2, 0.5]\n')
+    document = opened(path)
+    shown = [edit_text(all_settings()[key], document.value(key)) for key in ("data.path", "data.weights")]
+    assert shown == ["a.txt, b.txt", "2, 0.5"]
+    document.set(SEED, 9)
+    save(document, path)
+    assert 'path = ["a.txt", "b.txt"]  # mine\nweights = [2, 0.5]\n' in path.read_text()
+    document.set("data.weights", "3, 1")
+    save(document, path)
+    assert opened(path).value("data.weights") == "3, 1" and "# mine" in path.read_text()

@@ -181,6 +181,23 @@ def test_paths_are_completed_with_folders_marked(tmp_path):
     assert completions(path, "sample", names=["sample:python-reference"]) == ["sample:python-reference"]
 
 
+def test_the_last_of_several_paths_is_completed(tmp_path):
+    for name in ("one.txt", "two.txt", "a,b.txt"):
+        (tmp_path / name).touch()
+    path = ALL["data.path"]
+    assert completions(path, "one.txt, t") == ["one.txt, two.txt"]
+    assert completions(path, "one.txt,t") == ["one.txt,two.txt"]
+    assert completions(path, "a") == [r"a\,b.txt"] == completions(path, r"a\,")
+    assert completions(path, "one.txt, ") == [r"one.txt, a\,b.txt", "one.txt, one.txt", "one.txt, two.txt"]
+    assert completions(path, "one.txt, sam", names=["sample:python-reference"]) == ["one.txt, sample:python-reference"]
+
+
+def test_a_list_of_a_file_is_edited_as_one_text():
+    assert edit_text(ALL["data.path"], ["a.txt", "b,c.txt"]) == r"a.txt, b\,c.txt"
+    assert display_text(ALL["data.weights"], [2, 0.5]) == edit_text(ALL["data.weights"], [2, 0.5]) == "2, 0.5"
+    assert display_text(ALL["tuning.target_modules"], ["q_proj", "v_proj"]) == "q_proj, v_proj"
+
+
 def test_profiles_are_completed():
     assert completions(ALL["profile"], "qui") == ["quickstart"]
     assert completions(ALL["hardware_profile"], "")[:2] == ["auto", "none"]

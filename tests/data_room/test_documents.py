@@ -19,7 +19,7 @@ from tui_trainer.data.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
 from tui_trainer.data.cache import PreparedData
 from tui_trainer.data.documents import DocumentCut, find_documents, prepare_documents
 from tui_trainer.data.rows import Rows
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.sources import open_source, open_sources
 from tui_trainer.errors import DataError
 
 END = 1
@@ -302,3 +302,135 @@ def test_text_that_spells_a_special_token_stays_text(tmp_path):
     path = write(tmp_path / "a.jsonl", ["say <eos> and <pad>"] * 20)
     entry = prepared(path, encode=None, **{**_changes(TRAINED), "max_length": 100})
     assert all(row.count(EOS_ID) == 1 and 0 not in row for row in rows_of(entry.train_path))
+
+
+def test_repeats_and_leaks_of_documents_are_counted_and_leave_only_when_asked(tmp_path):
+    path = write(tmp_path / "a.jsonl", ["1 2", "3 4", "1  2 ", "5 6", "7 8"])
+    held_out = write(tmp_path / "eval.jsonl", ["5 6", "9 9", "9 9"])
+    kept = prepared(path, held_out)
+    assert (kept.counts.documents_read, kept.counts.repeated_rows, kept.counts.leaked_rows) == (8, 2, 1)
+    assert (kept.counts.train_rows, kept.counts.eval_rows) == (5, 3)
+    assert any(note.startswith("2 rows repeat the text of an earlier one and are used") for note in kept.notes)
+    assert any(note.startswith("1 training rows have the text of a held-out one and make") for note in kept.notes)
+    without = prepared(path, held_out, dedup=True)
+    assert rows_of(without.train_path) == [[11, 12, END], [13, 14, END], [17, 18, END]]
+    assert rows_of(without.eval_path) == [[15, 16, END], [19, 19, END]]
+    assert (without.counts.repeated_rows, without.counts.leaked_rows) == (2, 1)
+
+
+def test_repeated_documents_that_a_split_tears_apart_are_leaks(tmp_path):
+    path = write(tmp_path / "a.jsonl", [text_of(number // 2, number // 2) for number in range(200)])
+    assert prepared(path, eval_fraction=0.3).counts.leaked_rows > 10
+    alone = prepared(path, eval_fraction=0.3, dedup=True)
+    assert (alone.counts.leaked_rows, alone.counts.repeated_rows) == (0, 100)
+    assert alone.counts.train_rows + alone.counts.eval_rows == 100
+
+
+def test_a_document_whose_end_is_held_out_leaks_by_its_repeats(tmp_path):
+    long = text_of(*range(500))
+    path = write(tmp_path / "a.jsonl", [long, long])
+    counts = prepared(path, eval_fraction=0.1, max_length=1000).counts
+    assert (counts.leaked_rows, counts.train_documents, counts.eval_documents) == (1, 2, 1)
+
+
+def test_documents_that_cannot_be_used_stop_the_preparation_or_are_listed_and_left_out(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "1 2"}\n{"text": 3}\n{"text": "4 5"}\n{"text": \n{"other": "x"}\n{"text": "6 7"}\n')
+    with pytest.raises(DataError) as stopped:
+        prepared(path, eval_fraction=0)
+    assert {problem.where for problem in stopped.value.problems} == {f"a.jsonl, line {n}" for n in (2, 4, 5)}
+    entry = prepared(path, eval_fraction=0, skip_bad_rows=True)
+    assert rows_of(entry.train_path) == [[11, 12, END], [14, 15, END], [16, 17, END]]
+    assert (entry.counts.bad_rows, entry.counts.documents_read) == (3, 6)
+    assert {one["where"] for one in entry.details["bad_rows"]} == {f"a.jsonl, line {n}" for n in (2, 4, 5)}
+    assert any(note.startswith("3 rows that cannot be used are left out: a.jsonl, line ") for note in entry.notes)
+
+
+def test_nothing_but_documents_that_cannot_be_used_is_refused_with_them(tmp_path):
+    with pytest.raises(DataError, match="line 1: the column 'text' is a number"):
+        path = tmp_path / "a.jsonl"
+        path.write_text('{"text": 3}\n' * 3)
+        prepared(path, skip_bad_rows=True)
+
+
+def test_the_first_documents_of_each_source_can_be_enough(tmp_path):
+    paths = [write(tmp_path / name, numbered(20)) for name in ("a.jsonl", "b.jsonl")]
+    entry = mixed(paths, eval_fraction=0, max_rows=7)
+    assert rows_of(entry.train_path) == [[*ids, END] for ids in encode(numbered(7))] * 2
+    assert "weights" not in "".join(entry.notes) and entry.counts.documents_read == 14
+
+
+def mixed(paths: Sequence[Path], encode=encode, **changes) -> PreparedData:
+    source = open_sources([str(path) for path in paths])
+    return prepare_documents(source, None, encode, cut=replace(CUT, **changes), cache_dir=paths[0].parent / "cache")
+
+
+def two_sources(tmp_path: Path) -> list[Path]:
+    """A table of 30 documents, and one of 41 with the text in another column."""
+    other = tmp_path / "b.csv"
+    other.write_text("n,body\n" + "".join(f'{n},"{text_of(n, n, 500)} and more words."\n' for n in range(200, 241)))
+    return [write(tmp_path / "a.jsonl", numbered(30)), other]
+
+
+def test_weights_repeat_and_thin_the_training_rows_alone(tmp_path):
+    paths = two_sources(tmp_path)
+    entry = mixed(paths, weights=(2.0, 0.5))
+    train, held_out = rows_of(entry.train_path), rows_of(entry.eval_path)
+    first = [[*ids, END] for ids in encode(numbered(30))]
+    second = [[10 + n, 10 + n, 510, END] for n in range(200, 241)]
+    held_first, held_second = (sum(row in held_out for row in rows) for rows in (first, second))
+    assert (held_first, held_second) == (6, 8), "of each source its share"
+    assert len(held_out) == held_first + held_second
+    assert all(train.count(row) == (0 if row in held_out else 2) for row in first)
+    used = [train.count(row) for row in second]
+    assert set(used) == {0, 1} and sum(used) == round(0.5 * (41 - held_second))
+    assert len(train) == entry.counts.train_rows == 2 * 24 + sum(used)
+    assert "a.jsonl (850 B): 30 rows, 48 in an epoch of training (data.weights 2)" in entry.notes
+    assert f"b.csv (1.4 KiB): 41 rows, {sum(used)} in an epoch of training (data.weights 0.5)" in entry.notes
+    assert "the text is in the column 'body' of b.csv (also there: n)" in entry.notes
+
+
+def test_the_same_weights_give_the_same_rows_and_another_seed_takes_others(tmp_path):
+    paths, asked = two_sources(tmp_path), {"weights": (1.0, 0.3), "eval_fraction": 0.0}
+    first = mixed(paths, **asked)
+    rows = first.train_path.read_bytes()
+    assert mixed(paths, **asked).from_cache
+    (first.folder / "manifest.json").unlink()
+    again = mixed(paths, **asked)
+    assert not again.from_cache and again.train_path.read_bytes() == rows
+    other = mixed(paths, **{**asked, "seed": 7})
+    assert other.counts.train_rows == again.counts.train_rows == 30 + 12
+    assert rows_of(other.train_path) != rows_of(again.train_path)
+    assert mixed(paths, **{**asked, "weights": (1.0, 0.4)}).folder != again.folder
+
+
+def test_what_repeats_over_sources_is_found_and_what_weights_repeat_is_not(tmp_path):
+    paths = [write(tmp_path / name, numbered(30)) for name in ("a.jsonl", "b.jsonl")]
+    entry = mixed(paths, eval_fraction=0, weights=(3.0, 1.0))
+    assert (entry.counts.repeated_rows, entry.counts.train_rows) == (30, 120)
+    without = mixed(paths, eval_fraction=0, dedup=True, weights=(3.0, 1.0))
+    assert rows_of(without.train_path) == [[*ids, END] for ids in encode(numbered(30)) for _ in range(3)]
+
+
+def test_a_source_that_a_weight_leaves_nothing_of_is_refused(tmp_path):
+    with pytest.raises(
+        DataError, match=r"b\.csv .*none of its 41 rows is left to train on with a weight of 0.01; raise"
+    ):
+        mixed(two_sources(tmp_path), weights=(1.0, 0.01))
+
+
+def test_a_tokenizer_is_trained_on_what_weights_use(tmp_path):
+    paths = [write(tmp_path / "a.jsonl", ["qu xq"] * 20), write(tmp_path / "b.jsonl", ["zw zw wz"] * 60)]
+    merges = {}
+    for weights in ((), (50.0, 0.05)):
+        entry = mixed(paths, encode=None, **{**_changes(TRAINED), "vocabulary": 262, "weights": weights})
+        merges[weights] = set(Tokenizer.from_file(str(entry.tokenizer_path)).get_vocab())
+    assert merges[()] != merges[50.0, 0.05]
+
+
+def test_one_source_of_which_a_weight_takes_a_half(tmp_path):
+    path = write(tmp_path / "a.jsonl", numbered(30))
+    entry = mixed([path], eval_fraction=0, weights=(0.5,))
+    rows = rows_of(entry.train_path)
+    everything = [[*ids, END] for ids in encode(numbered(30))]
+    assert len(rows) == 15 and [row for row in everything if row in rows] == rows

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tui_trainer.data.documents import DocumentCut, estimate_documents, prepare_documents
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.looking import beginning_of, size_of
+from tui_trainer.data.sources import open_source, open_sources
 
 CUT = DocumentCut(max_length=8, eval_fraction=0.2, seed=42, max_chars=0, tokenizer="words", eos_id=1, vocabulary=1000)
 
@@ -51,7 +52,7 @@ def test_an_estimate_is_near_the_counts_in_every_form(tmp_path, name):
         write(path, texts)
     counts = prepare_documents(open_source(str(path)), None, encode, cut=CUT, cache_dir=tmp_path / "cache").counts
     rate = sum(lengths) / sum(map(len, texts))
-    guess = estimate_documents(open_source(str(path)), None, CUT, rate, 1000)
+    guess = estimate_documents(open_source(str(path)), None, CUT, lambda texts: rate, 1000)
     assert not guess.exact
     assert guess.documents == pytest.approx(counts.train_documents, rel=0.06)
     assert guess.tokens == pytest.approx(counts.train_tokens, rel=0.06)
@@ -67,7 +68,7 @@ def test_an_estimate_of_texts_and_of_two_sources_counts_files_as_documents(tmp_p
         (tmp_path / f"{number}.txt").write_text("1234 " * (10 * number + 10))
     held_out = write(tmp_path / "eval.jsonl", ["1 2 3"] * 3)
     source = open_source(f"{tmp_path}/*.txt")
-    guess = estimate_documents(source, open_source(str(held_out)), replace(CUT, max_length=16), 0.2, 50)
+    guess = estimate_documents(source, open_source(str(held_out)), replace(CUT, max_length=16), lambda texts: 0.2, 50)
     assert (guess.documents, guess.eval_documents) == (12, 3)
     assert guess.tokens == sum(10 * number + 11 for number in range(12))
     assert guess.rows == sum(-(-(10 * number + 10) // 16) for number in range(12))
@@ -79,7 +80,9 @@ def test_an_estimate_uses_the_long_rows_before_the_one_that_was_not_read_whole(t
     quoted = f'"{text}"\n'
     whole = json.dumps([{"text": text}] * 100) if name == "a.json" else "text\n" + quoted * 100
     (tmp_path / name).write_text(whole)
-    guess = estimate_documents(open_source(str(tmp_path / name)), None, replace(CUT, eval_fraction=0), 1.0, 50)
+    guess = estimate_documents(
+        open_source(str(tmp_path / name)), None, replace(CUT, eval_fraction=0), lambda texts: 1.0, 50
+    )
     assert guess.documents == pytest.approx(100, rel=0.05)
     assert guess.tokens == pytest.approx(100 * (len(text) + 1), rel=0.05)
 
@@ -88,6 +91,34 @@ def test_a_source_shows_its_beginning(tmp_path):
     write(tmp_path / "a.jsonl", ["one", "", "two"])
     (tmp_path / "b.txt").write_text("x" * 500_000)
     (tmp_path / "c.jsonl").write_text("oops")
-    shown = open_source(str(tmp_path)).beginning()
+    shown = beginning_of(size_of(open_source(str(tmp_path))))
     assert set(shown) >= {"one", "two"}
     assert len(shown) == 3 and sum(map(len, shown)) < 100_000
+
+
+def test_an_estimate_follows_the_weights_and_the_tokens_of_each_source(tmp_path):
+    chance = random.Random(3)
+
+    def texts(count: int, digits: int) -> list[str]:
+        low = 10 ** (digits - 1)
+        return [
+            " ".join(str(chance.randrange(low, 10 * low)) for _ in range(chance.randrange(2, 30))) for _ in range(count)
+        ]
+
+    paths = [write(tmp_path / "a.jsonl", texts(6000, 2)), write(tmp_path / "b.jsonl", texts(3000, 9))]
+    source, cut = open_sources([str(path) for path in paths]), replace(CUT, weights=(0.25, 2.5), max_rows=2500)
+    data = prepare_documents(source, None, encode, cut=cut, cache_dir=tmp_path / "cache")
+    guess = estimate_documents(source, None, cut, _words_a_character, 1000)
+    counts, near = data.counts, 0.06
+    assert guess.documents == pytest.approx(counts.train_documents, rel=near)
+    assert guess.tokens == pytest.approx(counts.train_tokens, rel=near)
+    assert guess.labels == pytest.approx(counts.train_labels, rel=near)
+    assert guess.rows == pytest.approx(counts.train_rows, rel=near)
+    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=near)
+    assert np.mean(guess.lengths) == pytest.approx(counts.train_labels / counts.train_rows, rel=near)
+    used = [one["rows_per_epoch"] for one in data.details["sources"]]
+    assert [one.rows_per_epoch for one in guess.sources] == pytest.approx(used, rel=near)
+
+
+def _words_a_character(texts: Sequence[str]) -> float:
+    return sum(len(text.split()) for text in texts) / sum(map(len, texts))

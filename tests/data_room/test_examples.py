@@ -15,7 +15,7 @@ from tui_trainer.data.columns import Row
 from tui_trainer.data.estimate import estimate_examples
 from tui_trainer.data.examples import Encoded, Example, prepare_examples
 from tui_trainer.data.rows import Rows
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.sources import open_source, open_sources
 from tui_trainer.data.split import split_rows
 from tui_trainer.errors import DataError
 
@@ -277,3 +277,140 @@ def test_several_processes_give_the_same_rows(tmp_path, monkeypatch):
         )
         found.append((data.train_path.read_bytes(), data.eval_path.read_bytes(), data.counts))
     assert found[0] == found[1]
+
+
+@pytest.fixture
+def mix(tmp_path):
+    """`mix([rows, rows], ...)`: rows of several sources, each in a file of its own."""
+
+    def run(*tables, reader=None, **changes):
+        paths = [write(tmp_path / f"{'abc'[place]}.jsonl", rows) for place, rows in enumerate(tables)]
+        source = open_sources([str(path) for path in paths])
+        return prepare_examples([source], reader or Characters(), cut(**changes), tmp_path / "cache")
+
+    return run
+
+
+def labelled(start: int, count: int) -> list[dict]:
+    return [{"text": str(start + index), "label": index % 2} for index in range(count)]
+
+
+def test_weights_repeat_and_thin_training_rows_after_each_source_gave_its_share(mix):
+    tables = labelled(1000, 300), labelled(5000, 100)
+    data = mix(*tables, eval_fraction=0.2, weights=(2.0, 0.5))
+    train, held_out = texts_of(data.train_path), texts_of(data.eval_path)
+    assert (sum(text < "5" for text in held_out), sum(text >= "5" for text in held_out)) == (60, 20)
+    assert len(held_out) == len(set(held_out)) and set(train).isdisjoint(held_out)
+    assert all(train.count(row["text"]) == (0 if row["text"] in held_out else 2) for row in tables[0])
+    used = [train.count(row["text"]) for row in tables[1]]
+    assert set(used) == {0, 1} and sum(used) == 40
+    assert data.counts.train_rows == len(train) == 2 * 240 + 40 and data.counts.rows_read == 400
+    assert data.counts.repeated_rows == data.counts.leaked_rows == 0
+    assert sum(data.details["class_rows"].values()) == 520
+    assert [one["rows_per_epoch"] for one in data.details["sources"]] == [480, 40]
+    assert any(note.endswith("100 rows, 40 in an epoch of training (data.weights 0.5)") for note in data.notes)
+
+
+def test_a_weight_between_whole_numbers_takes_all_rows_and_some_again(mix):
+    rows = labelled(1000, 2300)
+    data = mix(rows, labelled(5000, 3), weights=(1.25, 1.0))
+    train = texts_of(data.train_path)
+    counted = [train.count(row["text"]) for row in rows[:400]]
+    assert set(counted) == {1, 2} and len(train) == 2300 + 575 + 3
+    again = mix(rows, labelled(5000, 3), weights=(1.25, 1.0))
+    assert again.from_cache and texts_of(again.train_path) == train
+    assert not mix(rows, labelled(5000, 3), weights=(1.0, 1.25)).from_cache
+
+
+def test_each_source_begins_anew_with_its_own_columns(mix):
+    class Either(Characters):
+        def begin(self, head):
+            self.name = "text" if "text" in head[0].values else "body"
+            self.heads.append(list(head))
+
+        def read(self, row):
+            return Example(row.values[self.name], (row.values[self.name], 0))
+
+    reader = Either()
+    bodies = [{"body": f"b {index}"} for index in range(150)]
+    data = mix([{"text": "a"}], bodies, [{"text": "c"}], reader=reader)
+    assert texts_of(data.train_path) == ["a", *(row["body"] for row in bodies), "c"]
+    assert [len(head) for head in reader.heads] == [1, 100, 1]
+    assert data.source.startswith("a.jsonl (14 B), b.jsonl (")
+
+
+def test_repeats_over_sources_leave_with_dedup_before_weights_count(mix):
+    rows = labelled(1, 50)
+    data = mix(rows, rows, weights=(1.0, 3.0))
+    assert (data.counts.repeated_rows, data.counts.train_rows) == (50, 200)
+    alone = mix(rows, [*rows, {"text": "z", "label": 1}], weights=(1.0, 3.0), dedup=True)
+    assert texts_of(alone.train_path) == [row["text"] for row in rows] + ["z"] * 3
+
+
+def test_leaks_of_a_source_that_is_thinned_are_counted_as_far_as_they_are_trained_on(tmp_path):
+    rows = [{"text": str(index)} for index in range(40)]
+    source = open_sources([str(write(tmp_path / "a.jsonl", rows))])
+    held_out = open_sources([str(write(tmp_path / "eval.jsonl", rows))])
+    data = prepare_examples([source, held_out], Characters(), cut(weights=(0.25,)), tmp_path / "cache")
+    assert (data.counts.train_rows, data.counts.leaked_rows, data.counts.eval_rows) == (10, 10, 40)
+
+
+def test_a_source_without_rows_and_one_thinned_to_nothing_are_refused_by_name(mix):
+    with pytest.raises(DataError, match=r"b\.jsonl .*there are no rows to learn from"):
+        mix(labelled(1, 5), [])
+    with pytest.raises(DataError, match=r"b\.jsonl .*none of its 4 rows is left .*a weight of 0.1; .*data\.weights"):
+        mix(labelled(1, 5), labelled(7, 4), weights=(1.0, 0.1))
+
+
+def test_rows_that_are_no_rows_are_counted_as_bad(mix, tmp_path):
+    (tmp_path / "b.jsonl").write_text('{"text": "x"}\n{"text": \n{"text": 7}\n')
+    source = open_sources([str(tmp_path / "b.jsonl")])
+    data = prepare_examples([source], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
+    assert (data.counts.bad_rows, data.counts.rows_read, data.counts.train_rows) == (2, 3, 1)
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "train.jsonl", [{"text": None}])
+    source = open_sources([str(tmp_path / name / "train.jsonl") for name in ("one", "two")])
+    with pytest.raises(DataError) as stopped:
+        prepare_examples([source], Characters(), cut(), tmp_path / "cache")
+    assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1", "two/train.jsonl, line 1"]
+
+
+def test_all_sources_that_are_not_there_are_told_at_once(tmp_path):
+    with pytest.raises(DataError) as stopped:
+        open_sources([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
+    assert len(stopped.value.problems) == 2
+
+
+def test_reading_several_sources_goes_on_to_the_size_of_all(tmp_path):
+    told: list[tuple] = []
+    source = open_sources([str(write(tmp_path / f"{name}.jsonl", labelled(1, 9))) for name in "xy"])
+    for part, progress in source.each(lambda *report: told.append(report)):
+        list(part.documents(progress))
+    ends = [done for what, done, total, _ in told if what == "reading the data" and total == source.bytes_on_disk]
+    assert ends[-1] == source.bytes_on_disk == sum(part.bytes_on_disk for part in source.parts)
+
+
+def test_an_estimate_follows_weights_and_the_lengths_of_each_source(tmp_path):
+    short = [{"text": "x" * (1 + index % 3), "label": index % 2} for index in range(20_000)]
+    long = [{"text": "y" * (4 + index % 4), "label": index % 2} for index in range(9_000)]
+    paths = [write(tmp_path / "a.jsonl", short), write(tmp_path / "b.jsonl", long)]
+    sources, asked = [open_sources([str(path) for path in paths])], cut(eval_fraction=0.1, weights=(0.2, 3.0))
+    guess = estimate_examples(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
+    data = prepare_examples(sources, Characters(), asked, tmp_path / "cache")
+    for mine, counted in (
+        (guess.rows, data.counts.train_rows),
+        (guess.tokens, data.counts.train_tokens),
+        (guess.eval_rows, data.counts.eval_rows),
+        (guess.eval_tokens, data.counts.eval_tokens),
+        (np.mean(guess.lengths), np.mean(data.lengths)),
+        *zip(
+            [one.rows_per_epoch for one in guess.sources],
+            [one["rows_per_epoch"] for one in data.details["sources"]],
+            strict=True,
+        ),
+    ):
+        assert mine == pytest.approx(counted, rel=0.02)

@@ -24,7 +24,7 @@ def test_whole_documents_near_the_wanted_share_are_held_out(fraction):
     split = split_documents(LENGTHS, fraction, 42)
     share = sum(size for size, held in zip(LENGTHS, split.held_out, strict=True) if held) / sum(LENGTHS)
     assert share == pytest.approx(fraction, rel=0.02)
-    assert split.tail_document is None
+    assert not split.tails
     assert not split.notes
 
 
@@ -41,7 +41,7 @@ def test_the_split_of_a_seed_is_the_same_on_every_machine():
 def test_no_share_holds_nothing_out():
     split = split_documents(LENGTHS, 0, 42)
     assert not split.held_out.any()
-    assert split.tail_document is None
+    assert not split.tails
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -55,8 +55,7 @@ def test_a_giant_document_is_not_held_out_by_chance(seed):
 def test_the_tail_of_the_longest_is_held_out_where_whole_documents_cannot_give_the_share(lengths):
     split = split_documents(lengths, 0.1, 42)
     assert not split.held_out.any()
-    assert split.tail_document == 0
-    assert split.tail_characters == round(0.1 * sum(lengths))
+    assert split.tails == {0: round(0.1 * sum(lengths))}
     assert len(split.notes) == 1
 
 

@@ -1,14 +1,16 @@
 """Kill a run before every change that a save and a rotation make on the disk, resume it, compare to the bit.
 
-    python tests/faults/kill_sweep.py
+    python tests/faults/kill_sweep.py [--each N]
 
 One process loads the libraries and forks a child for each kill and each resume. A child runs the real command line
 under an audit hook that counts creates, renames and unlinks below `checkpoints/` and ends the process at the chosen one
-with SIGKILL. Files that Rust code writes raise no audit event: a wrapper counts those, and leaves a torn half.
+with SIGKILL. Files that Rust code writes raise no audit event: a wrapper counts those, and leaves a torn half. With
+`--each 3` every third change is swept.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -180,8 +182,8 @@ def leave_out_random_state() -> None:
     torch.set_rng_state = lambda state: None  # type: ignore[assignment]
 
 
-def sweep(home: Path) -> dict[str, Any]:
-    """All kills and resumes; what was swept, and which did not end in the same bits."""
+def sweep(home: Path, each: int = 1) -> dict[str, Any]:
+    """All kills and resumes; what was seen and swept, and which did not end in the same bits."""
     import transformers.models.llama.modeling_llama
     import transformers.models.llama.tokenization_llama  # noqa: F401
 
@@ -209,14 +211,15 @@ def sweep(home: Path) -> dict[str, Any]:
     last = next(n for n, event in enumerate(events) if f"step-{NEXT_STEP}" in event)
     units = {
         f"{number}: {events[number]}": partial(_kill_and_resume, home, text, f"killed-{number}", wanted, number)
-        for number in range(first, last)
+        for number in range(first, last, each)
     }
     units["in the middle of an epoch"] = partial(_mid_epoch, home, text, "mid-epoch", wanted)
     units["control"] = partial(_mid_epoch, home, text, "control", wanted, leave_out_random_state)
     problems = side_by_side(units, home)
     control = problems.pop("control")
     different = [f"{name}: {problem}" for name, problem in problems.items() if problem]
-    return {"swept": events[first:last], "different": different, "control": control}
+    swept = events[first:last:each]
+    return {"seen": events[first:last], "swept": swept, "different": different, "control": control}
 
 
 def _kill_and_resume(home: Path, text: Path, name: str, wanted: dict[str, str], number: int) -> str:
@@ -251,9 +254,13 @@ def _compare(
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--each", type=int, default=1, metavar="N", help="sweep every Nth change")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = sweep(Path(folder))
-    if "--json" in sys.argv:
+        report = sweep(Path(folder), asked.each)
+    if asked.json:
         print(json.dumps(report))
     else:
         print("\n".join(report["swept"]))

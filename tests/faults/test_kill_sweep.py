@@ -5,17 +5,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits():
+
+@pytest.mark.parametrize("each", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(each):
     script = Path(__file__).with_name("kill_sweep.py")
-    done = subprocess.run([sys.executable, script, "--json"], capture_output=True, text=True, timeout=580)
+    done = subprocess.run(
+        [sys.executable, script, "--json", "--each", str(each)], capture_output=True, text=True, timeout=580
+    )
     report = json.loads(done.stdout)
-    changes = report["swept"]
-    print(f"killed before {len(changes)} changes on the disk")
-    kinds = {change.split()[0] for change in changes}
-    assert kinds == {"create", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
-    assert len(changes) >= 20
-    assert "os.rename step-3" in changes, "the rotation is part of the sweep"
+    seen, swept = report["seen"], report["swept"]
+    print(f"killed before {len(swept)} of {len(seen)} changes on the disk")
+    assert {change.split()[0] for change in seen} == {"create", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+    assert len(seen) >= 20
+    assert "os.rename step-3" in seen, "the rotation is part of the sweep"
+    assert len(swept) == -(-len(seen) // each)
     assert report["different"] == []
     assert report["control"] == "the final weights or optimiser state differ"
+    assert done.returncode == 0
+
+
+@pytest.mark.slow
+def test_the_recipe_of_every_task_survives_sigkill():
+    script = Path(__file__).with_name("kill_recipes.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    print(done.stdout)
+    assert done.stdout.count("equal to the bit after SIGKILL and resume") == 5
     assert done.returncode == 0

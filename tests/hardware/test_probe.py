@@ -12,6 +12,7 @@ from threading import Event
 from tui_trainer.hardware import libraries, places, processor, signs
 from tui_trainer.hardware.cgroup import Limits, read_limits
 from tui_trainer.hardware.probe import disk_free_bytes, look, probe, with_memory_now
+from tui_trainer.hub_layout import cache_folder
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -209,7 +210,7 @@ def test_processors_tell_their_instruction_sets(tmp_path):
 
 
 def test_the_model_cache_follows_the_environment():
-    folder = places.model_cache_folder
+    folder = cache_folder
     assert folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
     assert folder({"HF_HOME": "/b"}) == Path("/b/hub")
     assert folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")

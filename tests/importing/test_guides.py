@@ -1,6 +1,7 @@
 """Every configuration that the five guides print, as files of keys and values, and what each becomes.
 
-A comment in a guide stands here as `a comment`. Blocks are numbered in the order of their guide; D prints Python.
+A comment in a guide stands here as `a comment`. Blocks are numbered in the order of their guide; what B, C and D print
+as Python has a name instead: arguments of a trainer, a loader or a compiler, and batch sizes by card.
 """
 
 from pathlib import Path
@@ -20,6 +21,7 @@ BLOCKS = {"a": 10, "b": 4, "c": 21, "e": 5}
 MODEL, METHOD, PRECISION = "model.model_name_or_path", "tuning.method", "training.mixed_precision"
 EFFECTIVE, LENGTH, WORKERS = "training.effective_batch_size", "data.max_length", "dataloader.num_workers"
 CHECKPOINTING, UNSLOTH = "training.gradient_checkpointing", {"model.provider": "unsloth"}
+COMPILE, COMPILE_MODE = "training.torch_compile", "training.torch_compile_mode"
 CHARS, QLORA = {"profile": "char-lm"}, {METHOD: "qlora"}
 
 EXPECTED = {
@@ -46,6 +48,7 @@ EXPECTED = {
         CHECKPOINTING: True, "training.optim": "adamw_torch_fused", WORKERS: 0, "dataloader.pin_memory": True,
         "data.group_by_length": False, "model.attn_implementation": "flash_attention_2",
     },
+    "guide_b_compile.yaml": {COMPILE: True, COMPILE_MODE: "reduce-overhead"},
     "guide_c_01.json": {**UNSLOTH},
     "guide_c_02.json": {PRECISION: "bf16"},
     "guide_c_03.json": {EFFECTIVE: 8},
@@ -69,11 +72,17 @@ EXPECTED = {
     "guide_c_19.json": {**UNSLOTH, **QLORA, PRECISION: "fp16", EFFECTIVE: 8},
     "guide_c_20.json": {**QLORA, PRECISION: "fp16", EFFECTIVE: 8, LENGTH: 512},
     "guide_c_21.json": {PRECISION: "bf16", "training.tf32": True},
+    "guide_c_compile.json": {COMPILE: True, COMPILE_MODE: "max-autotune-no-cudagraphs"},
+    "guide_d_card_of_40_gb.json": {EFFECTIVE: 64},
+    "guide_d_card_of_24_gb.json": {EFFECTIVE: 48},
     "guide_d_card_of_16_gb.json": {
         EFFECTIVE: 32, WORKERS: 8, "dataloader.prefetch_factor": 4, "training.learning_rate": 4e-5,
     },
     "guide_d_card_of_12_gb.json": {
         EFFECTIVE: 32, WORKERS: 4, "dataloader.prefetch_factor": 2, "training.learning_rate": 3e-5,
+    },
+    "guide_d_loader.json": {
+        EFFECTIVE: 32, WORKERS: 8, "dataloader.prefetch_factor": 4, "dataloader.pin_memory": True,
     },
     "guide_e_01.yaml": {**CHARS, EFFECTIVE: 96},
     "guide_e_02.yaml": {**CHARS, "training.torch_compile": False},
@@ -94,6 +103,7 @@ LEFT_OUT = {
     },
     "guide_c_17.json": {"provider": Why.ALWAYS},
     "guide_c_20.json": {"provider": Why.ALWAYS},
+    "guide_d_loader.json": {"persistent_workers": Why.AUTOMATIC},
 }
 
 

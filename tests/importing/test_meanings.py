@@ -59,7 +59,7 @@ def test_names_that_transformers_has_now_are_rewritten():
     assert imported.values["checkpoint.save_steps"] == 0
     assert imported.values["training.max_steps"] == 1000
     assert why(imported)["lr_scheduler_type"] is Why.DOES_NOT_FIT
-    assert why(imported)["torch_compile_mode"] is Why.DOES_NOT_FIT
+    assert imported.values["training.torch_compile_mode"] == "max-autotune-no-cudagraphs"
 
 
 def test_an_axolotl_file_keeps_its_meaning():
@@ -86,7 +86,8 @@ def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
     assert "training.mixed_precision" not in imported.values  # both are on
     found = why(imported)
     assert [found[key] for key in ("fp16", "bf16", "optimizer")] == [Why.DOES_NOT_FIT] * 3
-    assert [found[key] for key in ("rl", "evals_per_epoch", "datasets")] == [Why.NOT_SUPPORTED] * 3
+    assert [found[key] for key in ("rl", "evals_per_epoch")] == [Why.NOT_SUPPORTED] * 2
+    assert imported.values["data.path"] == "hub:org/texts"
 
 
 def test_what_an_axolotl_data_set_says_beside_its_path_is_not_lost(read):
@@ -98,10 +99,69 @@ def test_what_an_axolotl_data_set_says_beside_its_path_is_not_lost(read):
     assert left.key == "datasets" and "type, split" in left.reason
 
 
-def test_several_axolotl_data_sets_are_left_to_the_user(read):
-    imported = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "b.jsonl"}]})
-    assert "data.path" not in imported.values
-    assert why(imported) == {"datasets": Why.NOT_SUPPORTED}
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"path": "org/texts", "revision": "v2"}, "hub:org/texts@v2"),
+        ({"path": "org/texts", "data_files": "data/train.jsonl"}, "hub:org/texts/data/train.jsonl"),
+        ({"path": "json", "data_files": "./a.jsonl"}, "./a.jsonl"),
+        ({"path": "imdb"}, None),
+    ],
+)
+def test_an_axolotl_data_set_of_the_hub_keeps_its_file_and_revision(read, given, path):
+    imported = read({"base_model": "m", "datasets": [{**given, "type": "chat_template"}]})
+    assert imported.values.get("data.path") == path
+    assert path or "hub:owner/name" in next(one.reason for one in imported.left_out if one.key == "datasets")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("trl", "dataset_name"), ("transformers", "dataset_name"), ("modelforge", "dataset")]
+)
+def test_a_data_set_of_the_hub_is_written_as_one_unless_such_a_folder_is_here(kind, key, read, tmp_path):
+    imported = read({key: "org/talks", "learning_rate": 1e-4}, kind)
+    assert imported.values["data.path"] == "hub:org/talks"
+    assert any(f'{key}: org/talks -> data.path = "hub:org/talks"' in line for line in report_lines(imported))
+    assert read({key: "data/talks.jsonl", "learning_rate": 1e-4}, kind).values["data.path"] == "data/talks.jsonl"
+    (tmp_path / "org" / "talks").mkdir(parents=True)
+    assert read({key: "org/talks", "learning_rate": 1e-4}, kind).values["data.path"] == "org/talks"
+
+
+def test_a_data_set_named_without_its_owner_is_left_with_the_way_to_write_it(read):
+    imported = read({"dataset_name": "imdb", "learning_rate": 1e-4}, "trl")
+    [left] = [one for one in imported.left_out if one.key == "dataset_name"]
+    assert left.why is Why.DOES_NOT_FIT and "hub:owner/name" in left.reason
+
+
+def test_several_axolotl_data_sets_are_several_paths(read):
+    entries = [
+        {"path": "a.jsonl", "type": "completion", "field": "body"},
+        {"path": "b,c.jsonl", "type": "completion", "field": "body"},
+        {"path": "org/texts", "type": "completion", "field": "body", "split": "train[:9]"},
+    ]
+    imported = read({"base_model": "m", "datasets": entries})
+    assert imported.values["data.path"] == r"a.jsonl, b\,c.jsonl, hub:org/texts"
+    assert (imported.values["task.type"], imported.values["data.text_column"]) == ("causal_lm", "body")
+    [left] = imported.left_out
+    assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
+
+
+def test_axolotl_data_sets_of_which_one_is_nowhere_or_unlike_the_others_are_left_to_the_user(read):
+    nowhere = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "imdb"}]})
+    assert "data.path" not in nowhere.values and why(nowhere) == {"datasets": Why.NOT_SUPPORTED}
+    entries = [{"path": "a.jsonl", "type": "completion", "field": "body"}, {"path": "b.jsonl", "type": "completion"}]
+    unlike = read({"base_model": "m", "datasets": entries})
+    assert unlike.values["data.path"] == "a.jsonl, b.jsonl" and "data.text_column" not in unlike.values
+    assert [one.reason.partition(";")[0] for one in unlike.left_out] == ["not read of it: field"]
+
+
+def test_chances_of_sources_are_no_weights(read):
+    imported = read(
+        {"cutoff_len": 9, "template": "chatml", "mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"},
+        "llama_factory",
+    )
+    assert "data.weights" not in imported.values
+    found = why(imported)
+    assert (found["mix_strategy"], found["interleave_probs"]) == (Why.NOT_SUPPORTED, Why.NOT_SUPPORTED)
 
 
 def test_a_llama_factory_file_keeps_its_meaning():
@@ -281,3 +341,12 @@ def test_a_task_that_is_not_there_is_left_out(read, monkeypatch):
     imported = read({"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM"})
     assert "task.type" not in imported.values
     assert why(imported) == {"task_type": Why.NOT_YET}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [({"provider": "unsloth"}, "modelforge"), ({"use_unsloth": True}, "llama_factory")]
+)
+def test_unsloth_is_left_out_with_what_is_there_in_its_place(given, kind, read):
+    [left] = read({**given, "learning_rate": 1e-4}, kind).left_out
+    assert left.why is Why.NOT_YET
+    assert "Hugging Face's libraries build the model" in left.reason

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,20 +14,49 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @dataclass
 class FakeHub:
-    """`models`: name to folder. `gated` names need the token "secret". `cut` stops a file after so many bytes, once."""
+    """`models` and `data_sets`: name, with @revision where it is not main, to folder.
 
-    models: dict[str, Path]
+    `gated` names need the token "secret", `private` ones are not to be seen without it. `cut` stops a file after so
+    many bytes, once. `asked` are the files that were sent, `requests` everything that was asked.
+    """
+
+    models: dict[str, Path] = field(default_factory=dict)
+    data_sets: dict[str, Path] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
     gated: set[str] = field(default_factory=set)
     info: dict[str, Any] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     url: str = ""
+
+
+def commit_of(revision: str) -> str:
+    return COMMIT if revision in ("main", COMMIT) else hashlib.sha1(revision.encode()).hexdigest()
+
+
+def environment_of(hub: FakeHub, folder: Path) -> dict[str, str]:
+    """For a process that has this hub and an empty cache."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    return kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf"), "TUI_TRAINER_HOME": str(folder / "home")}
+
+
+def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 @contextmanager
@@ -53,23 +85,34 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        self._info(path) if path.startswith("/api/models/") else self._file(with_body=True)
+        self._info(path) if path.startswith(("/api/models/", "/api/datasets/")) else self._file(with_body=True)
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self.hub.requests.append(getattr(self, "path", ""))
+        return parsed
+
+    def _folder(self, kind: str, name: str, revision: str) -> Path | None:
+        at = "" if revision in ("main", COMMIT) else f"@{revision}"
+        return (self.hub.data_sets if kind == "datasets" else self.hub.models).get(name + at)
 
     def _info(self, path: str) -> None:
-        name, _, revision = path.removeprefix("/api/models/").partition("/revision/")
-        if name not in self.hub.models:
+        _, _, kind, rest = unquote(path).split("/", 3)
+        name, _, revision = rest.partition("/revision/")
+        revision = revision or "main"
+        hidden = name in self.hub.private and self.headers.get("Authorization") != "Bearer secret"
+        if hidden or self._folder(kind, name, "main") is None:
             return self._refuse(404, "RepoNotFound", "Repository not found")
-        if revision not in ("", "main", COMMIT):
+        folder = self._folder(kind, name, revision)
+        if folder is None:
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        files = [path for path in self.hub.models[name].rglob("*") if path.is_file()]
-        listed = [
-            {"rfilename": str(path.relative_to(self.hub.models[name])), "size": path.stat().st_size} for path in files
-        ]
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        listed = [{"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size} for path in files]
         content = {
             "_id": "1",
             "id": name,
             "modelId": name,
-            "sha": COMMIT,
+            "sha": commit_of(revision),
             "private": False,
             "gated": "manual" if name in self.hub.gated else False,
             "siblings": listed,
@@ -81,19 +124,21 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, json.dumps(content | self.hub.info).encode(), {"Content-Type": "application/json"})
 
     def _file(self, *, with_body: bool) -> None:
-        name, _, rest = self.path.partition("?")[0].strip("/").partition("/resolve/")
-        file = rest.partition("/")[2]
-        if with_body:
+        place, _, rest = self.path.partition("?")[0].strip("/").partition("/resolve/")
+        kind = "datasets" if place.startswith("datasets/") else "models"
+        name = place.removeprefix("datasets/")
+        revision, _, file = map(unquote, rest.partition("/"))
+        if with_body and file:
             self.hub.asked.append(file)
         if name in self.hub.gated and self.headers.get("Authorization") != "Bearer secret":
             return self._refuse(403, "GatedRepo", "Access to this model is restricted")
-        path = self.hub.models.get(name, Path("/nowhere")) / file
+        path = (self._folder(kind, name, revision) or Path("/nowhere")) / file
         if not path.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found")
         content = path.read_bytes()
         headers = {
             "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Repo-Commit": COMMIT,
+            "X-Repo-Commit": commit_of(revision),
             "Accept-Ranges": "bytes",
         }
         start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])

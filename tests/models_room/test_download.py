@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -10,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.fake_hub import COMMIT, FakeHub, serving
+from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, serving
 from tui_trainer.cli.models import offer_lines
+from tui_trainer.downloading.hub import DownloadOffer, HubFile, network_sentence
+from tui_trainer.downloading.model import MODEL, files_to_fetch
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.download import DownloadOffer, _network_sentence
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.hub_files import HubFile, files_to_fetch
 
 CANCELLED = """
 import sys
 from tui_trainer.errors import RunError
-from tui_trainer.models.download import download
+from tui_trainer.downloading.model import download_model
 asked = []
 def cancel():
     asked.append(1)
     return len(asked) > 5
 try:
-    download("org/tiny", ask=lambda offer: True, cancel=cancel)
+    download_model("org/tiny", ask=lambda offer: True, cancel=cancel)
 except RunError as error:
     sys.exit(str(error))
 """
@@ -34,25 +33,13 @@ except RunError as error:
 
 @pytest.fixture
 def hub(llama_folder):
-    with serving(FakeHub({"org/tiny": llama_folder, "org/gated": llama_folder}, gated={"org/gated"})) as served:
+    with serving(FakeHub(models={"org/tiny": llama_folder, "org/gated": llama_folder}, gated={"org/gated"})) as served:
         yield served
 
 
 @pytest.fixture
 def environment(hub, tmp_path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    return kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "TUI_TRAINER_HOME": str(tmp_path / "home")}
-
-
-def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return environment_of(hub, tmp_path)
 
 
 def download(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -149,7 +136,7 @@ class ConnectError(Exception):
 )
 def test_no_network_and_a_broken_connection_are_told_apart(error, words, monkeypatch):
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    told = _network_sentence("org/tiny", error)
+    told = network_sentence(MODEL, "org/tiny", error)
     assert words in told and "\n" not in told and f"into {Path('tiny').absolute()} and give --model ./tiny" in told
     assert ("cannot be reached" in told) != isinstance(error, ConnectionResetError)
 
@@ -219,10 +206,10 @@ def test_a_repository_without_a_model_says_what_it_has(names, words):
 
 def test_the_offer_names_size_licence_and_folder():
     offer = DownloadOffer(
+        kind=MODEL,
         name="org/m",
         revision="main",
-        files=("config.json", "model.safetensors"),
-        size_bytes=4 << 30,
+        files=(HubFile("config.json", 1 << 30), HubFile("model.safetensors", 3 << 30)),
         missing_bytes=1 << 30,
         gated=True,
         license="\x1b[31mllama3",

@@ -13,10 +13,11 @@ import pytest
 
 from tests.models_room.conftest import VARIANTS
 from tui_trainer.errors import ConfigError
+from tui_trainer.hub_layout import is_hub_name
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.heads import fit_heads
-from tui_trainer.models.hub_cache import cached_snapshot, is_hub_name
+from tui_trainer.models.hub_cache import cached_snapshot
 from tui_trainer.models.shape import shape_of
 
 COMMIT = "ab" * 20
@@ -271,7 +272,8 @@ def test_names_of_the_hub_are_told_as_the_hub_tells_them(name, fits):
 def test_finding_a_model_loads_no_heavy_library(llama_folder):
     look = (
         "import sys; from tui_trainer.models.facts import find_model; "
-        "from tui_trainer.models.problems import model_problems; from tui_trainer.models import download, targets; "
+        "from tui_trainer.models.problems import model_problems; from tui_trainer.models import targets; "
+        "from tui_trainer.downloading import data_set, model; "
         "assert model_problems(find_model(sys.argv[1]), 'pretrained', False) == []; "
         "sys.exit(str([n for n in ('torch', 'transformers', 'huggingface_hub', 'peft') if n in sys.modules] or 0))"
     )

@@ -301,6 +301,16 @@ def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe
     assert plan.step_seconds.value > 0
 
 
+@pytest.mark.parametrize(
+    "recipe", ["docstring-topics", "signature-summaries", "ner", "tamil-bert", "bart-summarisation"]
+)
+def test_encoders_are_planned_without_a_child_process(recipe, endless_disk, monkeypatch):
+    monkeypatch.setattr(fit, "measure_layer", None)  # a child would now be a TypeError
+    hardware = machine_of("cpu")
+    plan = planning.make(loaded_on(hardware, recipe), hardware, FACTS)
+    assert plan.memory_bytes.reason == "the sum of the parts, at the peak of a step"
+
+
 @pytest.mark.parametrize("name", sorted(set(HARDWARE) - {"cpu", "k80"}))
 def test_a_larger_card_takes_more_rows_at_once(name, endless_disk):
     rows = []

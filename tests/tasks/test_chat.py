@@ -301,16 +301,6 @@ def test_the_recipe_learns_from_pythons_own_help(tmp_path):
     assert of_kind(run.folder, EvalDone)[-1].loss < 0.95 * baselines.losses["unigram"]
 
 
-@pytest.mark.slow
-def test_the_recipe_beats_counting_by_a_quarter(tmp_path):
-    settings = {"output.runs_dir": tmp_path / "runs", "output.name": "whole", "checkpoint.save_steps": 0}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    run = open_new(load_config(Request(profile="chat-scratch", assignments=assignments)))
-    assert carry_out(run).exit_code == 0
-    [baselines] = of_kind(run.folder, BaselinesMeasured)
-    assert of_kind(run.folder, EvalDone)[-1].loss <= 0.75 * baselines.losses["unigram"]
-
-
 # What is refused ------------------------------------------------------------------------------------------------------
 
 LATER = [turn("user", "a"), turn("assistant", None)]

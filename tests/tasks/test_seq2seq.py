@@ -318,16 +318,6 @@ def test_the_recipe_learns_from_pythons_own_functions(tmp_path):
     assert len(baselines.scores) == 3
 
 
-@pytest.mark.slow
-def test_the_recipe_beats_counting_by_a_quarter(tmp_path):
-    settings = {"output.runs_dir": tmp_path / "runs", "output.name": "whole", "checkpoint.save_steps": 0}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    opened = open_new(load_config(Request(profile="signature-summaries", assignments=assignments)))
-    assert carry_out(opened).exit_code == 0
-    unigram = of_kind(opened.folder, BaselinesMeasured)[0].losses["unigram"]
-    assert of_kind(opened.folder, EvalDone)[-1].loss <= 0.75 * unigram
-
-
 # What is refused ------------------------------------------------------------------------------------------------------
 
 

@@ -494,18 +494,6 @@ def test_lora_trains_and_saves_a_new_head_beside_a_pretrained_model(run, tmp_pat
     assert (trained - first).abs().max() > 1e-3 and tokenizer.is_fast
 
 
-@pytest.mark.slow
-def test_the_recipe_beats_the_most_frequent_tag_by_20_points(run):
-    """At half of its length; the whole of it reaches about 65 points more."""
-    recipe = {"training.num_train_epochs": 1.5, "evaluation.eval_steps": 0, "output.name": "python-entities"}
-    assignments = tuple(f"{key}={value}" for key, value in recipe.items())
-    opened = open_new(load_config(Request(profile="python-entities", assignments=assignments)))
-    assert carry_out(opened).exit_code == 0
-    scores = of_kind(opened.folder, EvalDone)[-1].scores
-    baselines = of_kind(opened.folder, BaselinesMeasured)[0].scores
-    assert scores["f1"] > max(baselines.values()) + 0.2
-
-
 # What is refused.
 
 GOOD_ROW = {"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]}

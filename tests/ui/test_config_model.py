@@ -191,6 +191,21 @@ def test_a_path_is_completed_as_far_as_it_is_clear(tmp_path):
     assert model.editor.line.text == "sample:python-reference"
 
 
+def test_the_last_of_several_paths_is_completed_and_shown_alone(tmp_path):
+    for name in ("corpus-a", "corpus-b"):
+        (tmp_path / name).mkdir()
+    model = opened()
+    model.show("data.path")
+    model.edit("corpus-a/, co")
+    model.complete()
+    assert model.editor.line.text == "corpus-a/, corpus-"
+    model.complete()
+    assert "\u25b8 corpus-a/" in drawn(model) and "\u25b8 corpus-a/, " not in drawn(model)
+    model.move(1)
+    model.accept()
+    assert model.document.value("data.path") == "corpus-a/, corpus-b/"
+
+
 def test_keys_change_a_value_and_say_where_they_end():
     model = opened()
     model.show(MICRO)

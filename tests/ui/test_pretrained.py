@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +15,15 @@ from transformers import AutoTokenizer
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.start import load_config
 from tui_trainer.runs.events import PlanMade, StepDone
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.main import _tell_end
 from tui_trainer.ui.spans import text_of
 from tui_trainer.ui.workbench import Workbench
 
@@ -77,9 +82,35 @@ async def _trained(request: Request, *, saves: bool) -> Path:
         await screens.press("t")
         await screens.shows("Start finetune?", "3 of 4 rows", "tiny-llama", "LoRA r 4: 4.1 k of 30.9 k parameters move")
         await screens.press("enter")
-        await screens.shows("Finished after 3 steps", "planned", "/model", "w try the model")
+        await screens.shows("Finished after 3 steps", "planned", "adapter", "/model", "w try the model")
         assert not app.crash and app.bench.run is not None
         return app.bench.run.folder.root
+
+
+def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(tmp_path):
+    model = save_tiny_model(tmp_path / "tiny-gpt2", "gpt2")
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(40)))
+    request = Request(shortcuts={"model.model_name_or_path": str(model), "data.path": "notes.jsonl"})
+    headless = load_config(request)
+    document, _ = Workbench(lambda: request, probe(), UNICODE)._open_document()
+    assert document.loaded is not None and document.problems == ()
+    assert document.loaded.config.data == headless.config.data and document.loaded.notes == headless.notes
+    assert document.value("data.max_length") == 128 and not document.is_changed("data.max_length")
+    assert document.where("data.max_length") == "recipe finetune, but this gpt2 model has learnt 128 positions"
+
+    document.set("data.max_length", 256)
+    assert "256 is above 128" in document.problems[0].message, "what a person writes is refused, not changed"
+    document.reset("data.max_length")
+    assert document.problems == () and not document.is_unsaved
+
+
+def test_the_last_lines_name_the_base_of_an_adapter(named_by_flags, tmp_path, capsys):
+    folder = asyncio.run(_trained(named_by_flags, saves=False))
+    run = RunFolder(folder)
+    ended = SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None)
+    _tell_end(ended)
+    told = capsys.readouterr().out
+    assert f"adapter        {folder}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
 
 
 def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path):

@@ -1,9 +1,10 @@
-"""Commands for models: fetch one from the hub."""
+"""The command that fetches from the hub: a model, or a data set."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,25 +14,65 @@ from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
-    from tui_trainer.models.download import DownloadOffer
+    from tui_trainer.downloading.hub import DownloadOffer
 
 
 @app.command()
 def download(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name on the hub, such as org/model.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A model's name on the hub, such as org/model.")] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", metavar="PATH", help="A data set instead: owner/name[@revision][/folder].", show_default=False
+        ),
+    ] = "",
     revision: Annotated[
         str, typer.Option("--revision", metavar="R", help="A branch, a tag or a commit.", show_default=False)
     ] = "main",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Fetch a model from the Hugging Face Hub: says its size and licence, and asks first."""
-    from tui_trainer.models.download import download as fetch
-
-    folder = fetch(name, revision, ask=_asker(yes), progress=_progress())
-    if folder is None:
+    """Fetch a model or a data set from the Hugging Face Hub: says its size and licence, and asks first."""
+    if bool(name) == bool(data):
+        hint = "`tui-trainer download org/model`, or `tui-trainer download --data owner/name`"
+        raise InputError("one model or one data set is fetched at a time", hint=hint)
+    if not (_fetch_data(data, revision, yes) if data else _fetch_model(name, revision, yes)):
         tell("nothing was downloaded")
         raise typer.Exit(EXIT_STOPPED)
-    print(f"{name} is in {folder}")
+
+
+def _fetch_model(name: str, revision: str, yes: bool) -> bool:
+    from tui_trainer.downloading.model import download_model
+
+    folder = download_model(name, revision, ask=_asker(yes), progress=_progress())
+    if folder is not None:
+        print(f"{name} is in {folder}")
+    return folder is not None
+
+
+def _fetch_data(path: str, revision: str, yes: bool) -> bool:
+    """Ends with the lines to use: one for each part that the data set has."""
+    from tui_trainer.config.editing import toml_text
+    from tui_trainer.data.hub_path import MAIN, parse_hub_path
+    from tui_trainer.data.hub_snapshot import ways_to_name
+    from tui_trainer.downloading.data_set import download_data
+
+    wanted = parse_hub_path(path)
+    if wanted.revision == MAIN:
+        wanted = parse_hub_path(str(replace(wanted, revision=revision)))
+    elif revision not in (MAIN, wanted.revision):
+        raise InputError(
+            f"{wanted.name} is asked for in two revisions", hint="leave out --revision, or what the @ says"
+        )
+    folder = download_data(wanted, ask=_asker(yes), progress=_progress())
+    if folder is None:
+        return False
+    print(f"{wanted.name} is in {folder}")
+    ways = ways_to_name(wanted)
+    if len(ways) > 1:
+        print("it holds several parts; one is learnt from, and another may be data.eval_path:")
+    for way in ways:
+        print(f"data.path = {toml_text(str(way))}")
+    return True
 
 
 def _asker(yes: bool) -> Callable[[DownloadOffer], bool]:
@@ -47,19 +88,22 @@ def _asker(yes: bool) -> Callable[[DownloadOffer], bool]:
 
 
 def offer_lines(offer: DownloadOffer) -> list[str]:
-    """What is downloaded, how large it is, under which licence, and where it goes."""
+    """What is downloaded, how large it is, under which licence, from where, and where it goes."""
+    from tui_trainer.downloading.hub import counted
     from tui_trainer.safe_text import one_line
     from tui_trainer.units import format_bytes
 
     rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still missing"
     gate = " (only for accounts that accepted it on its page)" if offer.gated else ""
     rows = {
-        "model": f"{offer.name}, revision {offer.revision}",
-        "size": f"{format_bytes(offer.size_bytes)} in {len(offer.files)} files{rest}",
+        offer.kind.word: f"{offer.name}, revision {offer.revision}",
+        "size": f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}{rest}",
+        "left out": offer.left_out,
         "licence": f"{offer.license or 'not stated'}{gate}",
+        "from": offer.host,
         "folder": str(offer.target),
     }
-    return [f"{label:<8} {one_line(text)}" for label, text in rows.items()]
+    return [f"{label:<8} {one_line(text)}" for label, text in rows.items() if text]
 
 
 def _progress() -> Callable[[str, float, float | None, str], None]:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tui_trainer.config.fields import Auto, PositiveInt, Section, WholeNumber, option
+from tui_trainer.config.fields import Auto, Numbers, PositiveInt, Section, WholeNumber, option
+from tui_trainer.config.mixture import Paths
 
 
 class DataSection(Section):
-    path: str = option(
-        "", "A file, a folder, a glob, or sample:NAME: text, JSONL, JSON, CSV, Parquet, Arrow.", completes="file"
+    path: Paths = option(
+        "",
+        "Files, folders, globs, hub:owner/name or sample:NAME, with commas: text, JSONL, JSON, CSV, Parquet, Arrow.",
+        completes="files",
     )
-    eval_path: str = option(
-        "", "Another source to measure on; empty: eval_fraction of the text is held out.", completes="file"
+    weights: Numbers = option(
+        "",
+        "How often each row of a source is used in an epoch, a number for each path with commas: 2 = twice, "
+        "0.5 = a half of them, chosen by data.seed; empty: once.",
+    )
+    eval_path: Paths = option(
+        "",
+        "Other sources to measure on, with commas; empty: eval_fraction of the text is held out.",
+        completes="files",
     )
     text_column: str = option("auto", "The column of a table that holds the text; auto: the one that looks like it.")
     text_pair_column: str = option("", "The column of a second text that is read with the first; empty: none.")
@@ -51,7 +61,7 @@ class DataSection(Section):
     )
     dedup: bool = option(False, "Use each text once: repeats, and what is held out as well, leave the training data.")
     max_rows: int = option(
-        0, "Use at most so many rows of a table; 0: all.", low=0, unit="rows", step="1-2-5", advanced=True
+        0, "Use at most so many rows of each source; 0: all.", low=0, unit="rows", step="1-2-5", advanced=True
     )
     num_proc: PositiveInt | Auto = option(
         "auto",
@@ -60,9 +70,16 @@ class DataSection(Section):
         advanced=True,
     )
     max_chars: int = option(
-        0, "Use at most so many characters of the text; 0: all.", low=0, unit="characters", step="1-2-5", advanced=True
+        0,
+        "Use at most so many characters of the text of each source; 0: all.",
+        low=0,
+        unit="characters",
+        step="1-2-5",
+        advanced=True,
     )
-    seed: int = option(42, "Decides which documents are held out.", low=0, high=2**63 - 1, advanced=True)
+    seed: int = option(
+        42, "Decides what is held out, and which rows a weight below 1 takes.", low=0, high=2**63 - 1, advanced=True
+    )
 
 
 class DataloaderSection(Section):

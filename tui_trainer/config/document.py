@@ -30,17 +30,21 @@ from tui_trainer.config.toml_files import file_digest, parse_toml
 from tui_trainer.errors import ConfigError, Problem
 
 Judge = Callable[[LoadedConfig], list[Problem]]
+Fit = Callable[[LoadedConfig], LoadedConfig]
 EDITED_HERE = "edited here"
 
 
 class Document:
     """One config on the table. `revision` grows with every change; `problems` are `own_problems` and the plan's."""
 
-    def __init__(self, request: Request, choose_hardware: HardwareChoice, judge: Judge = lambda loaded: []) -> None:
+    def __init__(
+        self, request: Request, choose_hardware: HardwareChoice, judge: Judge = lambda _: [], fit: Fit = lambda one: one
+    ) -> None:
+        """`fit` changes presets that do not suit the rest, as it is done without a screen (`config/fitted.py`)."""
         self.request = request
         self.file = request.config_file
         self.revision = 0
-        self._choose_hardware, self._judge = choose_hardware, judge
+        self._choose_hardware, self._judge, self._fit = choose_hardware, judge, fit
         # As in load(): a file that names no recipe wants none.
         self._default_recipe = default_recipe(request, user_layers(request, []))
         self._found: dict[tuple[str, Any], Presets] = {}
@@ -78,8 +82,10 @@ class Document:
         return self._own[key] if key in self._own else self.preset_value(key)
 
     def preset_value(self, key: str) -> Any:
-        """What recipe, hardware profile and defaults give; the recipe itself is one, so it differs from none."""
-        return self._presets.recipe_name if key == "profile" else self._presets.value(key)
+        """What recipe, hardware profile and defaults give, fitted to the rest; the recipe itself is one as well."""
+        if key == "profile":
+            return self._presets.recipe_name
+        return self._fitted[key].values[key] if key in self._fitted else self._presets.value(key)
 
     def is_changed(self, key: str) -> bool:
         """Differs from what the presets give."""
@@ -108,7 +114,7 @@ class Document:
 
     def where(self, key: str) -> str:
         """Where the value comes from: `recipe quickstart`, `my.toml`, `edited here`, `default`."""
-        layer = self._layers.get(key)
+        layer = self._fitted.get(key) or self._layers.get(key)
         return layer.where if layer else "default"
 
     def problems_of(self, key: str) -> tuple[Problem, ...]:
@@ -247,8 +253,8 @@ class Document:
     def _label(self, key: str, value: Any) -> str:
         setting = all_settings()[key]
         preset = self._default_recipe if key == "profile" else self.preset_value(key)
-        new = preset if value is PRESET else value
-        return f"{setting.name} {display_text(setting, self.value(key))} -> {display_text(setting, new)}"
+        old, new = self.value(key), preset if value is PRESET else value
+        return f"{setting.name} {display_text(setting, old)} -> {display_text(setting, new)}"
 
     def _do(self, label: str, edits: Edits) -> None:
         if edits != self._edits:
@@ -262,23 +268,16 @@ class Document:
         self._presets = self._presets_for(self._own)
         name = {"profile": self.recipe_name} if self.recipe_name else {}
         named = Layer(origin=Origin.DEFAULT, where="default", values=name)
-        self._layers = {
-            **dict.fromkeys(name, named),
-            **self._presets.layers,
-            **{key: self._layer(key) for key in self._own},
-        }
+        own = {key: self._layer(key) for key in self._own}
+        self._layers = {**dict.fromkeys(name, named), **self._presets.layers, **own}
         problems = [*self._file_problems, *self._presets.problems]
         config = validate({key: layer.values[key] for key, layer in self._layers.items()}, self._layers, problems)
-        self.loaded = None
+        self.loaded, self._fitted = None, {}
         if config:
-            self.loaded = LoadedConfig(
-                config=with_absolute_paths(config),
-                layers=self._layers,
-                recipe=self._presets.recipe,
-                hardware_profile=self._presets.hardware_profile,
-                hardware_reason=self._presets.hardware_reason,
-            )
-            problems += self._judge(self.loaded)
+            plain = self._presets.under(with_absolute_paths(config), self._layers)
+            self.loaded = found = self._fit(plain)
+            self._fitted = {key: layer for key, layer in found.layers.items() if plain.layers.get(key) is not layer}
+            problems += self._judge(found)
         self.own_problems = self.problems = tuple(problems)
         self.revision += 1
 

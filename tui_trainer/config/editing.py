@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.fields import Setting
+from tui_trainer.config.mixture import escaped, last_path
 from tui_trainer.config.profiles import all_profiles
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
@@ -46,7 +47,7 @@ def edit_text(setting: Setting, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return number_text(value)
-    text = str(value)
+    text = _listed(setting, value) if isinstance(value, list) else str(value)
     return toml_text(text) if text and parse(setting, text) != text and "\n" not in text else text
 
 
@@ -54,7 +55,15 @@ def display_text(setting: Setting, value: Any) -> str:
     """What a table shows, on one line and without control characters; an empty text is `empty`."""
     if value == "":
         return EMPTY
+    if isinstance(value, list):
+        return one_line(_listed(setting, value))
     return one_line(str(value)) if isinstance(value, str) else edit_text(setting, value)
+
+
+def _listed(setting: Setting, values: list[Any]) -> str:
+    """What a file writes as a list, in the one text that the setting holds."""
+    words = (number_text(value) if isinstance(value, int | float) else str(value) for value in values)
+    return ", ".join(map(escaped, words) if setting.completes == "files" else words)
 
 
 def unit_text(setting: Setting, value: Any) -> str:
@@ -110,6 +119,10 @@ def choices(setting: Setting) -> tuple[Any, ...]:
 
 def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> list[str]:
     """Texts that go on from what is typed: paths, profiles, choices, and the setting's own `names`; at most 100."""
+    if setting.completes == "files":
+        before, last = last_path(text)
+        here = [*(name for name in names if name.startswith(last)), *map(escaped, _paths(last, folders_only=False))]
+        return [before + path for path in here[:MOST_COMPLETIONS]]
     if setting.completes in ("file", "folder"):
         found = _paths(text, folders_only=setting.completes == "folder")
     elif setting.completes == "recipe":

@@ -34,6 +34,17 @@ def _with_commas(value: Any) -> Any:
 Names = Annotated[str, BeforeValidator(_with_commas)]
 
 
+def _numbers_with_commas(value: Any) -> Any:
+    """A number, or a list of numbers, as such a text."""
+    numbers = value if isinstance(value, list) else [value]
+    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    return ", ".join(f"{number:.12g}" for number in numbers) if plain else _with_commas(value)
+
+
+# The same for numbers, which whoever reads the setting checks.
+Numbers = Annotated[str, BeforeValidator(_numbers_with_commas)]
+
+
 def names_in(text: str) -> tuple[str, ...]:
     """The single names of a `Names` setting."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
@@ -41,7 +52,8 @@ def names_in(text: str) -> tuple[str, ...]:
 
 # How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
 Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]
-Completes = Literal["file", "folder", "recipe", "hardware profile"]
+# "files": several paths with commas between them.
+Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 
 
 class Section(BaseModel):

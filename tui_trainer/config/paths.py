@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import Config
 
 
 def with_absolute_paths(config: Config) -> Config:
     """So that a run can be resumed from another folder, and its data has one name."""
-    path = config.data.path
-    if path and not path.startswith("sample:"):
-        path = absolute(path)
-    eval_path = absolute(config.data.eval_path) if config.data.eval_path else ""
-    data = config.data.model_copy(update={"path": path, "eval_path": eval_path})
+    paths = {"path": _data(config.data.path), "eval_path": _data(config.data.eval_path)}
+    data = config.data.model_copy(update=paths)
     model = config.model.model_copy(update={"model_name_or_path": _model(config.model.model_name_or_path)})
     task = config.task.model_copy(update={"chat_template": _template(config.task.chat_template)})
     output = config.output.model_copy(update={"runs_dir": absolute(config.output.runs_dir)})
     return config.model_copy(update={"task": task, "data": data, "model": model, "output": output})
+
+
+def _data(text: str) -> str:
+    """Files and folders by their whole paths; samples and data sets of the hub have no place."""
+    return joined(
+        [path if not path or path.startswith(("sample:", "hub:")) else absolute(path) for path in paths_in(text)]
+    )
 
 
 def _model(name: str) -> str:

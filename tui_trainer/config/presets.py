@@ -9,6 +9,7 @@ from typing import Any
 from tui_trainer.config.load import (
     HardwareChoice,
     Layer,
+    LoadedConfig,
     Origin,
     all_settings,
     flatten,
@@ -17,6 +18,7 @@ from tui_trainer.config.load import (
     value_of,
 )
 from tui_trainer.config.profiles import Profile, find_profile
+from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 
 
@@ -34,6 +36,16 @@ class Presets:
     def value(self, key: str) -> Any:
         """What the profiles and the defaults give. `profile` itself is the recipe that was wished for."""
         return self.layers[key].values[key] if key in self.layers else all_settings()[key].default
+
+    def under(self, config: Config, layers: Mapping[str, Layer]) -> LoadedConfig:
+        """A whole config that was made on these profiles, with the layers behind its values."""
+        return LoadedConfig(
+            config=config,
+            layers=dict(layers),
+            recipe=self.recipe,
+            hardware_profile=self.hardware_profile,
+            hardware_reason=self.hardware_reason,
+        )
 
 
 def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Built", "Counts", "Cut", "DocumentCut", "ExampleCut", "PreparedData"]
+__all__ = ["Built", "Counts", "Cut", "DocumentCut", "ExampleCut", "PreparedData", "RowsCut"]
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 1  # of the tokens; raise it when the same text and settings give other rows
@@ -50,7 +50,19 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentCut(Cut):
+class RowsCut(Cut):
+    """The same where documents, or the rows of a table, stay apart. `weights` of the sources, () where each row is used
+    once; `max_rows` of each of them, 0 for all.
+    """
+
+    max_rows: int = 0
+    dedup: bool = False
+    skip_bad_rows: bool = False
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentCut(RowsCut):
     """The same for one row a document.
 
     `tokenizer` tells one tokenizer from another, by a hash of its content. `eos_id` ends each document that does not
@@ -107,12 +119,9 @@ class PreparedData:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExampleCut(Cut):
+class ExampleCut(RowsCut):
     """The same for one row of a table a row. `reading`: the task and its settings that decide tokens and labels."""
 
-    max_rows: int
-    dedup: bool
-    skip_bad_rows: bool
     reading: str
 
 

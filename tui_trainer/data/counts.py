@@ -13,10 +13,12 @@ class Counts:
     a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
     `short_documents` had fewer than two tokens and are left out of all other numbers.
 
-    Of a table's `rows_read`, `bad_rows` could not be used and `untrained_rows` have no label left in the first
-    max_length tokens: both are left out. `repeated_rows` have the text of an earlier one, and `leaked_rows` of the
-    training side that of a held-out one: they are left out with data.dedup. `truncated_rows` lost their end, and
-    `truncated_answers` that of the answer to them; the longest row of labels has `longest_labels`.
+    Of a table's `rows_read`, or the `documents_read` where documents stay apart, `bad_rows` could not be used;
+    `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
+    are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
+    left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer to them; the longest row of
+    labels has `longest_labels`. What an epoch uses twice is counted twice, but for what was read, bad, repeated or
+    leaked.
     """
 
     train_rows: int
@@ -33,6 +35,7 @@ class Counts:
     eval_labels: int
     longest_row: int
     rows_read: int = 0
+    documents_read: int = 0
     bad_rows: int = 0
     repeated_rows: int = 0
     leaked_rows: int = 0

@@ -10,9 +10,10 @@ another document. The source is read once for each pass, so that one batch of do
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,15 +32,18 @@ from tui_trainer.data.cache import (
     make_entry,
     quantiles,
 )
-from tui_trainer.data.columns import ColumnChoices
+from tui_trainer.data.choosing import LEFT_OUT, Choice, choose_documents
 from tui_trainer.data.encoding import BATCH_CHARACTERS, DocumentEncoder, Encode
 from tui_trainer.data.estimate import estimate_documents
-from tui_trainer.data.prepare import Survey, is_blank, parts_of, reading_notes, survey_of
+from tui_trainer.data.mixture import SourceRows, source_details, source_notes, source_rows
+from tui_trainer.data.prepare import both
+from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.row_notes import write_cut_rows
+from tui_trainer.data.reading_texts import Limits, Survey, survey_of, texts_of
+from tui_trainer.data.row_notes import bad_row_details, notes_of_counts, write_cut_rows
 from tui_trainer.data.rows import DocumentWriter, Rows
 from tui_trainer.data.sources import Source
-from tui_trainer.data.split import Split, split_documents
+from tui_trainer.data.split import Split
 from tui_trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -52,7 +56,7 @@ def find_documents(
     source: Source, eval_source: Source | None, *, cut: DocumentCut, cache_dir: Path, progress: Progress | None = None
 ) -> PreparedData | None:
     """The data as an earlier `prepare_documents` left it, or None. Hashes the sources, makes nothing."""
-    return find_entry(_sources(source, eval_source), cut, cache_dir, progress)
+    return find_entry(both(source, eval_source), cut, cache_dir, progress)
 
 
 def prepare_documents(
@@ -66,23 +70,19 @@ def prepare_documents(
 ) -> PreparedData:
     """Rows of up to `cut.max_length` + 1 tokens for training and evaluation, from the cache or made now.
 
-    All of `eval_source` is held out; without one, `cut.eval_fraction` of the documents of `source`. `cut.max_chars`
-    limits `source` alone. `encode` is None where `cut.tokenizer` is TRAINED_HERE: the tokenizer is then trained on the
-    training side, and saved beside the rows.
+    All of `eval_source` is held out; without one, `cut.eval_fraction` of each source in `source`. `cut.max_chars` and
+    `cut.max_rows` limit `source` alone. `encode` is None where `cut.tokenizer` is TRAINED_HERE: the tokenizer is then
+    trained on the training side, and saved beside the rows.
 
     Raises DataError for what is wrong in the data, for too little of it, and for a cache that cannot be written.
     """
     if (encode is None) != (cut.tokenizer == TRAINED_HERE):
         raise ValueError("a tokenizer is either given or trained here")
-    sources = _sources(source, eval_source)
+    sources = both(source, eval_source)
     if entry := find_entry(sources, cut, cache_dir, progress):
         return entry
-    work = _Preparation(source, eval_source, cut, progress)
+    work = _Preparation(sources, cut, progress)
     return make_entry(sources, cut, cache_dir, progress, lambda folder: work.build(folder, encode))
-
-
-def _sources(source: Source, eval_source: Source | None) -> list[Source]:
-    return [source, eval_source] if eval_source else [source]
 
 
 @dataclass(slots=True)
@@ -118,85 +118,125 @@ class _Side:
         self.texts, self.waiting_characters = [], 0
 
 
+@dataclass(frozen=True, slots=True)
+class _ChosenTexts:
+    """The documents as pass 1 has chosen them: read again, each as often as it is used."""
+
+    sources: Sequence[Source]
+    limits: Sequence[Limits]
+    choice: Choice
+    split: Split
+
+    def all(self) -> Iterator[tuple[str, str]]:
+        """(training text, held-out text): one of the two is empty."""
+        yield from self._of_first(None)
+        if len(self.sources) > 1:
+            copies = self.choice.copies[1]
+            texts = texts_of(self.sources[1], self.limits[1], len(copies))
+            yield from (("", text) for index, text in texts if copies[index])
+
+    def training(self, progress: Progress | None) -> Iterator[str]:
+        """Pass 2. Raises what `progress` raises."""
+        return (text for text, _ in self._of_first(progress) if text)
+
+    def _of_first(self, progress: Progress | None) -> Iterator[tuple[str, str]]:
+        """Of what is trained on, with the part of it that is held out."""
+        sides, copies = self.choice.sides[0], self.choice.copies[0]
+        for index, text in texts_of(self.sources[0], self.limits[0], len(sides), progress):
+            if sides[index] == LEFT_OUT:
+                continue
+            train, held_out = self.split.parts(index, text)
+            if held_out:
+                yield "", held_out
+            if train:
+                yield from repeat((train, ""), int(copies[index]))
+
+
 class _Preparation:
     """The passes over the sources, and what they found out."""
 
-    def __init__(self, source: Source, eval_source: Source | None, cut: DocumentCut, progress: Progress | None) -> None:
-        self._source = source
-        self._eval_source = eval_source
+    def __init__(self, sources: Sequence[Source], cut: DocumentCut, progress: Progress | None) -> None:
+        self._sources = sources
         self._cut = cut
         self._progress = progress
-        self._split = Split(held_out=np.zeros(0, dtype=np.bool_))
-        self._characters = 0
-        self._notes: list[str] = []
+        self._problems = ProblemList()
+        own = Limits(max_chars=cut.max_chars, max_rows=cut.max_rows, skips_bad_rows=cut.skip_bad_rows)
+        self._limits = [own, Limits(skips_bad_rows=cut.skip_bad_rows)][: len(sources)]
 
     def build(self, folder: Path, encode: Encode | None) -> Built:
-        self._survey()
-        vocabulary, eos_id = self._cut.vocabulary, self._cut.eos_id
-        if encode is None:
-            tokenizer = train_tokenizer(self._training_texts(), vocabulary)
-            (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-            encode, vocabulary, eos_id = _encode_with(tokenizer), tokenizer.get_vocab_size(), EOS_ID
-        train, held_out = self._encode(folder, DocumentEncoder(encode, eos_id))
+        surveys = [
+            survey_of(source, limits, self._progress, self._problems, hashed=True)
+            for source, limits in zip(self._sources, self._limits, strict=True)
+        ]
+        names = [part.description for part in self._sources[0].parts]
+        choice, split = choose_documents(surveys, names, self._cut)
+        used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
+        texts = _ChosenTexts(self._sources, self._limits, choice, split)
+        encoder, vocabulary = self._encoder(folder, encode, texts)
+        uses = zip(surveys, choice.copies, strict=True)
+        characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in uses)
+        train, held_out = self._encode(folder, encoder, texts, characters)
         self._refuse_nothing(train, held_out)
         if not held_out.writer.row_count:
             (folder / EVAL_FILE).unlink()
         write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
-        counts = _counts(train, held_out, vocabulary)
-        self._notes.extend(_length_notes(counts, self._cut.max_length))
-        return Built(counts, tuple(self._notes), quantiles(Rows(folder / TRAIN_FILE).lengths - 1))
+        counts = replace(
+            _counts(train, held_out, vocabulary),
+            documents_read=self._problems.count + sum(survey.read for survey in surveys),
+            bad_rows=self._problems.count,
+            repeated_rows=choice.repeated,
+            leaked_rows=choice.leaked,
+        )
+        return Built(
+            counts,
+            tuple(self._notes(surveys, split, used, counts)),
+            quantiles(Rows(folder / TRAIN_FILE).lengths - 1),
+            bad_row_details(self._problems) | source_details(used),
+        )
 
-    def _survey(self) -> None:
-        """Pass 1."""
-        survey = self._survey_of(self._source, self._cut.max_chars)
-        self._characters = sum(survey.lengths)
-        if self._eval_source:
-            self._characters += sum(self._survey_of(self._eval_source, 0).lengths)
-            self._split = Split(held_out=np.zeros(len(survey.lengths), dtype=np.bool_))
-        else:
-            self._split = split_documents(survey.lengths, self._cut.eval_fraction, self._cut.seed)
-            self._notes.extend(self._split.notes)
+    def _encoder(self, folder: Path, encode: Encode | None, texts: _ChosenTexts) -> tuple[DocumentEncoder, int]:
+        """With the number of tokens that it knows. Where none is given, pass 2 makes one."""
+        if encode is not None:
+            return DocumentEncoder(encode, self._cut.eos_id), self._cut.vocabulary
+        tokenizer = train_tokenizer(texts.training(self._progress), self._cut.vocabulary)
+        (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        return DocumentEncoder(_encode_with(tokenizer), EOS_ID), tokenizer.get_vocab_size()
 
-    def _survey_of(self, source: Source, max_chars: int) -> Survey:
-        choices = ColumnChoices(source.text_column)
-        survey = survey_of(source, max_chars, self._progress, choices)
-        self._notes.extend((*choices.notes(), *reading_notes(survey, max_chars)))
-        return survey
+    def _notes(
+        self, surveys: Sequence[Survey], split: Split, used: Sequence[SourceRows], counts: Counts
+    ) -> Iterator[str]:
+        for survey in surveys:
+            yield from survey.notes
+        yield from self._problems.notes()
+        yield from split.notes
+        yield from source_notes(used)
+        yield from notes_of_counts(counts, self._cut)
+        yield from _length_notes(counts, self._cut.max_length)
 
-    def _training_texts(self) -> Iterator[str]:
-        """Pass 2. Raises what `progress` raises."""
-        parts = parts_of(self._source, self._cut.max_chars, self._split, self._progress)
-        return (text for text, _ in parts if text)
-
-    def _parts(self) -> Iterator[tuple[str, str]]:
-        """(training text, held-out text): of two sources, one of the two is always empty."""
-        yield from parts_of(self._source, self._cut.max_chars, self._split)
-        if self._eval_source:
-            texts = (document.text for document in self._eval_source.documents())
-            yield from (("", text) for text in texts if not is_blank(text))
-
-    def _encode(self, folder: Path, encoder: DocumentEncoder) -> tuple[_Side, _Side]:
+    def _encode(
+        self, folder: Path, encoder: DocumentEncoder, texts: _ChosenTexts, characters: int
+    ) -> tuple[_Side, _Side]:
         """Pass 3."""
-        meter = Meter(self._progress, "tokenising", self._characters, "characters")
+        meter = Meter(self._progress, "tokenising", characters, "characters")
         with ExitStack() as stack:
             train, held_out = (
                 _Side(encoder, stack.enter_context(DocumentWriter(folder / name, self._cut.max_length)))
                 for name in (TRAIN_FILE, EVAL_FILE)
             )
-            for train_text, held_out_text in self._parts():
+            for train_text, held_out_text in texts.all():
                 train.add(train_text)
                 held_out.add(held_out_text)
                 meter.report(train.characters + held_out.characters)
             train.encode()
             held_out.encode()
-        meter.finish(self._characters)
+        meter.finish(characters)
         return train, held_out
 
     def _refuse_nothing(self, train: _Side, held_out: _Side) -> None:
         if not train.writer.row_count:
-            where, side = self._source.description, "training"
-        elif self._eval_source and not held_out.writer.row_count:
-            where, side = self._eval_source.description, "evaluation"
+            where, side = self._sources[0].description, "training"
+        elif len(self._sources) > 1 and not held_out.writer.row_count:
+            where, side = self._sources[1].description, "evaluation"
         else:
             return
         raise DataError(f"no document for {side} has two tokens or more", where=where, hint="give more text")

@@ -4,7 +4,7 @@
     pass 2   only where the tokenizer is made here: train it              -> tokenizer.json
     pass 3   encode what lies in the spool                                -> train.arrow, eval.arrow
 
-What a row means is the task's matter: it gives a `Reader`. In memory are 34 bytes a row and some chunks of rows, so a
+What a row means is the task's matter: it gives a `Reader`. In memory are 36 bytes a row and some chunks of rows, so a
 table may be of any length; on the disk the spool takes about as much as the text, until the rows are made.
 """
 
@@ -32,9 +32,10 @@ from tui_trainer.data.cache import (
     make_entry,
     quantiles,
 )
-from tui_trainer.data.choosing import TRAIN, Choice, Survey, choose
+from tui_trainer.data.choosing import TRAIN, Choice, Survey, characters_used, choose
 from tui_trainer.data.columns import LOOKED_ROWS, ColumnChoices
 from tui_trainer.data.encode_batches import EncodedBatch, encoded
+from tui_trainer.data.mixture import source_details, source_notes, source_rows
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.row_notes import RowNotes, notes_of_counts, table_details
@@ -118,10 +119,11 @@ class _Preparation:
             self._problems.raise_any()
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut)
+        used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
         if self._reader.learns:
             self._reader.learn(self._training_texts(choice), folder / TOKENIZER_FILE)
-        train, held_out = self._encode(folder, choice, sum(survey.characters for survey in surveys))
+        train, held_out = self._encode(folder, choice, characters_used(surveys, choice))
         self._refuse_untrained(train)
         if not held_out.file.row_count:
             (folder / EVAL_FILE).unlink()
@@ -129,30 +131,31 @@ class _Preparation:
         told = *self._choices.notes(), *self._reader.notes(), *self._problems.notes()
         lengths = quantiles(Rows(folder / TRAIN_FILE).lengths)
         details = self._reader.details() | table_details(surveys[0], choice, self._strata, self._problems)
-        details |= train.notes.write(folder)
-        return Built(counts, (*told, *notes_of_counts(counts, self._cut)), lengths, details)
+        details |= train.notes.write(folder) | source_details(used)
+        return Built(counts, (*told, *source_notes(used), *notes_of_counts(counts, self._cut)), lengths, details)
 
     def _survey(self, number: int, path: Path) -> Survey:
         """Pass 1 over one source: its usable rows go into the spool."""
         survey = Survey()
         with Spool(path) as spool:
-            for example in self._examples(self._sources[number], survey, first=number == 0):
-                survey.add(example.text, self._strata.setdefault(example.stratum, len(self._strata)))
-                spool.add(example)
+            for source, progress in self._sources[number].each(self._progress):
+                survey.begin_source()
+                for example in self._examples(source, progress, first=number == 0):
+                    survey.add(example.text, self._strata.setdefault(example.stratum, len(self._strata)))
+                    spool.add(example)
         self._chunks.append(spool.chunks)
         return survey
 
-    def _examples(self, source: Source, survey: Survey, *, first: bool) -> Iterator[Example]:
+    def _examples(self, source: Source, progress: Progress | None, *, first: bool) -> Iterator[Example]:
         """The rows of a source that can be used."""
         choices = self._choices if first else ColumnChoices("")
         max_rows = self._cut.max_rows if first else 0
-        rows = source.rows(self._problems, self._progress, max_rows=max_rows, choices=choices)
+        rows = source.rows(self._problems, progress, max_rows=max_rows, choices=choices)
         head = list(islice(rows, LOOKED_ROWS))
         self._reader.held_out = not first
         if head:
             self._reader.begin(head)
         for row in chain(head, rows):
-            survey.rows += 1
             try:
                 yield self._reader.read(row)
             except DataError as error:
@@ -177,18 +180,19 @@ class _Preparation:
         return sides[0], sides[1]
 
     def _chosen(self, choice: Choice) -> Iterator[tuple[Chunk, NDArray[np.int8]]]:
-        """Each chunk of the spool, and on which side its rows stand."""
-        for chunks, sides in zip(self._chunks, choice.sides, strict=True):
+        """Each chunk of the spool, and on which side its rows stand; again where some are used more than once."""
+        for survey, chunks in enumerate(self._chunks):
             start = 0
             for chunk in chunks:
-                yield chunk, sides[start : start + chunk.rows]
+                yield from ((chunk, sides) for sides in choice.passes(survey, start, start + chunk.rows))
                 start += chunk.rows
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
-        for source, survey in zip(self._sources, surveys, strict=True):
-            if not len(survey):
-                self._problems.raise_any()
-                raise DataError("there are no rows to learn from", where=source.description, hint="give some rows")
+        for side, survey in zip(self._sources, surveys, strict=True):
+            for source, count in zip(side.parts, survey.counts, strict=True):
+                if not count:
+                    self._problems.raise_any()
+                    raise DataError("there are no rows to learn from", where=source.description, hint="give some rows")
 
     def _refuse_untrained(self, train: _Side) -> None:
         if train.file.row_count:
@@ -215,8 +219,8 @@ class _Preparation:
             train_labels=train.labels,
             eval_labels=held_out.labels,
             longest_row=max(train.longest, held_out.longest),
-            rows_read=sum(survey.rows for survey in surveys),
-            bad_rows=sum(survey.rows - len(survey) for survey in surveys),
+            rows_read=self._problems.count + sum(map(len, surveys)),
+            bad_rows=self._problems.count,
             repeated_rows=choice.repeated,
             leaked_rows=choice.leaked,
             truncated_rows=train.truncated + held_out.truncated,

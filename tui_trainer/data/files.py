@@ -15,32 +15,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from tui_trainer.data.dataset_folder import data_files, refuse_several_splits
+from tui_trainer.data.forms import SUPPORTED, Form, form_of
+from tui_trainer.data.hub_parts import GLOB_SIGNS
+from tui_trainer.data.hub_path import PREFIX as HUB_PREFIX
+from tui_trainer.data.hub_path import could_be_on_the_hub
+from tui_trainer.data.hub_snapshot import find_in_cache
 from tui_trainer.data.nearest import nearest_path
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
-
-FORMS: dict[str, Form] = {
-    **dict.fromkeys((".txt", ".md", ".rst", ".py"), "text"),
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    **dict.fromkeys((".arrow", ".feather"), "arrow"),
-    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
-    **dict.fromkeys((".xlsx", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"),
-}
-PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
-SUPPORTED = (
-    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv "
-    ".conll .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
-)
-GLOB_SIGNS = frozenset("*?[")
 SNIFFED_BYTES = 4096
 
 
@@ -65,23 +51,17 @@ class SourceFile:
         return self.form not in ("text", "unknown")
 
 
-def form_of(path: Path) -> Form:
-    """What the name promises; `.gz` is looked through."""
-    endings = [ending.lower() for ending in path.suffixes[-2:]]
-    compressed = bool(endings) and endings[-1] == ".gz"
-    if compressed:
-        endings.pop()
-    form = FORMS.get(endings[-1], "unknown") if endings else "unknown"
-    return "unsupported" if compressed and form in PACKED_INSIDE else form
-
-
 def find_files(path: str) -> tuple[SourceFile, ...]:
-    """The files that `path` (a file, a folder or a glob) names, sorted by name.
+    """The files that `path` (a file, a folder, a glob or `hub:...`) names, sorted by name.
 
     Raises DataError when there is none that can be used.
     """
     if not path.strip() or "\0" in path:
-        raise DataError("no data is named", hint="set data.path to a file, a folder, a glob or sample:NAME")
+        raise DataError(
+            "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
+        )
+    if path.startswith(HUB_PREFIX):
+        return tuple(_named_file(file, file.stat().st_mode, label) for label, file in find_in_cache(path))
     place = _at_home(path)
     try:
         mode = place.stat().st_mode
@@ -131,8 +111,8 @@ def _told_in_one_line(label: str) -> Iterator[None]:
         raise DataError(f"cannot be read: {error.strerror or type(error).__name__}", where=label) from None
 
 
-def _named_file(path: Path, mode: int) -> SourceFile:
-    label = one_line(path.name)
+def _named_file(path: Path, mode: int, label: str = "") -> SourceFile:
+    label = one_line(label or path.name)
     if not stat.S_ISREG(mode):
         raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
     if form_of(path) == "unsupported":
@@ -202,9 +182,21 @@ def _at_home(path: str) -> Path:
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
     shown = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
-        near = one_line(nearest_path(path), 200)
-        hint = (
-            f"did you mean '{near}'?" if near else "check the path; data sets of the hub are not read in this version"
-        )
-        return DataError(f"there is no file or folder '{shown}'", hint=hint)
+        return DataError(f"there is no file or folder '{shown}'", hint=_instead_of(path))
     return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
+
+
+def _instead_of(path: str) -> str:
+    near = one_line(nearest_path(path), 200)
+    written = _from_here(path)
+    on_the_hub = f"{HUB_PREFIX}{written}" if could_be_on_the_hub(written) else ""
+    meant = " or ".join(filter(None, (f"'{near}'" if near else "", on_the_hub)))
+    return f"did you mean {meant}?" if meant else "check the path; a data set of the hub is written hub:owner/name"
+
+
+def _from_here(path: str) -> str:
+    """As it was written, most likely: a config is given whole paths before its data is opened."""
+    try:
+        return Path(path).relative_to(Path.cwd()).as_posix()
+    except (OSError, ValueError):
+        return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tui_trainer.data.files import Form
+from tui_trainer.data.forms import Form
 from tui_trainer.data.looking import size_of
 from tui_trainer.data.sources import Source
 from tui_trainer.safe_text import one_line

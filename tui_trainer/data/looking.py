@@ -14,7 +14,8 @@ from itertools import chain, islice
 from typing import BinaryIO
 
 from tui_trainer.data.columns import LOOKED_ROWS, ColumnChoices, Row
-from tui_trainer.data.files import PACKED_INSIDE, Form, SourceFile, open_bytes
+from tui_trainer.data.files import SourceFile, open_bytes
+from tui_trainer.data.forms import PACKED_INSIDE, Form
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.reading import documents_of, rows_of
 from tui_trainer.data.row_reader import Reader
@@ -120,9 +121,9 @@ def _sample_size(texts: list[str]) -> Size:
     )
 
 
-def beginning_of(source: Source) -> tuple[str, ...]:
+def beginning_of(size: Size) -> tuple[str, ...]:
     """Some of the texts that were looked at, evenly spaced: enough to count tokens in, and counted in an instant."""
-    texts = [text[: BEGINNING_CHARACTERS // 4] for text in size_of(source).texts]
+    texts = [text[: BEGINNING_CHARACTERS // 4] for text in size.texts]
     step = max(1, sum(map(len, texts)) // BEGINNING_CHARACTERS)
     return tuple(_first_texts(texts[::step], BEGINNING_CHARACTERS))
 

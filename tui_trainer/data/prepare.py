@@ -9,8 +9,7 @@ The source is read three times, so that only one document at a time (and one bat
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +26,10 @@ from tui_trainer.data.cache import (
     find_entry,
     make_entry,
 )
-from tui_trainer.data.columns import ColumnChoices
 from tui_trainer.data.estimate import DataEstimate, estimate_characters
+from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
+from tui_trainer.data.reading_texts import Limits, survey_of, texts_of
 from tui_trainer.data.sources import Source
 from tui_trainer.errors import DataError
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from tui_trainer.data.rows import RowWriter
-    from tui_trainer.data.split import Split
 
 __all__ = ["DataEstimate", "PreparedData", "estimate_characters", "lookup", "prepare_characters"]
 
@@ -46,6 +45,7 @@ BATCH_CHARACTERS = 1 << 20
 
 def lookup(
     source: Source,
+    eval_source: Source | None = None,
     *,
     max_length: int,
     eval_fraction: float,
@@ -54,13 +54,14 @@ def lookup(
     cache_dir: Path,
     progress: Progress | None = None,
 ) -> PreparedData | None:
-    """The data as an earlier `prepare_characters` left it, or None. Hashes the source, makes nothing."""
+    """The data as an earlier `prepare_characters` left it, or None. Hashes the sources, makes nothing."""
     cut = Cut(max_length=max_length, eval_fraction=eval_fraction, seed=seed, max_chars=max_chars)
-    return find_entry([source], cut, cache_dir, progress)
+    return find_entry(both(source, eval_source), cut, cache_dir, progress)
 
 
 def prepare_characters(
     source: Source,
+    eval_source: Source | None = None,
     *,
     max_length: int,
     eval_fraction: float,
@@ -71,21 +72,19 @@ def prepare_characters(
 ) -> PreparedData:
     """Rows of `max_length` + 1 character tokens for training and evaluation, from the cache or made now.
 
-    Raises DataError for what is wrong in the data, for too little of it, and for a cache that cannot be written.
+    All of `eval_source` is held out; without one, `eval_fraction` of each source. Raises DataError for what is wrong in
+    the data, for too little of it, and for a cache that cannot be written.
     """
     cut = Cut(max_length=max_length, eval_fraction=eval_fraction, seed=seed, max_chars=max_chars)
-    if entry := find_entry([source], cut, cache_dir, progress):
+    sources = both(source, eval_source)
+    if entry := find_entry(sources, cut, cache_dir, progress):
         return entry
-    return make_entry([source], cut, cache_dir, progress, lambda folder: _build(source, cut, folder, progress))
+    return make_entry(sources, cut, cache_dir, progress, lambda folder: _build(sources, cut, folder, progress))
 
 
-@dataclass(slots=True)
-class Survey:
-    """What pass 1 found: `lengths` in characters of the documents with text, how many are blank, characters of all."""
-
-    lengths: array[int] = field(default_factory=lambda: array("q"))
-    blank: int = 0
-    characters: int = 0
+def both(source: Source, eval_source: Source | None) -> list[Source]:
+    """What is trained on, and what is evaluated on if it is named."""
+    return [source, eval_source] if eval_source else [source]
 
 
 @dataclass(slots=True)
@@ -119,16 +118,29 @@ class _Side:
         self.texts, self.waiting_characters = [], 0
 
 
-def _build(source: Source, cut: Cut, folder: Path, progress: Progress | None) -> Built:
+def _build(sources: Sequence[Source], cut: Cut, folder: Path, progress: Progress | None) -> Built:
     from tui_trainer.data.characters import build_tokenizer, characters_of
-    from tui_trainer.data.split import split_documents
+    from tui_trainer.data.split import split_each
 
-    choices = ColumnChoices(source.text_column)
-    survey = survey_of(source, cut.max_chars, progress, choices)
-    split = split_documents(survey.lengths, cut.eval_fraction, cut.seed)
-    alphabet = characters_of(train for train, _ in parts_of(source, cut.max_chars, split, progress))
-    tokenizer = build_tokenizer(alphabet)
-    train, held_out = _encode(source, cut, split, tokenizer, folder, sum(survey.lengths), progress)
+    source, *others = sources
+    limits = Limits(max_chars=cut.max_chars)
+    survey = survey_of(source, limits, progress, ProblemList())
+    measured = [(one, survey_of(one, Limits(), progress, ProblemList())) for one in others]
+    fraction = 0.0 if others else cut.eval_fraction
+    split = split_each(survey.lengths, [part.description for part in source.parts], survey.counts, fraction, cut.seed)
+
+    def parts(told: Progress | None = None) -> Iterator[tuple[str, str]]:
+        for index, text in texts_of(source, limits, len(survey.lengths), told):
+            yield split.parts(index, text)
+
+    def all_parts() -> Iterator[tuple[str, str]]:
+        yield from parts()
+        for one, found in measured:
+            yield from (("", text) for _, text in texts_of(one, Limits(), len(found.lengths)))
+
+    tokenizer = build_tokenizer(characters_of(train for train, _ in parts(progress)))
+    total = sum(sum(found.lengths) for found in (survey, *(found for _, found in measured)))
+    train, held_out = _encode(all_parts(), cut, tokenizer, folder, total, progress)
     _refuse_too_little(source, train.writer.token_count, cut.max_length)
     (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     if not held_out.documents:
@@ -148,34 +160,17 @@ def _build(source: Source, cut: Cut, folder: Path, progress: Progress | None) ->
         eval_labels=max(0, held_out.writer.token_count - 1),
         longest_row=min(cut.max_length, train.writer.token_count - 1),
     )
-    return Built(counts, (*choices.notes(), *_notes(survey, cut, split, counts)))
-
-
-def survey_of(source: Source, max_chars: int, progress: Progress | None, choices: ColumnChoices) -> Survey:
-    """Pass 1: reads and checks every document."""
-    survey = Survey()
-    for document in source.documents(progress, max_chars=max_chars, choices=choices):
-        survey.characters += len(document.text)
-        if is_blank(document.text):
-            survey.blank += 1
-        else:
-            survey.lengths.append(len(document.text))
-    return survey
-
-
-def parts_of(
-    source: Source, max_chars: int, split: Split, progress: Progress | None = None
-) -> Iterator[tuple[str, str]]:
-    """(training text, held-out text) of each document that is not blank; one of the two is often empty."""
-    texts = (document.text for document in source.documents(progress, max_chars=max_chars))
-    for index, text in enumerate(text for text in texts if not is_blank(text)):
-        if index >= len(split.held_out):
-            raise DataError(f"{source.description} changed while it was read", hint="start again")
-        yield split.parts(index, text)
+    told = (*survey.notes, *(note for _, found in measured for note in found.notes), *split.notes)
+    return Built(counts, (*told, *_unknown_notes(counts)))
 
 
 def _encode(
-    source: Source, cut: Cut, split: Split, tokenizer: Tokenizer, folder: Path, total: int, progress: Progress | None
+    parts: Iterator[tuple[str, str]],
+    cut: Cut,
+    tokenizer: Tokenizer,
+    folder: Path,
+    total: int,
+    progress: Progress | None,
 ) -> tuple[_Side, _Side]:
     from tui_trainer.data.rows import RowWriter
 
@@ -185,8 +180,8 @@ def _encode(
             _Side(tokenizer, stack.enter_context(RowWriter(folder / name, cut.max_length)))
             for name in (TRAIN_FILE, EVAL_FILE)
         ]
-        for parts in parts_of(source, cut.max_chars, split):
-            for side, text in zip(sides, parts, strict=True):
+        for texts in parts:
+            for side, text in zip(sides, texts, strict=True):
                 side.add(text)
             meter.report(sum(side.characters - side.waiting_characters for side in sides))
         for side in sides:
@@ -211,28 +206,6 @@ def _more_text_hint(train_tokens: int) -> str:
     return f"give more text, or lower data.max_length to {shorter:,} or so" if shorter >= 16 else "give more text"
 
 
-def _notes(survey: Survey, cut: Cut, split: Split, counts: Counts) -> tuple[str, ...]:
-    notes = [*reading_notes(survey, cut.max_chars), *split.notes]
+def _unknown_notes(counts: Counts) -> Iterator[str]:
     if counts.unknown_eval_tokens:
-        notes.append(
-            f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"
-        )
-    return tuple(notes)
-
-
-def reading_notes(survey: Survey, max_chars: int) -> list[str]:
-    """What was not used of the documents that were read."""
-    notes: list[str] = []
-    if max_chars and survey.characters >= max_chars:
-        notes.append(
-            f"data.max_chars: the first {survey.characters:,} characters are used, "
-            f"{len(survey.lengths):,} documents, the last of them cut there"
-        )
-    if survey.blank:
-        notes.append(f"{survey.blank:,} documents hold only white space and are left out")
-    return notes
-
-
-def is_blank(text: str) -> bool:
-    """Such documents are left out."""
-    return not text or text.isspace()
+        yield f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"

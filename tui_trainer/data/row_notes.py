@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tui_trainer.data.cache import Counts, ExampleCut
-from tui_trainer.data.choosing import TRAIN, Choice, Survey
+from tui_trainer.data.cache import Counts, RowsCut
+from tui_trainer.data.choosing import Choice, Survey
 from tui_trainer.data.rows import COLUMN
 
 if TYPE_CHECKING:
@@ -71,18 +71,23 @@ def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
 
 def table_details(survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
     """The first rows that could not be used, and how many training rows each class has."""
-    found: dict[str, Any] = {}
-    if problems.shown:
-        found[BAD_ROWS] = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems.shown]
+    found = bad_row_details(problems)
     if 1 < len(strata) <= MOST_CLASSES:
-        numbers = np.frombuffer(survey.strata, dtype=np.int64)[choice.sides[0] == TRAIN]
-        counted = np.bincount(numbers, minlength=len(strata)).tolist()
+        numbers = np.frombuffer(survey.strata, dtype=np.int64)
+        counted = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
         found[CLASS_ROWS] = {name: counted[number] for name, number in strata.items() if counted[number]}
     return found
 
 
-def notes_of_counts(counts: Counts, cut: ExampleCut) -> Iterator[str]:
-    """What was left out or cut of a table, in words."""
+def bad_row_details(problems: ProblemList) -> dict[str, Any]:
+    """The first rows that could not be used."""
+    if not problems.shown:
+        return {}
+    return {BAD_ROWS: [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems.shown]}
+
+
+def notes_of_counts(counts: Counts, cut: RowsCut) -> Iterator[str]:
+    """What was left out or cut of a table or of documents, in words."""
     if counts.repeated_rows:
         what = "are left out (data.dedup)" if cut.dedup else "are used as they are; data.dedup = true leaves them out"
         yield f"{counts.repeated_rows:,} rows repeat the text of an earlier one and {what}"

@@ -1,4 +1,4 @@
-"""A source of text: a file, a folder, a glob or a built-in sample, read one document at a time.
+"""A source of text: a file, a folder, a glob, a built-in sample, or several of these, read one document at a time.
 
 `open_source` looks at names and sizes only. What is wrong inside the files is raised at the end of `documents`,
 all together.
@@ -7,8 +7,9 @@ all together.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,19 +21,24 @@ from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.reading import Document, documents_of, read_file, rows_of
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
-from tui_trainer.errors import DataError
+from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-__all__ = ["Document", "Source", "open_source"]
+__all__ = ["Document", "Source", "open_source", "open_sources"]
 
 T = TypeVar("T")
+SHOWN_SOURCES = 4
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Text to learn from. `bytes_on_disk` counts a .gz as it is stored, a sample as UTF-8."""
+    """Text to learn from. `bytes_on_disk` counts a .gz as it is stored, a sample as UTF-8.
+
+    Where several paths are named, `several` holds the source of each; what reads rows or documents takes them one
+    after another, by `parts` or `each`.
+    """
 
     path: str
     text_column: str
@@ -40,26 +46,48 @@ class Source:
     bytes_on_disk: int
     entries: tuple[SourceFile, ...] = ()
     sample: Sample | None = None
+    several: tuple[Source, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Source, ...]:
+        """The single sources, itself where it is one."""
+        return self.several or (self,)
+
+    def each(self, progress: Progress | None) -> Iterator[tuple[Source, Progress | None]]:
+        """The same, each with what tells how far it is within the whole."""
+        done = 0
+        for part in self.parts:
+            yield part, _shifted(progress, done, self.bytes_on_disk) if self.several else progress
+            done += part.bytes_on_disk
 
     @property
     def files(self) -> tuple[Path, ...]:
         return tuple(entry.path for entry in self.entries)
 
     def documents(
-        self, progress: Progress | None = None, *, max_chars: int = 0, choices: ColumnChoices | None = None
+        self,
+        progress: Progress | None = None,
+        *,
+        max_chars: int = 0,
+        max_rows: int = 0,
+        choices: ColumnChoices | None = None,
+        problems: ProblemList | None = None,
     ) -> Iterator[Document]:
-        """Each document in file order, up to `max_chars` characters (0: all; the last one is cut).
+        """Each document in file order, the first `max_rows` of them, up to `max_chars` characters (0: all; the last one
+        is cut).
 
-        `choices` takes up what was found out on the way, to be told as notes. Raises DataError at the end, with every
-        mistake that was met, or when nothing held any text.
+        `choices` takes up what was found out on the way, to be told as notes, and `problems` the mistakes. Raises
+        DataError at the end when nothing held any text and, without `problems`, with every mistake that was met.
         """
-        problems = ProblemList()
+        found = ProblemList() if problems is None else problems
         holds_text = False
         choices = choices or ColumnChoices(self.text_column)
-        for document in first_characters(self._all_documents(choices, problems, progress), max_chars):
+        rows = islice(self._all_documents(choices, found, progress), max_rows or None)
+        for document in first_characters(rows, max_chars):
             holds_text = holds_text or not (document.text == "" or document.text.isspace())
             yield document
-        problems.raise_any()
+        if problems is None or not holds_text:
+            found.raise_any()
         if not holds_text:
             raise DataError(
                 f"{self.description} holds no text", hint="0 documents were found; choose another data.path"
@@ -82,17 +110,14 @@ class Source:
             raise DataError(f"{self.description} is text, and this task reads a table", hint="choose another sample")
         yield from (Row(where, values) for where, values in self.sample.rows())
 
-    def beginning(self) -> tuple[str, ...]:
-        """About 64,000 characters from the beginnings of some files. Never raises for what stands in them."""
-        from tui_trainer.data.looking import beginning_of
-
-        return beginning_of(self)
-
     def fingerprint(self, progress: Progress | None = None) -> str:
         """XXH3-128 over names and content; for a sample over its content and the Python version."""
         import xxhash
 
         total = xxhash.xxh3_128()
+        if self.several:
+            total.update(repr([part.fingerprint(told) for part, told in self.each(progress)]).encode())
+            return str(total.hexdigest())
         if self.sample:
             total.update(repr((self.path, sys.version_info[:3], self.sample.content())).encode())
             return str(total.hexdigest())
@@ -151,6 +176,49 @@ def open_source(path: str, text_column: str = AUTO) -> Source:
         bytes_on_disk=sum(entry.size_bytes for entry in entries),
         entries=entries,
     )
+
+
+def open_sources(paths: Sequence[str], text_column: str = AUTO) -> Source:
+    """The source of one path, or one that holds those of several. Raises DataError as `open_source` does."""
+    parts: list[Source] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            parts.append(open_source(path, text_column))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    if len(parts) == 1:
+        return parts[0]
+    labels = Counter(part.entries[0].label for part in parts if len(part.entries) == 1)
+    parts = [
+        _with_folder(part) if len(part.entries) == 1 and labels[part.entries[0].label] > 1 else part for part in parts
+    ]
+    named = [part.description for part in parts[:SHOWN_SOURCES]]
+    more = len(parts) - len(named)
+    return Source(
+        path=", ".join(paths),
+        text_column=text_column,
+        description=", ".join(named) + (f" and {more:,} more sources" if more else ""),
+        bytes_on_disk=sum(part.bytes_on_disk for part in parts),
+        entries=tuple(entry for part in parts for entry in part.entries),
+        several=tuple(parts),
+    )
+
+
+def _with_folder(source: Source) -> Source:
+    """A file whose name others have too, named with the folder that it is in."""
+    [entry] = source.entries
+    entries = (replace(entry, label=one_line(f"{entry.path.parent.name}/{entry.path.name}")),)
+    return replace(source, entries=entries, description=_description(source.path, entries))
+
+
+def _shifted(progress: Progress | None, before: float, total: float) -> Progress | None:
+    """Progress of a part that begins at `before`."""
+    if progress is None:
+        return None
+    return lambda what, done, _, unit: progress(what, before + done, total, unit)
 
 
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:

@@ -6,8 +6,8 @@ every machine and with every numpy (a bit generator's raw stream is fixed; see n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +19,23 @@ LARGEST_MISS = 0.5  # how far the held-out share may be from the wanted one, rel
 class Split:
     """`held_out[i]` says whether document i is evaluated on.
 
-    Where whole documents cannot give the share, none is held out and the last `tail_characters` of the document
-    `tail_document` are taken instead; `notes` says so.
+    Where the whole documents of a source cannot give the share, none of them is held out and the end of one is taken
+    instead: `tails` has the number of the document, and how many characters; `notes` says so.
     """
 
     held_out: NDArray[np.bool_]
-    tail_document: int | None = None
-    tail_characters: int = 0
+    tails: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def parts(self, index: int, text: str) -> tuple[str, str]:
         """What of document `index` is trained on, and what is held out."""
-        if index == self.tail_document:
-            cut = tail_start(text, self.tail_characters)
+        if index in self.tails:
+            cut = tail_start(text, self.tails[index])
             return text[:cut], text[cut:]
         return ("", text) if self.held_out[index] else (text, "")
 
 
-def split_documents(lengths: Sequence[int], eval_fraction: float, seed: int) -> Split:
+def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> Split:
     """Hold out documents with about `eval_fraction` of all characters; never all of them, and none for 0.
 
     `lengths` are characters per document, 1 or more each.
@@ -54,6 +53,33 @@ def split_documents(lengths: Sequence[int], eval_fraction: float, seed: int) -> 
         held_out[chosen] = True
         return Split(held_out=held_out)
     return _tail_of_the_longest(sizes, wanted, nothing)
+
+
+def split_each(
+    lengths: Sequence[int],
+    names: Sequence[str],
+    counts: Sequence[int],
+    eval_fraction: float,
+    seed: int,
+    usable: NDArray[np.bool_] | None = None,
+) -> Split:
+    """The same for documents of several sources, `counts` of each in turn: every source gives its share.
+
+    Only documents that are `usable`, bool [documents], are held out. `names` of the sources are for the notes.
+    """
+    sizes = np.asarray(lengths, dtype=np.int64)
+    held_out, tails, notes = np.zeros(len(sizes), dtype=np.bool_), dict[int, int](), list[str]()
+    start = 0
+    for name, count in zip(names, counts, strict=True):
+        places = np.arange(start, start + count)
+        if usable is not None:
+            places = places[usable[places]]
+        part = split_documents(sizes[places], eval_fraction, seed)
+        held_out[places[part.held_out]] = True
+        tails |= {int(places[document]): characters for document, characters in part.tails.items()}
+        notes += [f"{name}: {note}" for note in part.notes] if len(names) > 1 else part.notes
+        start += count
+    return Split(held_out=held_out, tails=tails, notes=tuple(notes))
 
 
 def tail_start(text: str, tail_characters: int) -> int:
@@ -94,7 +120,7 @@ def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArr
     tail = min(max(1, round(wanted)), size - 1)
     why = "there is one document" if len(sizes) == 1 else "whole documents cannot give the share of data.eval_fraction"
     note = f"{why}: the last {tail:,} or so of the {size:,} characters of document {longest + 1} are held out"
-    return Split(held_out=nothing, tail_document=longest, tail_characters=tail, notes=(note,))
+    return Split(held_out=nothing, tails={longest: tail}, notes=(note,))
 
 
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import psutil
 
 from tui_trainer.hardware.deadline import within
 from tui_trainer.hardware.facts import Place
+from tui_trainer.hub_layout import cache_folder, from_the_root, user_cache_folder
 
 # A file server that is gone answers no question about its folders, for minutes.
 _DEADLINE_SECONDS = 2.0
@@ -21,7 +22,7 @@ def read_places() -> tuple[Place, ...]:
     folders = {
         "runs": Path("runs").absolute(),
         "prepared data": prepared_data_folder(),
-        "model cache": model_cache_folder(os.environ),
+        "model cache": cache_folder(),
         "temporary": Path(tempfile.gettempdir()),
     }
     return tuple(read_place(label, folder) for label, folder in folders.items())
@@ -33,23 +34,11 @@ def read_place(label: str, folder: Path) -> Place:
     return Place(label=label, path=str(folder), free_bytes=room[0], total_bytes=room[1], writable=room[2])
 
 
-def model_cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where models and data sets from the Hugging Face Hub are kept.
-
-    Source: huggingface_hub's documentation, "Environment variables": HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
-    """
-    if cache := environment.get("HF_HUB_CACHE"):
-        return _expanded(cache)
-    if home := environment.get("HF_HOME"):
-        return _expanded(home) / "hub"
-    return _cache_home(environment) / "huggingface" / "hub"
-
-
 def prepared_data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Where prepared data is kept: `$TUI_TRAINER_HOME/cache`, else the user's cache folder (XDG)."""
     if home := environment.get("TUI_TRAINER_HOME"):
-        return _expanded(home) / "cache"
-    return _cache_home(environment) / "tui-trainer"
+        return from_the_root(home) / "cache"
+    return user_cache_folder(environment) / "tui-trainer"
 
 
 def nearest_existing(folder: Path) -> Path:
@@ -75,15 +64,3 @@ def _room(folder: Path) -> tuple[int, int, bool] | None:
         return usage.free, usage.total, os.access(existing, os.W_OK | os.X_OK)
     except OSError:
         return None
-
-
-def _cache_home(environment: Mapping[str, str]) -> Path:
-    return _expanded(environment.get("XDG_CACHE_HOME") or "~/.cache")
-
-
-def _expanded(path: str) -> Path:
-    """`~` stays as it is where there is no home folder."""
-    try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError:
-        return Path(path).absolute()

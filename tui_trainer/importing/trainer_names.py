@@ -10,6 +10,7 @@ from typing import Any
 
 from tui_trainer.importing import together
 from tui_trainer.importing.contract import Left, Off, Rule, Same, To, Together, Why
+from tui_trainer.importing.data_places import data_set_name
 from tui_trainer.importing.fitting import number
 
 _NO_PATTERN = set("\\^$*+?()[]|{}")
@@ -39,6 +40,9 @@ NO_STEP_LIMIT = Left(Why.NOT_NEEDED, "the epochs decide")
 RESUMED = Left(Why.NOT_NEEDED, "`tui-trainer resume RUN` goes on with a run")
 ONE_PROCESS = "training is one process on one GPU"
 OWN_KERNELS = Left(Why.AUTOMATIC, "head and loss are computed in chunks; attention is torch's fused one")
+NO_UNSLOTH = Left(
+    Why.NOT_YET, "Hugging Face's libraries build the model; head and loss are computed in chunks, attention is fused"
+)
 LIVING_THREADS = Left(Why.AUTOMATIC, "the threads that make batches live as long as the run")
 CACHED = Left(Why.AUTOMATIC, "prepared data is kept, and made anew when text, tokenizer or length change")
 DEVICE = Left(Why.AUTOMATIC, "the freest GPU, or the CPU where there is none; --gpu chooses")
@@ -92,14 +96,18 @@ FOUR_BITS: Mapping[str, Rule] = {
     "bnb_4bit_quant_storage": Off("weights in 4 bits are stored as bytes"),
 }
 
+HUB_DATA: Mapping[str, Rule] = {
+    "dataset_name": To("data.path", convert=data_set_name),
+    "dataset_config": Off("data.path names the folder of one, as in hub:owner/name/folder"),
+}
+
 # The arguments of the example scripts that come with transformers.
 SCRIPT_DATA: Mapping[str, Rule] = {
     "train_file": To("data.path"),
     "validation_file": To("data.eval_path"),
     "validation_split_percentage": To("data.eval_fraction", "a share", convert=percent),
-    "dataset_name": Off("data is a file or a folder here; fetch the data set and give data.path"),
-    "dataset_config": Off("data is a file or a folder here"),
-    "dataset_config_name": Off("data is a file or a folder here"),
+    **HUB_DATA,
+    "dataset_config_name": HUB_DATA["dataset_config"],
     "block_size": To("data.max_length"),
     "max_source_length": To("data.max_length"),
     "max_target_length": To("task.max_target_length"),
@@ -153,7 +161,8 @@ _SPEED: Mapping[str, Rule] = {
     "gradient_checkpointing_kwargs": Left(Why.AUTOMATIC, "checkpointing is never reentrant"),
     "activation_checkpointing_kwargs": Left(Why.AUTOMATIC, "checkpointing is never reentrant"),
     "torch_compile": To("training.torch_compile"),
-    "torch_compile_mode": To("training.torch_compile_mode"),
+    # Gradients are summed over several passes, which CUDA graphs write over.
+    "torch_compile_mode": To("training.torch_compile_mode", values={"max-autotune": "max-autotune-no-cudagraphs"}),
     "torch_compile_backend": Same(("inductor",), "inductor compiles", "inductor compiles here"),
     "torchdynamo": Off("training.torch_compile says it here"),
     "torch_empty_cache_steps": To("training.empty_cache_steps"),

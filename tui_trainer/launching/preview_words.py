@@ -232,10 +232,7 @@ def _histogram(preview: Preview, signs: Signs) -> Iterator[str]:
 
 def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
     counts, lengths = preview.counts, preview.lengths
-    if counts.rows_read:
-        yield "read", f"{counts.rows_read:,} rows: {', '.join(_faults(preview))}"
-    else:
-        yield "read", f"{counts.train_documents + counts.eval_documents:,} documents: {_cut_documents(preview)}"
+    yield "read", _read(preview)
     yield "rows", f"{counts.train_rows:,} to train, {counts.eval_rows:,} held out, {preview.rows_left_out:,} left out"
     labels, tokens = f"{counts.train_labels:,}", f"{counts.train_tokens:,}"
     match preview.learns:
@@ -249,21 +246,18 @@ def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
     yield "lengths", f"median {lengths.median:,.0f}, 90 % up to {lengths.percent_90:,.0f}, longest {lengths.longest:,}"
 
 
-def _faults(preview: Preview) -> Iterator[str]:
+def _read(preview: Preview) -> str:
     counts = preview.counts
-    yield f"{counts.bad_rows:,} bad"
-    yield f"{counts.repeated_rows:,} repeated"
-    yield f"{counts.leaked_rows:,} leaked"
-    yield f"{counts.truncated_rows:,} truncated"
-    yield f"{counts.untrained_rows:,} without a trained token"
-
-
-def _cut_documents(preview: Preview) -> str:
-    counts = preview.counts
-    pieces = f" into {counts.pieces:,} pieces" if counts.cut_documents else ""
-    if preview.padding is None:
-        return f"one stream of text, cut at every {preview.max_length:,} tokens"
-    return f"{counts.cut_documents:,} cut{pieces}, {counts.short_documents:,} shorter than two tokens"
+    faults = f"{counts.bad_rows:,} bad, {counts.repeated_rows:,} repeated, {counts.leaked_rows:,} leaked"
+    if counts.rows_read:
+        lost = f"{counts.truncated_rows:,} truncated, {counts.untrained_rows:,} without a trained token"
+        return f"{counts.rows_read:,} rows: {faults}, {lost}"
+    if counts.documents_read:
+        pieces = f" into {counts.pieces:,} pieces" if counts.cut_documents else ""
+        short = f"{counts.short_documents:,} shorter than two tokens"
+        return f"{counts.documents_read:,} documents: {faults}, {counts.cut_documents:,} cut{pieces}, {short}"
+    documents = counts.train_documents + counts.eval_documents
+    return f"{documents:,} documents: one stream of text, cut at every {preview.max_length:,} tokens"
 
 
 def _classes(class_rows: Mapping[str, int]) -> str:

@@ -46,10 +46,10 @@ def load_config(request: Request) -> LoadedConfig:
     problems.
     """
     hardware = probe()
-    return _with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware)))
+    return with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware)))
 
 
-def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
+def with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     """A length that nobody asked for does not go beyond the positions that the model has learnt."""
     key, model = "data.max_length", loaded.config.model
     if loaded.origin(key).by_user or not model.model_name_or_path:

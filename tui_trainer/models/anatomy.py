@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tui_trainer.models.config_fields import ConfigFields
+from tui_trainer.models.form import Form
 from tui_trainer.models.layers import Linear, Part, linear
 
 
@@ -14,7 +15,7 @@ class Anatomy:
 
     `positions` are those that a row can have, where config.json says another number. `stored_blocks` is how many blocks
     the names of the weights count, where that are not the layers. With an encoder and a decoder, all numbers are the
-    encoder's, and `decoder_layers` those of the other.
+    encoder's, and `decoder_layers` those of the other. `form` is None where nobody has counted what the layers compute.
     """
 
     linears: tuple[Linear, ...]
@@ -28,6 +29,7 @@ class Anatomy:
     positions: int | None = None
     stored_blocks: int | None = None
     decoder_layers: int = 0
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tui_trainer.models.anatomy import Anatomy, Sizes
 from tui_trainer.models.config_fields import ConfigFields
+from tui_trainer.models.form import bert_form, distilbert_form
 from tui_trainer.models.heads import Head
 from tui_trainer.models.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 
@@ -49,7 +50,8 @@ Family = Callable[[ConfigFields, Ending], Anatomy]
 def _bert(fields: ConfigFields, ending: Ending) -> Anatomy:
     sizes = Sizes.of(fields)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
-    return _encoder(sizes, (*body, *ending.classifier(sizes.hidden, "pooler.dense")), _bert_parts(sizes, sizes.hidden))
+    found = _encoder(sizes, (*body, *ending.classifier(sizes.hidden, "pooler.dense")), _bert_parts(sizes, sizes.hidden))
+    return replace(found, form=bert_form(fields))
 
 
 def _distilbert(fields: ConfigFields, ending: Ending) -> Anatomy:
@@ -62,7 +64,7 @@ def _distilbert(fields: ConfigFields, ending: Ending) -> Anatomy:
         layer_norm("output_layer_norm", sizes.hidden, sizes.layers),
     )
     linears = (*_layers(sizes, attention, ("ffn.lin1", "ffn.lin2")), *ending.classifier(sizes.hidden, "pre_classifier"))
-    return _encoder(sizes, linears, parts)
+    return replace(_encoder(sizes, linears, parts), form=distilbert_form(fields))
 
 
 def _roberta(fields: ConfigFields, ending: Ending) -> Anatomy:
@@ -71,6 +73,7 @@ def _roberta(fields: ConfigFields, ending: Ending) -> Anatomy:
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
     found = _encoder(sizes, (*body, *ending.two_layers(sizes.hidden)), _bert_parts(sizes, sizes.hidden))
     padding = fields.values.get("pad_token_id", 1)
+    found = replace(found, form=bert_form(fields))
     return _shifted(found, fields, padding if type(padding) is int else 1)
 
 
@@ -79,7 +82,8 @@ def _electra(fields: ConfigFields, ending: Ending) -> Anatomy:
     width = fields.number("embedding_size", 128)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
     project = (linear("embeddings_project", width, sizes.hidden, 1, True),) if width != sizes.hidden else ()
-    return _encoder(sizes, (*project, *body, *ending.two_layers(sizes.hidden)), _bert_parts(sizes, width))
+    found = _encoder(sizes, (*project, *body, *ending.two_layers(sizes.hidden)), _bert_parts(sizes, width))
+    return replace(found, form=bert_form(fields))
 
 
 def _albert(fields: ConfigFields, ending: Ending) -> Anatomy:

@@ -123,7 +123,8 @@ def fit_heads(model_type: str) -> tuple[Head, ...]:
 def instead(model_type: str) -> str:
     """What can be done with a kind of model, as a hint; empty where nothing is known of it."""
     tasks = [TASK_OF[head] for head in fit_heads(model_type)]
-    return f"with it use task.type = {' or '.join(filter(None, (', '.join(tasks[:-1]), tasks[-1])))}" if tasks else ""
+    listed = " or ".join(filter(None, (", ".join(tasks[:-1]), *tasks[-1:])))
+    return f"with {model_type} use task.type = {listed}" if tasks else ""
 
 
 def lack_of(model_type: str, head: Head) -> str:

@@ -1,33 +1,16 @@
-"""Where a model is on this machine: a folder, or a snapshot in the cache of the Hugging Face Hub. Nothing is fetched.
-
-The cache is read as huggingface_hub lays it out: `models--ORG--NAME/refs/REVISION` holds a commit, and
-`snapshots/COMMIT/` the files. Source: huggingface_hub's documentation, "Understand caching". Its own functions would
-cost a second of import.
-"""
+"""Where a model is on this machine: a folder, or a snapshot in the hub's cache. Nothing is fetched."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from tui_trainer.data.nearest import nearest_path
-from tui_trainer.hardware.places import is_there, model_cache_folder
+from tui_trainer.hardware.places import is_there
+from tui_trainer.hub_layout import is_hub_name, is_revision, repository_folder, snapshot_folder
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.safe_text import one_line
-
-# Source: validate_repo_id in huggingface_hub/utils/_validators.py.
-_NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
-_HUB_NAME = re.compile(rf"(?:{_NAME_PART}/)?{_NAME_PART}")
-_LONGEST_NAME = 96
-_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether the hub could have a model of this name: `org/model`, or `model`."""
-    fits = len(name) <= _LONGEST_NAME and _HUB_NAME.fullmatch(name) is not None
-    return fits and "--" not in name and ".." not in name
 
 
 def local_folder(name: str) -> Path | None:
@@ -57,32 +40,15 @@ def nearest_folder(name: str) -> str:
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     """The folder with the files of this revision in the hub's cache, or None. A commit may be given as revision."""
-    if not _REVISION.fullmatch(revision) or ".." in revision:
+    if not is_revision(revision):
         raise bad_model(f"{one_line(revision, 80)!r} cannot be a revision", hint="a branch, a tag or a commit")
-    place = repository_folder(name, environment)
-    for commit in (_commit_of(place / "refs" / revision), revision):
-        folder = place / "snapshots" / commit if commit else None
-        if folder and "/" not in commit and is_there(folder) and folder.is_dir():
-            return folder
-    return None
-
-
-def repository_folder(name: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the cache keeps all revisions of a model."""
-    return model_cache_folder(environment) / f"models--{name.replace('/', '--')}"
+    return snapshot_folder(repository_folder("models", name, environment), revision)
 
 
 def remedies(name: str) -> str:
     """What to do about a model that is not on this machine."""
     short = name.rpartition("/")[2]
     return f"run `tui-trainer download {name}`, or copy the model into ./{short} and give that path"
-
-
-def _commit_of(reference: Path) -> str:
-    try:
-        return reference.read_text(encoding="ascii")[:100].strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def _expanded(name: str) -> Path:

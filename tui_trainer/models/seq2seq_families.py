@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tui_trainer.models.anatomy import Anatomy, Sizes
 from tui_trainer.models.config_fields import ConfigFields
+from tui_trainer.models.form import bart_form, t5_form
 from tui_trainer.models.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 
 # Trained in bf16 or fp32, they reach numbers inside that fp16 does not have.
@@ -52,6 +53,7 @@ def _t5(fields: ConfigFields) -> Anatomy:
         tied=sizes.tied(True),
         stored_blocks=max(encoder, decoder),
         decoder_layers=decoder,
+        form=t5_form(fields),
     )
 
 
@@ -112,6 +114,7 @@ class _BartLike:
             learned_positions=True,
             stored_blocks=max(encoder, decoder),
             decoder_layers=decoder,
+            form=bart_form(fields),
         )
 
     def _parts(self, sizes: Sizes, decoder: int) -> tuple[Part, ...]:

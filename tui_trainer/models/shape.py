@@ -15,6 +15,7 @@ from tui_trainer.models.anatomy import Anatomy
 from tui_trainer.models.config_fields import ConfigFields, bad_model
 from tui_trainer.models.counting import count_parameters_in_child
 from tui_trainer.models.encoder_families import ENCODER_FAMILIES, Ending
+from tui_trainer.models.form import Form
 from tui_trainer.models.gated_families import GATED_FAMILIES
 from tui_trainer.models.headers import TensorFacts
 from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
@@ -60,6 +61,8 @@ class ModelShape:
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
+    form: Form | None = None
+    """How the layers of an encoder compute; None for decoders, and where nobody has counted it."""
 
     @property
     def matrix_parameters(self) -> int:
@@ -179,7 +182,7 @@ def _shape(fields: ConfigFields, anatomy: Anatomy, ending: Ending, *, parameters
         tied_embeddings=anatomy.tied,
         parameters=parameters,
         linears=anatomy.linears,
-        attention_dropout=fields.share("attention_dropout"),
+        attention_dropout=anatomy.form.attention_dropout if anatomy.form else fields.share("attention_dropout"),
         max_position_embeddings=anatomy.positions or fields.optional("max_position_embeddings"),
         parts=anatomy.parts,
         learned_positions=anatomy.learned_positions,
@@ -187,6 +190,7 @@ def _shape(fields: ConfigFields, anatomy: Anatomy, ending: Ending, *, parameters
         labels=ending.labels,
         decoder_layers=anatomy.decoder_layers,
         stored_blocks=anatomy.stored_blocks or fields.number("num_hidden_layers"),
+        form=anatomy.form,
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_cpu import cpu_parts
 from tui_trainer.planning.memory_gpu import gpu_parts
-from tui_trainer.planning.memory_layers import Layer, has_formula
+from tui_trainer.planning.memory_layers import has_formula
 from tui_trainer.planning.memory_parts import Batch, MemoryPart
+from tui_trainer.planning.memory_stacks import layer_of
 from tui_trainer.planning.regime import Regime
 
 __all__ = ["MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
@@ -54,4 +55,4 @@ def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
 
 def activation_bytes_per_token(shape: ModelShape, row_tokens: int, regime: Regime | None = None) -> int:
     """What autograd keeps of one token in one layer. Exact: saved_tensors_hooks count the same."""
-    return Layer(shape, regime or Regime(), row_tokens).kept
+    return layer_of(shape, regime or Regime(), row_tokens).kept

@@ -11,6 +11,7 @@ from __future__ import annotations
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_layers import Layer
 from tui_trainer.planning.memory_parts import Batch, MemoryPart, Static
+from tui_trainer.planning.memory_stacks import layer_of
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import GIB
 
@@ -22,7 +23,7 @@ CONTEXT_BYTES = int(0.7 * GIB)
 
 def gpu_parts(shape: ModelShape, regime: Regime, batch: Batch) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
-    static, layer = Static(shape, regime), Layer(shape, regime, batch.row_tokens)
+    static, layer = Static(shape, regime), layer_of(shape, regime, batch.row_tokens)
     moments = _with_checkpoints(static, layer, batch) if regime.gradient_checkpointing else _plain(static, layer, batch)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)
@@ -58,7 +59,9 @@ def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Momen
     first = _sum_of_gradients(static, batch)
     formula = "layers x tokens x bytes of a layer's input"
     stored = MemoryPart(name="activations", bytes=inputs + _ends(static, batch), formula=formula)
-    one = MemoryPart(name="one layer", bytes=batch.tokens * layer.kept, formula="what one layer keeps, computed again")
+    one = MemoryPart(
+        name="one layer", bytes=batch.tokens * layer.largest[0], formula="what one layer keeps, computed again"
+    )
     work = (one, *_workspace(static, batch, always=True))
     at_loss = (stored, _loss(static, batch), *first)
     in_last_layer = (MemoryPart(name="activations", bytes=inputs, formula=formula), *work, *first)
@@ -68,7 +71,7 @@ def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Momen
 
 def _ends(static: Static, batch: Batch) -> int:
     """The last norm's input and output, and the embedding."""
-    return 8 * static.shape.hidden_size * batch.tokens
+    return 8 * static.shape.hidden_size * static.tokens_at_ends(batch)
 
 
 def _casts(static: Static) -> MemoryPart:

@@ -53,11 +53,11 @@ BLOCKS: dict[str, Block] = {
 
 
 def has_formula(shape: ModelShape) -> bool:
-    """Whether memory is known by formula: a family of `BLOCKS` in the form that was counted. Classifiers of texts are
-    not: their rows come with a mask of the padding."""
+    """Whether memory is known by formula: a decoder of `BLOCKS` as it was counted, or an encoder with a form
+    (`memory_stacks`). Decoders that classify are not known: their rows come with a mask of the padding."""
     block = BLOCKS.get(shape.model_type)
     counted = block is not None and shape.gated_mlp is not block.stepwise_gelu
-    return counted and shape.head == "causal_lm"
+    return shape.form is not None if shape.head != "causal_lm" else counted
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,16 @@ class Layer:
         """`made` in an evaluation."""
         regime = replace(self.regime, lora_dropout=False)
         return Layer(replace(self.shape, attention_dropout=0.0), regime, self.row_tokens).made
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """`kept` and `made` of the largest layer: with checkpoints one is there at a time."""
+        return self.kept, self.made
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether attention gives all scores to the backward pass."""
+        return self.drops_attention
 
     @property
     def input(self) -> int:

@@ -105,6 +105,11 @@ class Static:
         """Weights of 16 bits that train have a copy in fp32, which is what is really trained."""
         return self.regime.method == "full" and self.weight_size == HALF
 
+    def tokens_at_ends(self, batch: Batch) -> int:
+        """Tokens that go into the first layers and come out of the last: behind an encoder those of answers as well."""
+        answers = self.regime.target_tokens if self.shape.decoder_layers else 0
+        return batch.tokens + batch.rows * answers
+
     def weights(self) -> MemoryPart:
         own = self.shape.parameters * self.weight_size
         if self.regime.method == "full":

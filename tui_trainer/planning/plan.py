@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
+from tui_trainer.data.mixture import SourceRows
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
@@ -62,6 +63,7 @@ class Plan(BaseModel):
     most_rows: int
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
+    sources: tuple[SourceRows, ...] = ()
     train_rows: Planned[int]
     eval_rows: Planned[int]
     train_tokens: Planned[int]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.fit import Room
@@ -47,12 +48,23 @@ def setting_problems(loaded: LoadedConfig) -> list[Problem]:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
+    if not any(problem.key == WEIGHTS_KEY for problem in problems):
+        problems += _weight_problems(loaded)
     training = config.training
     rate = training.learning_rate
     if training.lr_scheduler_type == "polynomial" and rate != "auto" and rate <= POLYNOMIAL_END_RATE:
         message = f"is {rate:g}, but the polynomial schedule goes down to {POLYNOMIAL_END_RATE:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
+
+
+def _weight_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Weights that do not go with the sources."""
+    try:
+        weights_of(loaded.config.data)
+    except ConfigError as error:
+        return [loaded.placed(problem) for problem in error.problems]
+    return []
 
 
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:

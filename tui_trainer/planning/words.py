@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tui_trainer.config.mixture import paths_in
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_count
@@ -23,14 +24,15 @@ def data_words(config: Config) -> list[str]:
     Raises DataError where there is none.
     """
     from tui_trainer.data.found import source_words
-    from tui_trainer.data.sources import open_source
+    from tui_trainer.data.sources import open_sources
 
     data, reads_text = config.data, config.task.type in _READ_TEXT
     told = {"learns from": data.path, "is measured on": data.eval_path}
     return [
-        f"{what} {source_words(open_source(path, data.text_column), reads_text=reads_text)}"
-        for what, path in told.items()
-        if path
+        f"{what} {source_words(source, reads_text=reads_text)}"
+        for what, text in told.items()
+        if text
+        for source in open_sources(paths_in(text), data.text_column).parts
     ]
 
 

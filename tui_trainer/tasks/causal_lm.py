@@ -11,15 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import EOS_ID
 from tui_trainer.data.cache import DocumentCut, PreparedData
 from tui_trainer.data.documents import estimate_documents, find_documents, prepare_documents
+from tui_trainer.data.mixture import sources_in
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources import Source, open_source
 from tui_trainer.models.token_ids import token_ids
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.next_token import LearnsNextToken, packed_rows
+from tui_trainer.tasks.parts.sources import sources_of
 from tui_trainer.tasks.parts.start import (
     StartsFromModel,
     own_tokenizer,
@@ -37,11 +39,11 @@ class CausalLm(StartsFromModel, LearnsNextToken):
     packs = True
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
-        source, eval_source = _sources(config)
+        source, eval_source = sources_of(config)
         cut = _cut(config)
         if prepared := find_documents(source, eval_source, cut=cut, cache_dir=cache_dir, progress=progress):
             return self.facts(config, prepared)
-        rate = tokens_a_character(config, self.head, source.beginning())
+        rate = partial(tokens_a_character, config, self.head)
         guess = estimate_documents(source, eval_source, cut, rate, cut.vocabulary)
         return DataFacts.guessed(
             guess,
@@ -51,7 +53,7 @@ class CausalLm(StartsFromModel, LearnsNextToken):
         )
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
-        source, eval_source = _sources(config)
+        source, eval_source = sources_of(config)
         encode = None if trains_tokenizer(config) else _Encoder(config)
         return prepare_documents(source, eval_source, encode, cut=_cut(config), cache_dir=cache_dir, progress=progress)
 
@@ -62,6 +64,8 @@ class CausalLm(StartsFromModel, LearnsNextToken):
             row_tokens=counts.train_labels / max(counts.train_rows, 1),
             longest_row=counts.longest_row,
             packed_rows=packed_rows(config, data.lengths, counts.train_rows),
+            sources=sources_in(data.details),
+            details=data.details,
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -80,12 +84,6 @@ class _Encoder:
         return token_ids(self._tokenizer, texts)
 
 
-def _sources(config: Config) -> tuple[Source, Source | None]:
-    data = config.data
-    held_out = open_source(data.eval_path, data.text_column) if data.eval_path else None
-    return open_source(data.path, data.text_column), held_out
-
-
 def _cut(config: Config) -> DocumentCut:
     data = config.data
     tokenizer, eos_id, vocabulary = tokenizer_of(config, CausalLm.head)
@@ -97,6 +95,10 @@ def _cut(config: Config) -> DocumentCut:
         tokenizer=tokenizer,
         eos_id=EOS_ID if trains_tokenizer(config) else eos_id,
         vocabulary=vocabulary,
+        max_rows=data.max_rows,
+        dedup=data.dedup,
+        skip_bad_rows=data.on_bad_rows == "skip",
+        weights=weights_of(data),
     )
 
 

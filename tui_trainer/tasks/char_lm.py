@@ -5,7 +5,7 @@ The vocabulary is the training text's own characters; the tokenizer is a real on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,12 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.characters import EOS, PAD, UNK
 from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, prepare_characters
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources import Source, open_source
 from tui_trainer.errors import Problem
 from tui_trainer.models.loading import load_config, new_model, tokenizer_of_file
 from tui_trainer.models.shape import ModelShape, scratch_config, shape_of
 from tui_trainer.tasks.contract import Baselines, DataFacts, Tell
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.sources import sources_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class CharLm(LearnsNextToken):
         if config.tuning.method != "full":
             message = "random weights cannot be frozen: all of them must move"
             found.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
-        return found
+        return [*found, *_row_problems(config)]
 
     def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
         return shape_of(self.model_config(config, vocabulary))
@@ -56,34 +56,15 @@ class CharLm(LearnsNextToken):
         return ""
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
-        data, source = config.data, _source(config)
-        prepared = lookup(
-            source,
-            max_length=data.max_length,
-            eval_fraction=data.eval_fraction,
-            seed=data.seed,
-            max_chars=data.max_chars,
-            cache_dir=cache_dir,
-            progress=progress,
-        )
-        if prepared:
+        sources, settings = sources_of(config), _settings(config)
+        if prepared := lookup(*sources, **settings, cache_dir=cache_dir, progress=progress):
             return self.facts(config, prepared)
-        guess = estimate_characters(
-            source, max_length=data.max_length, eval_fraction=data.eval_fraction, max_chars=data.max_chars
-        )
-        return DataFacts.guessed(guess, row_tokens=data.max_length, longest_row=data.max_length)
+        del settings["seed"]
+        guess, length = estimate_characters(*sources, **settings), config.data.max_length
+        return DataFacts.guessed(guess, row_tokens=length, longest_row=length)
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
-        data = config.data
-        return prepare_characters(
-            _source(config),
-            max_length=data.max_length,
-            eval_fraction=data.eval_fraction,
-            seed=data.seed,
-            max_chars=data.max_chars,
-            cache_dir=cache_dir,
-            progress=progress,
-        )
+        return prepare_characters(*sources_of(config), **_settings(config), cache_dir=cache_dir, progress=progress)
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         row_tokens = min(data.max_length, data.counts.train_tokens - 1)
@@ -114,8 +95,30 @@ class CharLm(LearnsNextToken):
         return new_model(shape, config.model, dtype)
 
 
-def _source(config: Config) -> Source:
-    return open_source(config.data.path, config.data.text_column)
+def _settings(config: Config) -> dict[str, Any]:
+    """What decides which rows the text gives."""
+    data = config.data
+    return {
+        "max_length": data.max_length,
+        "eval_fraction": 0.0 if data.eval_path else data.eval_fraction,
+        "seed": data.seed,
+        "max_chars": data.max_chars,
+    }
+
+
+def _row_problems(config: Config) -> Iterator[Problem]:
+    """Settings about rows, of which one long text has none."""
+    data = config.data
+    message = "a character model reads one stream of text, which has no rows"
+    told = {
+        "data.weights": (data.weights != "", "leave it empty"),
+        "data.dedup": (data.dedup, "set it to false"),
+        "data.on_bad_rows": (data.on_bad_rows == "skip", 'set it to "stop"'),
+        "data.max_rows": (data.max_rows > 0, "set it to 0; data.max_chars limits the text"),
+    }
+    for key, (is_set, hint) in told.items():
+        if is_set:
+            yield Problem(message=message, key=key, hint=f'{hint}, or task.type to "causal_lm"')
 
 
 TASK = CharLm()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tui_trainer.data.cache import Counts, PreparedData
     from tui_trainer.data.collate import Collate
     from tui_trainer.data.estimate import DataEstimate
+    from tui_trainer.data.mixture import SourceRows
     from tui_trainer.data.rows import TokenRow
     from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -52,6 +53,8 @@ class DataFacts:
     """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
     target_tokens: int = 0
     """Tokens of the longest answer, where a model writes answers apart from what it reads."""
+    sources: tuple[SourceRows, ...] = ()
+    """What comes of each source, where there are several."""
     counts: Counts | None = None
     """All that was counted; None before the data is prepared."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class DataFacts:
             reason=guess.reason,
             row_tokens=row_tokens,
             longest_row=longest_row,
+            sources=guess.sources,
             **more,
         )
 

@@ -183,12 +183,13 @@ def _tell_crash(report: str, logs: Path) -> None:
 
 def _tell_end(run: CurrentRun) -> None:
     """The last lines of the run, as without a screen."""
+    from tui_trainer.exporting.weights import adapter_base
     from tui_trainer.lines import end_lines
 
     run.poll()
-    name, folder = run.folder.name, str(run.folder.root)
+    folder, base = run.folder, adapter_base(run.folder.model)
     with suppress(OSError, ValueError):
-        print("\n".join(end_lines(run.state, name, folder)), file=sys.stdout, flush=True)
+        print("\n".join(end_lines(run.state, folder.name, str(folder.root), base)), file=sys.stdout, flush=True)
     if run.outcome is not None:
         for problem in run.outcome.problems:
             tell(str(problem))

@@ -18,7 +18,8 @@ from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
     from tui_trainer.config.document import Document
-    from tui_trainer.config.load import Request
+    from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.errors import Problem
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.runs.controls import Action as Wish
     from tui_trainer.runs.folder import RunFolder
@@ -102,12 +103,15 @@ class Workbench(Forecast):
     def _open_document(self) -> tuple[Document, Draft | None]:
         from tui_trainer.config.document import Document
         from tui_trainer.launching.drafts import draft_for
-        from tui_trainer.launching.start import name_problems
+        from tui_trainer.launching.start import name_problems, with_rows_that_fit
         from tui_trainer.planning.rules import setting_problems
 
         request = self._make_request()
-        document = Document(request, self._choose_hardware, lambda one: [*setting_problems(one), *name_problems(one)])
-        return document, draft_for(request)
+
+        def judge(loaded: LoadedConfig) -> list[Problem]:
+            return [*setting_problems(loaded), *name_problems(loaded)]
+
+        return Document(request, self._choose_hardware, judge, with_rows_that_fit), draft_for(request)
 
     def _opened(self, result: tuple[Document, Draft | None]) -> None:
         self.document, draft = result

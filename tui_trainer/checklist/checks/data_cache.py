@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, passed
+from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_bytes
 
 _TOKEN_BYTES = 4
@@ -11,7 +12,8 @@ _TOKEN_BYTES = 4
 def look(context: Context) -> Verdict:
     plan, folder = context.planned, context.cache_folder
     tokens = context.all_tokens or plan.train_tokens.value
-    needed = _TOKEN_BYTES * min(tokens, context.config.data.max_chars or tokens)
+    data = context.config.data
+    needed = _TOKEN_BYTES * min(tokens, data.max_chars * len(paths_in(data.path)) or tokens)
     rows = plan.train_rows
     if rows.exact:
         return passed(f"{rows.value:,} rows are prepared already ({format_bytes(needed)}): the start uses them again")

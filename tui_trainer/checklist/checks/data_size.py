@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_count, format_seconds
 
 _MOST_LEFT_OUT = 0.1
@@ -13,6 +14,7 @@ def look(context: Context) -> Verdict:
     if context.all_tokens is None:
         return not_applicable("the size of the whole text is not known")
     every = context.all_tokens
+    limit *= len(paths_in(context.config.data.path))
     if not limit:
         return passed(f"all {format_count(every)} tokens of the text are used; data.max_chars is 0")
     if limit >= every:

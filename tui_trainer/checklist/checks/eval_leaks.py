@@ -13,8 +13,8 @@ def look(context: Context) -> Verdict:
     if facts is None or facts.counts is None:
         return not_applicable("which rows stand on both sides is known once the data is prepared: tui-trainer preview")
     counts = facts.counts
-    if not counts.rows_read:
-        return not_applicable("only rows of tables are compared with each other")
+    if not counts.rows_read and not counts.documents_read:
+        return not_applicable("one stream of text has no rows to compare with each other")
     if not counts.eval_rows:
         return not_applicable("no row is held out")
     leaked, repeated = counts.leaked_rows, counts.repeated_rows
@@ -22,8 +22,10 @@ def look(context: Context) -> Verdict:
         return passed(
             f"{leaked:,} training rows with the text of a held-out one are left out, and {repeated:,} repeats"
         )
-    sentence = f"{leaked:,} training rows have the text of one of {counts.eval_rows:,} held-out rows"
-    if leaked <= _MOST_LEAKED * counts.eval_rows:
+    # A document may be cut into several rows.
+    held_out = counts.eval_documents
+    sentence = f"{leaked:,} training rows have the text of one of {held_out:,} held-out rows"
+    if leaked <= _MOST_LEAKED * held_out:
         return passed(sentence)
     return warned(f"{sentence}: the held-out numbers are too good", fix={_KEY: True})
 

@@ -5,9 +5,11 @@ Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 
 from typing import Any
 
+from tui_trainer.data.hub_path import PREFIX as HUB_PREFIX
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Together, Why
 from tui_trainer.importing.conversion import Conversion, off
+from tui_trainer.importing.data_places import data_place
 from tui_trainer.safe_text import one_line
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
@@ -21,41 +23,55 @@ _NOT_SENT = Left(Why.NOT_NEEDED, "nothing is sent anywhere")
 
 
 def _sources(done: Conversion) -> None:
-    """The lists of data sets, each of which may be one file here."""
+    """The lists of data sets: a path for each entry."""
     for name, key in (("datasets", "data.path"), ("test_datasets", "data.eval_path"), ("pretraining_dataset", "")):
         found = done.first(name)
         if not found:
             continue
         entries = found[1] if isinstance(found[1], list) else [found[1]]
-        one = entries[0] if len(entries) == 1 else None
-        if not isinstance(one, dict):
-            done.leave(Why.NOT_SUPPORTED, "one file or folder is learnt from; data.path names it", name)
+        if not all(isinstance(one, dict) for one in entries):
+            done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
             continue
-        _source(done, name, key or "data.path", one)
+        key = key or "data.path"
+        places = [_place(one) for one in entries]
+        if all(places):
+            done.write(key, places if len(places) > 1 else places[0], name, ours=False)
+        else:
+            which = "it does" if len(entries) == 1 else "one of its entries does"
+            reason = f"{which} not say where its data is; give a file or hub:owner/name as {key}"
+            done.leave(Why.NOT_SUPPORTED, reason, name)
         if name != "test_datasets":
-            _task(done, name, one)
+            _task(done, name, entries)
 
 
-def _source(done: Conversion, name: str, key: str, one: dict[str, Any]) -> None:
-    path = str(one.get("data_files") or one.get("path") or "")
-    if path.endswith(_FILES) or path.startswith(("/", "./", "../", "~")):
-        done.write(key, path, name, ours=False)
-    else:
-        done.leave(Why.NOT_SUPPORTED, f"it names a data set on the hub; fetch it and give its file as {key}", name)
+def _place(one: dict[str, Any]) -> str:
+    """The path of one entry; empty where it names none."""
+    path, files, revision = one.get("path"), one.get("data_files"), one.get("revision")
+    place = str(data_place(path))
+    if place.startswith(HUB_PREFIX):
+        at = f"@{revision}" if revision else ""
+        return f"{place}{at}/{files}" if isinstance(files, str) else f"{place}{at}"
+    local = str(files or path or "")
+    return local if local.endswith(_FILES) or local.startswith(("/", "./", "../", "~")) else ""
 
 
-def _task(done: Conversion, name: str, one: dict[str, Any]) -> None:
-    form = one.get("type")
-    read = {"path", "data_files", "ds_type"}
-    if isinstance(form, str) and form.startswith(_TALKS):
-        done.write("task.type", "chat", name, reason=f"type {one_line(form, 40)}")
+def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
+    """What all entries are read as, where they agree."""
+    forms = list(dict.fromkeys(str(one.get("type")) for one in entries))
+    read = {"path", "data_files", "ds_type", "revision"}
+    if all(form.startswith(_TALKS) for form in forms):
+        done.write("task.type", "chat", name, reason=f"type {one_line(', '.join(forms), 40)}")
         read |= {"type"}
-    elif form == "completion" or name == "pretraining_dataset":
+    elif name == "pretraining_dataset" or all(form == "completion" for form in forms):
         done.write("task.type", "causal_lm", name)
-        read |= {"type", "field", "text_column"}
-        if column := one.get("field") or one.get("text_column"):
-            done.write("data.text_column", column, name, ours=False)
-    if rest := [key for key, value in one.items() if key not in read and not off(value)]:
+        read |= {"type"}
+        columns = {one.get("field") or one.get("text_column") or "" for one in entries}
+        if len(columns) == 1:
+            read |= {"field", "text_column"}
+            if column := columns.pop():
+                done.write("data.text_column", column, name, ours=False)
+    unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
+    if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(map(str, rest)), 60)
         done.leave(Why.NOT_SUPPORTED, f"not read of it: {names}; the columns of the data say what it is", name)
 
@@ -135,7 +151,7 @@ KIND = Kind(
         "shuffle_merged_datasets": Left(Why.ALWAYS, "rows come in a new order in each epoch"),
         "skip_prepare_dataset": Off("data is always prepared"),
         "streaming": Off("data is prepared before the run"),
-        "datasets": Left(Why.NOT_SUPPORTED, "data.path names one file or folder"),
+        "datasets": Left(Why.NOT_SUPPORTED, "data.path names files and folders"),
         "chat_template": To(
             "task.chat_template",
             values={"chatml": "chatml", "llama3": "llama3"},

@@ -4,7 +4,7 @@ Source: src/llamafactory/hparams/ of hiyouga/LLaMA-Factory at ff6d4d12e, and the
 """
 
 from tui_trainer.importing import together, trainer_names
-from tui_trainer.importing.contract import Kind, Left, Off, To, Together, Why
+from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Together, Why
 from tui_trainer.importing.conversion import Conversion
 from tui_trainer.importing.fitting import whole
 
@@ -61,6 +61,12 @@ KIND = Kind(
         "dataset": Left(Why.NOT_SUPPORTED, f"{_NAMES_IN_ITS_LIST}; give the file itself as data.path"),
         "eval_dataset": Left(Why.NOT_SUPPORTED, f"{_NAMES_IN_ITS_LIST}; give the file itself as data.eval_path"),
         "train_dataset": Left(Why.NOT_SUPPORTED, "it is a list of data sets; give the file itself as data.path"),
+        "mix_strategy": Same(
+            ("concat",), "the rows of all sources are used", "data.weights says how often the rows of a source are used"
+        ),
+        "interleave_probs": Off(
+            "they are chances of the sources, whatever their rows; data.weights says how often each row of one is used"
+        ),
         "dataset_dir": Left(Why.NOT_NEEDED, "data.path says where the data is"),
         "media_dir": Off("models learn from texts"),
         "template": To(
@@ -85,7 +91,9 @@ KIND = Kind(
         "disable_gradient_checkpointing": To(
             "training.gradient_checkpointing", values={True: False, False: True}, reason="the other way round"
         ),
-        "use_unsloth": To("model.provider", values={True: "unsloth"}, leave={False: Left(Why.NOT_NEEDED, "off")}),
+        "use_unsloth": To(
+            "model.provider", leave={False: Left(Why.NOT_NEEDED, "off"), True: trainer_names.NO_UNSLOTH}
+        ),
         "enable_liger_kernel": trainer_names.OWN_KERNELS,
         "kernel_config": trainer_names.OWN_KERNELS,
         "pure_bf16": To("model.dtype", values={True: "bfloat16"}, leave={False: Left(Why.NOT_NEEDED, "off")}),

@@ -2,6 +2,7 @@
 
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, To, Why
+from tui_trainer.importing.data_places import data_place
 
 _TASKS = {"text-generation": "causal_lm", "summarization": "seq2seq"}
 
@@ -18,9 +19,13 @@ KIND = Kind(
         "task": To("task.type", values=_TASKS),
         "model_name": To("model.model_name_or_path"),
         "provider": To(
-            "model.provider", leave={"huggingface": Left(Why.ALWAYS, "models are built by Hugging Face's libraries")}
+            "model.provider",
+            leave={
+                "huggingface": Left(Why.ALWAYS, "models are built by Hugging Face's libraries"),
+                "unsloth": trainer_names.NO_UNSLOTH,
+            },
         ),
-        "dataset": To("data.path"),
+        "dataset": To("data.path", convert=data_place),
         "strategy": Left(Why.NOT_NEEDED, "tuning.method and task.type say it"),
         "use_4bit": Off("weights in 4 bits go with the method qlora only"),
         "use_8bit": Off("weights in 8 bits are not trained on; 16 bits or 4 are"),

@@ -8,17 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.cache import ExampleCut, PreparedData, find_entry
 from tui_trainer.data.estimate import estimate_examples
 from tui_trainer.data.examples import Reader, prepare_examples
+from tui_trainer.data.mixture import sources_in
+from tui_trainer.data.prepare import both
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources import Source, open_source
+from tui_trainer.data.sources import Source
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.tasks.parts.next_token import packed_rows
+from tui_trainer.tasks.parts.sources import sources_of
 from tui_trainer.tasks.parts.start import (
     made_tokenizer,
     own_tokenizer,
@@ -54,7 +58,7 @@ class LearnsFromTable:
         return self.reader(config)
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
-        sources, cut = table_sources(config), self.cut(config)
+        sources, cut = both(*sources_of(config)), self.cut(config)
         if prepared := find_entry(sources, cut, cache_dir, progress):
             return self.facts(config, prepared)
         reader = self.reader_of_inputs(config)
@@ -70,7 +74,7 @@ class LearnsFromTable:
         )
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
-        sources, wish = table_sources(config), config.data.num_proc
+        sources, wish = both(*sources_of(config)), config.data.num_proc
         processes = processes_for(sources) if wish == "auto" else wish
         return prepare_examples(
             sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes
@@ -85,6 +89,7 @@ class LearnsFromTable:
             packed_rows=self._packed_rows(config, data.lengths, counts.train_rows),
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
+            sources=sources_in(data.details),
             details=data.details,
         )
 
@@ -103,6 +108,7 @@ class LearnsFromTable:
             max_rows=data.max_rows,
             dedup=data.dedup,
             skip_bad_rows=data.on_bad_rows == "skip",
+            weights=weights_of(data),
             reading=json.dumps(self.reading(config), sort_keys=True),
         )
 
@@ -123,13 +129,6 @@ def processes_for(sources: Sequence[Source]) -> int:
     if sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES:
         return 1
     return min(probe().usable_cores, _MOST_PROCESSES)
-
-
-def table_sources(config: Config) -> list[Source]:
-    """What is trained on, and what is evaluated on if it is named. Raises DataError."""
-    data = config.data
-    train = open_source(data.path, data.text_column)
-    return [train, open_source(data.eval_path, data.text_column)] if data.eval_path else [train]
 
 
 class TableReader(Reader):

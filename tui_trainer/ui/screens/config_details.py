@@ -8,6 +8,7 @@ from typing import Any
 from tui_trainer.config.document import EDITED_HERE
 from tui_trainer.config.editing import EMPTY, display_text, unit_text
 from tui_trainer.config.fields import Setting
+from tui_trainer.config.mixture import last_path
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_editor import Editor
@@ -75,8 +76,10 @@ def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> li
 
 def _last_part(setting: Setting, option: str) -> str:
     """Of a path the part that is not in the field already."""
-    if setting.completes not in ("file", "folder"):
+    if setting.completes not in ("file", "files", "folder"):
         return option
+    if setting.completes == "files":
+        option = last_path(option)[1]
     folder, slash, _ = option.rstrip("/").rpartition("/")
     return option[len(folder) + len(slash) :]
 

@@ -129,7 +129,10 @@ def _result(state: RunState, folder: str, try_key: str, width: int, glyphs: Glyp
         if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
-        lines += _labelled("model", f"{folder}/{finished.model_path}", width, glyphs)
+        is_adapter = state.plan is not None and bool(state.plan.lora_rank)
+        lines += _labelled("adapter" if is_adapter else "model", f"{folder}/{finished.model_path}", width, glyphs)
+        if state.plan is not None and is_adapter:
+            lines += _labelled("on", shown(state.plan.base_model, glyphs), width, glyphs)
         does = "says what it makes of" if state.task in LABELLING else "continues"
         lines.append([("try it   ", "dim"), (try_key, "key"), (f"  the model {does} a text that you type", "text")])
     return lines

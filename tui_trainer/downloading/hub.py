@@ -1,94 +1,131 @@
-"""A model of the Hugging Face Hub into its cache on this machine: after a question, and never without one.
+"""Files of a repository of the Hugging Face Hub into its cache on this machine.
 
-Only what training reads is fetched: config, tokenizer and weights as safetensors (.bin files where there are no
-others). What was fetched before a stop is kept, and the next time goes on from there.
+What was fetched before a stop is kept, and the next time goes on from there. Which files are wanted, and that the
+user was asked, is the matter of `model.py` and `data_set.py`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.errors import FolderError, Problem, RunError
+from tui_trainer.errors import FolderError, InputError, Problem, RunError
 from tui_trainer.hardware.places import read_place
-from tui_trainer.models.architectures import refuse_other_kinds
-from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.hub_cache import is_hub_name, repository_folder
-from tui_trainer.models.hub_files import HubFile, files_to_fetch
+from tui_trainer.hub_layout import Repository, repository_folder
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 
+class Refusal(Protocol):
+    """Makes the error for a mistake in what was asked."""
+
+    def __call__(self, message: str, /, hint: str) -> InputError: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DownloadOffer:
-    """What the user is asked about. `size_bytes` is of all files, `missing_bytes` of those that are not here yet."""
+class Kind:
+    """What models and data sets differ in. `option` and `revision_key` say where the user names one, and which."""
+
+    word: Literal["model", "data set"]
+    repository: Repository
+    refuse: Refusal
+    option: str
+    revision_key: str
+
+    @property
+    def repo_type(self) -> str:
+        """As huggingface_hub calls it."""
+        return self.repository.removesuffix("s")
+
+    def page(self, name: str) -> str:
+        return f"{_endpoint()}/{'datasets/' if self.repository == 'datasets' else ''}{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file of a repository."""
 
     name: str
-    revision: str
-    files: tuple[str, ...]
     size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DownloadOffer:
+    """What the user is asked about. `size_bytes` is of all files, `missing_bytes` of those that are not here yet.
+
+    `left_out` says which files of the repository are not among them; empty where nobody would ask.
+    """
+
+    kind: Kind
+    name: str
+    revision: str
+    files: tuple[HubFile, ...]
     missing_bytes: int
     gated: bool
     license: str
     target: Path
+    left_out: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def host(self) -> str:
+        return _host()
 
 
-def download(
-    name: str,
-    revision: str = "main",
-    *,
-    ask: Callable[[DownloadOffer], bool],
-    progress: Progress | None = None,
-    cancel: Callable[[], bool] = lambda: False,
-) -> Path | None:
-    """Fetch a model and return the folder it is in; None when `ask` says no.
-
-    Raises ConfigError for a name or revision that the hub does not have, for a model that may not be had without an
-    account, and for one that no task trains; FolderError when the disk is too small; RunError when the network fails
-    and when `cancel` says stop.
-    """
-    if not is_hub_name(name):
-        raise bad_model(f"{one_line(name, 120)} cannot be a name on the hub", hint="names look like org/model")
-    with _told_in_one_line(name, revision):
-        info = _api().model_info(name, revision=revision, files_metadata=True)
-        offer, files = _offer(name, revision, info)
-        if offer.missing_bytes:
-            _refuse_without_account(offer)
-            _refuse_small_disk(offer)
-            if not ask(offer):
-                return None
-        return _fetch(offer, files, progress, cancel)
+def counted(files: Sequence[object]) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{len(files):,} file{'s' * (len(files) != 1)}"
 
 
-def _api() -> Any:
+Ask = Callable[[DownloadOffer], bool]
+
+
+def repository_info(kind: Kind, name: str, revision: str) -> tuple[Any, list[HubFile]]:
+    """What the hub tells of a repository, and its files with their sizes."""
     from huggingface_hub import HfApi
 
-    return HfApi(library_name="tui-trainer")
+    api = HfApi(library_name="tui-trainer")
+    info: Any = api.repo_info(name, repo_type=kind.repo_type, revision=revision, files_metadata=True)
+    return info, [HubFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or ()]
 
 
-def _offer(name: str, revision: str, info: Any) -> tuple[DownloadOffer, tuple[HubFile, ...]]:
-    refuse_other_kinds(info.config or {}, where=name, head=None)
-    listed = [HubFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or ()]
-    files = files_to_fetch(name, listed)
-    target = repository_folder(name) / "snapshots" / str(info.sha)
-    offer = DownloadOffer(
+def make_offer(
+    kind: Kind, name: str, revision: str, info: Any, files: Sequence[HubFile], left_out: str = ""
+) -> DownloadOffer:
+    target = repository_folder(kind.repository, name) / "snapshots" / str(info.sha)
+    return DownloadOffer(
+        kind=kind,
         name=name,
         revision=revision,
-        files=tuple(file.name for file in files),
-        size_bytes=sum(file.size_bytes for file in files),
+        files=tuple(files),
         missing_bytes=sum(file.size_bytes for file in files if not (target / file.name).exists()),
         gated=bool(info.gated),
         license=_license(info),
         target=target,
+        left_out=left_out,
     )
-    return offer, files
+
+
+def is_wanted(offer: DownloadOffer, ask: Ask) -> bool:
+    """Whether the user wants it; nobody is asked where nothing is missing.
+
+    Raises what `Kind.refuse` makes where an account is needed, and FolderError where the disk is too small.
+    """
+    if not offer.missing_bytes:
+        return True
+    _refuse_without_account(offer)
+    _refuse_small_disk(offer)
+    return ask(offer)
 
 
 def _license(info: Any) -> str:
@@ -103,11 +140,11 @@ def _refuse_without_account(offer: DownloadOffer) -> None:
 
     if offer.gated and not get_token():
         what = f"{offer.name} is given only to accounts that accepted its licence"
-        raise bad_model(what, hint=_how_to_enter(offer.name))
+        raise offer.kind.refuse(what, hint=_how_to_enter(offer.kind, offer.name))
 
 
-def _how_to_enter(name: str) -> str:
-    return f"accept it on {_endpoint()}/{name}, then log in with `hf auth login` or set HF_TOKEN"
+def _how_to_enter(kind: Kind, name: str) -> str:
+    return f"accept it on {kind.page(name)}, then log in with `hf auth login` or set HF_TOKEN"
 
 
 def _refuse_small_disk(offer: DownloadOffer) -> None:
@@ -118,22 +155,25 @@ def _refuse_small_disk(offer: DownloadOffer) -> None:
         raise FolderError(Problem(message=what, where=one_line(str(offer.target)), hint=hint))
 
 
-def _fetch(
-    offer: DownloadOffer, files: tuple[HubFile, ...], progress: Progress | None, cancel: Callable[[], bool]
-) -> Path:
-    """File by file, the small ones first."""
+def fetch(offer: DownloadOffer, progress: Progress | None, cancel: Callable[[], bool]) -> Path:
+    """The snapshot's folder, with its files in it: fetched one by one, the small ones first."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.logging import set_verbosity_error
 
-    set_verbosity_error()  # it warns of every retry, into our progress
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # it warns of every retry, into our progress
     meter = Meter(progress, f"downloading {offer.name}", offer.size_bytes, "bytes")
     before = 0
     folders = set()
-    for file in sorted(files, key=lambda file: file.size_bytes):
+    for file in sorted(offer.files, key=lambda file: file.size_bytes):
         _stop_if_asked(cancel)
-        bar = _bar_class(meter, before, cancel)
-        path = Path(hf_hub_download(offer.name, file.name, revision=offer.revision, tqdm_class=bar))
-        folders.add(_root_of(path, file.name))
+        path = hf_hub_download(
+            offer.name,
+            file.name,
+            repo_type=offer.kind.repo_type,
+            revision=offer.revision,
+            tqdm_class=_bar_class(meter, before, cancel),
+        )
+        folders.add(_root_of(Path(path), file.name))
         before += file.size_bytes
         meter.report(before)
     meter.finish(before)
@@ -174,7 +214,7 @@ def _bar_class(meter: Meter, before: int, cancel: Callable[[], bool]) -> Any:
 
 
 @contextmanager
-def _told_in_one_line(name: str, revision: str) -> Iterator[None]:
+def told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
     """huggingface_hub's errors and those of the network under it, as ours."""
     from huggingface_hub import errors
 
@@ -187,28 +227,29 @@ def _told_in_one_line(name: str, revision: str) -> Iterator[None]:
     except (_Cancelled, KeyboardInterrupt):
         raise RunError(f"the download of {name} was stopped; the same command goes on from there") from None
     except errors.GatedRepoError:
-        raise bad_model(f"this account may not have {name} yet", hint=_how_to_enter(name)) from None
+        raise kind.refuse(f"this account may not have {name} yet", hint=_how_to_enter(kind, name)) from None
     except errors.RevisionNotFoundError:
         what = f"{name} has no revision {one_line(revision, 80)}"
-        raise bad_model(what, hint="set model.revision to a branch, a tag or a commit that it has") from None
+        raise kind.refuse(what, hint=f"set {kind.revision_key} to a branch, a tag or a commit that it has") from None
     except errors.RepositoryNotFoundError:
-        hint = "look for a misspelling; a private model needs `hf auth login` or HF_TOKEN"
-        raise bad_model(f"the hub has no model {name} that this account may see", hint) from None
+        hint = f"look for a misspelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
+        raise kind.refuse(f"the hub has no {kind.word} {name} that this account may see", hint=hint) from None
     except errors.OfflineModeIsEnabled:
         raise RunError("HF_HUB_OFFLINE is set, so that nothing is downloaded; unset it and try again") from None
     except network as error:
-        raise RunError(_network_sentence(name, error)) from None
+        raise RunError(network_sentence(kind, name, error)) from None
 
 
-def _network_sentence(name: str, error: BaseException) -> str:
+def network_sentence(kind: Kind, name: str, error: BaseException) -> str:
+    """Why it could not be fetched, and what to do about it, without a network as well."""
     if isinstance(error, OSError) and error.errno == 28:
         return f"the disk is full; free some space, then the same command goes on with {name} from there"
     reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
-    copy = f"copy the model from another machine into {_folder_to_copy_into(name)} and give --model ./{_short(name)}"
+    folder = f"into {_folder_to_copy_into(name)} and give {kind.option} ./{_short(name)}"
+    copy = f"copy the {kind.word} from another machine {folder}"
     if _never_connected(error):
-        host = one_line(urlsplit(_endpoint()).hostname or _endpoint(), 80)
         why = reason.partition("] ")[2] or reason
-        what = f"{name} could not be downloaded: the hub at {host} cannot be reached ({why})"
+        what = f"{name} could not be downloaded: the hub at {_host()} cannot be reached ({why})"
         return f"{what}; try again where there is a network, or {copy}"
     return f"{name} could not be downloaded: {reason}; the same command goes on from there, or {copy}"
 
@@ -233,3 +274,7 @@ def _short(name: str) -> str:
 
 def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def _host() -> str:
+    return one_line(urlsplit(_endpoint()).hostname or _endpoint(), 80)

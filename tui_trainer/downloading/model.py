@@ -1,14 +1,33 @@
-"""Which files of a model on the hub a run needs."""
+"""A model of the hub, after a question and never without one.
+
+Only what training reads is fetched: config, tokenizer and weights as safetensors (.bin files where there are no
+others).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from tui_trainer.data.progress import Progress
+from tui_trainer.downloading.hub import (
+    Ask,
+    HubFile,
+    Kind,
+    fetch,
+    is_wanted,
+    make_offer,
+    repository_info,
+    told_in_one_line,
+)
+from tui_trainer.hub_layout import is_hub_name
+from tui_trainer.models.architectures import refuse_other_kinds
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.tokenizer import TOKENIZER_FILES
 from tui_trainer.safe_text import one_line
+
+MODEL = Kind(word="model", repository="models", refuse=bad_model, option="--model", revision_key="model.revision")
 
 _SMALL = {"config.json", "generation_config.json", *TOKENIZER_FILES}
 # In the order in which transformers looks for them: one file, or shards with their index.
@@ -21,12 +40,27 @@ _WEIGHTS = (
 _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
 
 
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """One file of a repository."""
+def download_model(
+    name: str,
+    revision: str = "main",
+    *,
+    ask: Ask,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] = lambda: False,
+) -> Path | None:
+    """Fetch a model and return the folder it is in; None when `ask` says no.
 
-    name: str
-    size_bytes: int
+    Raises ConfigError for a name or revision that the hub does not have, for a model that may not be had without an
+    account, and for one that no task trains; FolderError when the disk is too small; RunError when the network fails
+    and when `cancel` says stop.
+    """
+    if not is_hub_name(name):
+        raise bad_model(f"{one_line(name, 120)} cannot be a name on the hub", hint="names look like org/model")
+    with told_in_one_line(MODEL, name, revision):
+        info, listed = repository_info(MODEL, name, revision)
+        refuse_other_kinds(info.config or {}, where=name, head=None)
+        offer = make_offer(MODEL, name, revision, info, files_to_fetch(name, listed))
+        return fetch(offer, progress, cancel) if is_wanted(offer, ask) else None
 
 
 def files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile, ...]:

@@ -1,0 +1,275 @@
+"""Every configuration of the guides on a machine without a GPU: it trains one step, or is refused with what works.
+
+Each block is imported by the command; a tiny model stands in for the one that its guide is about, and a small file for
+the data. All else reaches the run as it was imported. What is refused is refused before there is a run folder, and
+trains its step once its hints are followed, word for word.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils.logging import disable_progress_bar
+
+from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request, all_settings, value_of
+from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.probe import probe
+from tui_trainer.importing.conversion import alike
+from tui_trainer.importing.imported import import_file
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.start import OpenRun, load_config, open_new
+from tui_trainer.runs.events import RunProblem, StepDone
+from tui_trainer.runs.journal import read_all
+
+CONFIGS = Path(__file__).parent / "configs"
+BLOCKS = sorted(path.name for path in CONFIGS.glob("guide_*"))
+MODEL, TASK, DATA, LENGTH = "model.model_name_or_path", "task.type", "data.path", "data.max_length"
+METHOD, PRECISION, OPTIM = "tuning.method", "training.mixed_precision", "training.optim"
+ATTENTION, DTYPE = "model.attn_implementation", "model.dtype"
+
+# What is refused on a CPU without bf16, in the order in which it is told; every other block trains as it stands.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "guide_a_01.yaml": (MODEL,),
+    "guide_a_03.yaml": (PRECISION,),
+    "guide_b_03.yaml": (PRECISION,),
+    "guide_b_flags.yaml": (ATTENTION,),
+    "guide_c_02.json": (PRECISION,),
+    "guide_c_05.json": (METHOD,),
+    "guide_c_08.json": (OPTIM,),
+    "guide_c_15.json": (PRECISION, METHOD),
+    "guide_c_16.json": (PRECISION, METHOD),
+    "guide_c_17.json": (PRECISION, METHOD),
+    "guide_c_18.json": (PRECISION, METHOD),
+    "guide_c_19.json": (PRECISION, METHOD),
+    "guide_c_20.json": (PRECISION, METHOD),
+    "guide_c_21.json": (PRECISION,),
+}
+# What the sentence says, and what its hint sets instead.
+WHY: dict[str, tuple[str, dict[str, str]]] = {
+    MODEL: ("is an encoder", {TASK: "sequence_classification"}),
+    PRECISION: ("fp16 is for GPUs|this CPU has no bf16", {PRECISION: "auto"}),
+    ATTENTION: ("flash_attention_2 needs a GPU", {ATTENTION: "auto"}),
+    METHOD: ("qlora needs a GPU", {METHOD: "lora", DTYPE: "bfloat16"}),
+    OPTIM: ("paged_adamw_32bit needs a GPU", {OPTIM: "adafactor"}),
+}
+# Compiling takes a minute.
+COMPILED = ("guide_b_compile.yaml", "guide_c_compile.json", "guide_e_03.yaml")
+AS_THEY_STAND = [name for name in BLOCKS if name not in REFUSED and name not in COMPILED]
+
+# What a block is about: A trains distilgpt2 and a BERT by name, B TinyLlama, C Llama and what its headings name, D
+# tells tweets apart and tags their words, E reads characters.
+_FAMILY = {
+    "guide_a": "gpt2", "guide_a_01": "bert", "guide_b": "llama", "guide_c": "llama", "guide_c_16": "qwen2",
+    "guide_c_17": "t5", "guide_d": "distilbert", "guide_e": "",
+}  # fmt: skip
+_TASK = {
+    "guide_a": "causal_lm", "guide_b": "causal_lm", "guide_c": "causal_lm", "guide_c_17": "seq2seq",
+    "guide_d": "sequence_classification", "guide_d_card_of_12_gb": "token_classification", "guide_e": "char_lm",
+}  # fmt: skip
+_ONE_STEP = {"training.max_steps": 1, "logging.sample_steps": 0, "evaluation.generate_rows": 0}
+_NARROW = {
+    "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
+}  # fmt: skip
+_SHORT_ROWS = 16
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory) -> Callable[[str], Path]:
+    """`stand_in(family)`: a tiny model of that family. With rotary attention it reads 2048 tokens, the most that a
+    block asks for."""
+    root = tmp_path_factory.mktemp("stand-ins")
+    disable_progress_bar()
+
+    def folder(family: str) -> Path:
+        longer = {"max_position_embeddings": 2048} if family in ("llama", "qwen2") else {}
+        return root / family if (root / family).exists() else save_tiny_model(root / family, family, **longer)
+
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, no_dry_run) -> Callable[..., None]:
+    """A machine without a GPU, whose CPU has no bf16; `machine(flag)`: one that has the flag."""
+
+    def make(*flags: str) -> None:
+        facts = replace(probe(), gpus=(), nvidia_pci_devices=0, cpu_flags=frozenset({"avx2", *flags}))
+        for user in ("launching.start", "launching.prepare"):
+            monkeypatch.setattr(f"tui_trainer.{user}.probe", lambda: facts)
+
+    make()
+    return make
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a guide, imported into `file`, and what it lacks for a run."""
+
+    name: str
+    file: Path
+    imported: dict[str, Any]
+    lacking: dict[str, Any]
+
+    def assignments(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        """What `--set` says: the data is made for the task."""
+        folder = self.file.parent
+        settings = {**self.lacking, **changes}
+        settings |= {DATA: data_of(settings[TASK], folder), "output.runs_dir": folder / "runs", "output.name": "run"}
+        return tuple(f"{key}={value}" for key, value in settings.items())
+
+    def open(self, changes: Mapping[str, Any]) -> OpenRun:
+        """As `tui-trainer --no-ui` does it. Raises InputError, and then has made no folder."""
+        return open_new(load_config(Request(config_file=self.file, assignments=self.assignments(changes))))
+
+
+@pytest.fixture
+def block(stand_in, tmp_path) -> Callable[[str], Block]:
+    """`block(name)`: imported as a person does it."""
+
+    def make(name: str) -> Block:
+        file, guide, stem = tmp_path / "imported.toml", name[: len("guide_a")], Path(name).stem
+        assert main(["import", str(CONFIGS / name), "--to", str(file)]) == 0
+        imported = import_file(CONFIGS / name).values
+        family = _FAMILY.get(stem, _FAMILY[guide])
+        lacking = {
+            **_ONE_STEP,
+            TASK: _TASK.get(stem, _TASK[guide]),
+            **({MODEL: stand_in(family)} if family else _NARROW),
+        }
+        if LENGTH not in imported:
+            lacking[LENGTH] = _SHORT_ROWS
+        return Block(name, file, imported, lacking)
+
+    return make
+
+
+def data_of(task: str, folder: Path) -> Path:
+    """A hundred rows with the columns that the task needs."""
+    path, rows = folder / f"{task}.jsonl", []
+    for number, text in enumerate(texts(100)):
+        words, answer = text.split(), text.partition(" is ")[2]
+        tags = ["B-NUMBER" if word[0].isdigit() else "O" for word in words]
+        row: dict[str, Any] = {
+            "seq2seq": {"input": text, "output": answer},
+            "sequence_classification": {"text": text, "label": ("odd", "even")[number % 2]},
+            "token_classification": {"tokens": words, "ner_tags": tags},
+        }.get(task, {"text": text})
+        rows.append(json.dumps(row) + "\n")
+    path.write_text("".join(rows))
+    return path
+
+
+def instead(problem: Problem) -> dict[str, str]:
+    """What a hint says to set: `key = value`, or the first word of it that is a value of the refused setting."""
+    if told := re.findall(r'(\w+\.\w+) = "?(\w+)', problem.hint):
+        return dict(told)
+    choices = all_settings()[problem.key].choices
+    return {problem.key: next(word for word in re.findall(r"\w+", problem.hint) if word in choices)}
+
+
+def refusals(block: Block) -> tuple[tuple[Problem, ...], dict[str, str], OpenRun]:
+    """What is refused until nothing is, the settings that the hints gave, and the run that they open."""
+    told: list[Problem] = []
+    changes: dict[str, str] = {}
+    while True:
+        try:
+            return tuple(told), changes, block.open(changes)
+        except InputError as error:
+            assert not (block.file.parent / "runs").exists()
+            assert not {problem.key for problem in error.problems} & {problem.key for problem in told}, error
+            told += error.problems
+            for problem in error.problems:
+                changes |= instead(problem)
+
+
+def train(block: Block, run: OpenRun, changes: Mapping[str, str]) -> list[RunProblem]:
+    """Carry the run out, look at its one step and its plan. Returns what went otherwise than asked."""
+    outcome = carry_out(run)
+    assert outcome.exit_code == 0, outcome
+    events = list(read_all(run.folder.journal))
+    [step] = [event for event in events if isinstance(event, StepDone)]
+    assert step.step == 1 and step.loss is not None and math.isfinite(step.loss)
+    plan = read_plan(run.folder)
+    assert plan is not None and plan.device == "cpu" and plan.total_steps.value == 1
+    kept = block.imported.keys() - block.lacking.keys() - changes.keys()
+    assert kept >= block.imported.keys() - {MODEL} - changes.keys()
+    assert all(alike(value_of(plan.config, key), block.imported[key]) for key in kept)
+    print(
+        f"{block.name}: one step{''.join(f', {key} = {value}' for key, value in changes.items())}: loss {step.loss:.2f}"
+    )
+    return [event for event in events if isinstance(event, RunProblem)]
+
+
+def test_most_blocks_train_as_they_stand():
+    assert {*REFUSED, *COMPILED} <= set(BLOCKS)
+    assert {key for keys in REFUSED.values() for key in keys} == WHY.keys()
+    assert (len(AS_THEY_STAND), len(COMPILED), len(REFUSED)) == (31, 3, 14)
+
+
+@pytest.mark.parametrize("name", AS_THEY_STAND)
+def test_a_block_trains_one_step(name, block):
+    imported = block(name)
+    train(imported, imported.open({}), {})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU needs a C++ compiler")
+@pytest.mark.filterwarnings("default::UserWarning", "default::DeprecationWarning", "default::FutureWarning")
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_block_that_compiles_trains_one_step(name, block):
+    imported = block(name)
+    assert imported.imported["training.torch_compile"] is True
+    *other_mode, told = train(imported, imported.open({}), {})
+    assert told.kind == "compiled", told
+    # CUDA graphs do not go with gradients that are summed over several passes.
+    assert [event.kind for event in other_mode] == ["another compile mode"] * (name == "guide_b_compile.yaml")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_block_that_a_cpu_cannot_train_is_refused_and_its_hints_are_true(name, block):
+    imported = block(name)
+    told, changes, run = refusals(imported)
+    assert [problem.key for problem in told] == list(REFUSED[name])
+    for problem in told:
+        sentence, wanted = WHY[problem.key]
+        assert re.search(sentence, problem.message)
+        assert instead(problem) == wanted
+        print(f"{name}: refused: {problem}")
+    train(imported, run, changes)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_is_exit_code_2_and_no_folder(name, block, capsys):
+    imported = block(name)
+    words = [word for one in imported.assignments({}) for word in ("--set", one)]
+    capsys.readouterr()
+    assert main(["--no-ui", str(imported.file), *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and REFUSED[name][0] in shown.err
+    assert re.search(WHY[REFUSED[name][0]][0], shown.err)
+    assert not (imported.file.parent / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["guide_c_02.json", "guide_c_21.json"])
+def test_bf16_trains_on_a_cpu_that_has_it(name, block, machine):
+    machine("avx512_bf16")
+    imported = block(name)
+    train(imported, imported.open({}), {})
+
+
+def test_where_the_cpu_has_bf16_it_is_the_nearest_to_fp16(block, machine):
+    machine("avx512_bf16")
+    imported = block("guide_a_03.yaml")
+    _, changes, run = refusals(imported)
+    assert changes == {PRECISION: "bf16"}
+    train(imported, run, changes)

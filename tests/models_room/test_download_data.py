@@ -1,0 +1,264 @@
+"""Data sets of a hub on this machine: fetched by one command, read by all others, which ask nobody."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, serving
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.data.hub_path import HubPath
+from tui_trainer.data.sources import open_source
+from tui_trainer.downloading.data_set import files_to_fetch
+from tui_trainer.downloading.hub import HubFile
+from tui_trainer.errors import DataError
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.launching.start import load_config
+from tui_trainer.tasks import find_task
+
+COPY = "refs/convert/parquet"
+
+
+def rows(count: int, what: str) -> list[dict[str, str]]:
+    return [{"text": f"{what} {place} of the rows", "label": "even odd".split()[place % 2]} for place in range(count)]
+
+
+def write(path: Path, content: list[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(content), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in content))
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("data_sets")
+    for shard in (0, 1):
+        write(root / f"splits/data/train-0000{shard}-of-00002.parquet", rows(20, f"train {shard}"))
+    write(root / "splits/data/test-00000-of-00001.parquet", rows(8, "test"))
+    for name in ("README.md", ".gitattributes", "splits.py", "photo.png", "dataset_infos.json"):
+        (root / "splits" / name).write_text("{}")
+    write(root / "one/rows.jsonl", rows(40, "row"))
+    (root / "one/README.md").write_text("# not data")
+    write(root / "second/rows.jsonl", rows(12, "second"))
+    write(root / "copy/default/train/0000.parquet", rows(6, "copy"))
+    (root / "script").mkdir()
+    (root / "script/script.py").write_text("raise SystemExit('never run')")
+    (root / "script/README.md").write_text("# not data")
+    (root / "images/of").mkdir(parents=True)
+    (root / "images/of/a.png").write_bytes(b"\x89PNG")
+    names = ("splits", "one", "script", "images")
+    found = {f"org/{name}": root / name for name in names} | {"org/gated": root / "one", "org/private": root / "one"}
+    return found | {"org/one@v2": root / "second", f"org/script@{COPY}": root / "copy"}
+
+
+@pytest.fixture
+def hub(repositories):
+    with serving(FakeHub(data_sets=repositories, gated={"org/gated"}, private={"org/private"})) as served:
+        yield served
+
+
+@pytest.fixture
+def environment(hub, tmp_path, monkeypatch) -> dict[str, str]:
+    """That of the command, and this process reads the same cache."""
+    made = environment_of(hub, tmp_path)
+    monkeypatch.setenv("HF_HOME", made["HF_HOME"])
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    return made
+
+
+def fetch(path: str, *arguments: str, environment: dict[str, str]):
+    return run("-m", "tui_trainer", "download", "--data", path, "--yes", *arguments, environment=environment)
+
+
+def put_into_cache(folder: Path, name: str, cache: Path) -> Path:
+    """As another program leaves it."""
+    place = cache / "hub" / f"datasets--{name.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(COMMIT)
+    return Path(shutil.copytree(folder, place / "snapshots" / COMMIT))
+
+
+def test_a_data_set_is_downloaded_read_and_not_fetched_again(hub, environment):
+    done = fetch("org/one", environment=environment)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout
+    assert "data set org/one, revision main" in told and "apache-2.0" in told and "127.0.0.1" in told
+    assert "100 %" in done.stderr and told.rstrip().endswith('data.path = "hub:org/one"')
+    assert hub.asked == ["rows.jsonl"]
+
+    source = open_source("hub:org/one")
+    assert [file.label for file in source.entries] == ["org/one/rows.jsonl"] and COMMIT in str(source.files[0])
+    assert len(list(source.documents())) == 40
+    again = run("-m", "tui_trainer", "download", "--data", "hub:org/one", environment=environment)
+    assert again.returncode == 0 and hub.asked == ["rows.jsonl"]  # nothing is missing, so nothing is asked
+
+
+def test_what_is_no_data_is_left_out_and_each_split_has_its_line(hub, environment):
+    done = fetch("hub:org/splits", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "in 3 files" in done.stdout and "left out 2 files (1 .png, 1 .py)" in done.stdout
+    assert {Path(name).suffix for name in hub.asked} == {".parquet"}
+    assert done.stdout.splitlines()[-2:] == [
+        'data.path = "hub:org/splits/data/train-*.parquet"',
+        'data.path = "hub:org/splits/data/test-00000-of-00001.parquet"',
+    ]
+    with pytest.raises(
+        DataError, match=r"several splits.*; name one in data.path, such as hub:org/splits/data/train-\*"
+    ):
+        open_source("hub:org/splits")
+    assert len(open_source("hub:org/splits/data/train-*.parquet").entries) == 2
+    assert main(["preview", "--data", "hub:org/splits", "--profile", "quickstart"]) == 2
+
+
+def test_a_part_is_fetched_alone_and_not_taken_for_the_whole(hub, environment):
+    done = fetch("org/splits/data/train-*", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith('data.path = "hub:org/splits/data/train-*"') and "in 2 files" in done.stdout
+    assert len(open_source("hub:org/splits/data/train-*").entries) == 2
+    with pytest.raises(DataError, match=r"1 of the 3 files of hub:org/splits/data are not on .* --data hub:org/splits"):
+        open_source("hub:org/splits/data")
+    with pytest.raises(DataError, match=r"has no data in 'dat'; it has data/train-\*.parquet, data/test-"):
+        open_source("hub:org/splits/dat")
+
+
+def test_a_connection_that_breaks_goes_on_where_it_broke(hub, environment, repositories):
+    hub.cut = {"rows.jsonl": 500}
+    assert fetch("org/one", environment=environment).returncode == 0
+    assert hub.asked.count("rows.jsonl") == 2
+    assert open_source("hub:org/one").files[0].read_bytes() == (repositories["org/one"] / "rows.jsonl").read_bytes()
+
+
+def test_a_download_that_ends_half_way_is_not_trained_on(hub, environment, repositories):
+    gone = Path(shutil.copytree(repositories["org/splits"], Path("gone")))
+    hub.data_sets = {"org/splits": gone}
+    hub.info = {"siblings": [{"rfilename": f"data/{name}", "size": 9000} for name in ("a.parquet", "b.parquet")]}
+    write(gone / "data/a.parquet", rows(3, "here"))
+    assert fetch("org/splits", environment=environment).returncode == 1
+    with pytest.raises(
+        DataError, match=r"1 of the 2 files of hub:org/splits are not on this machine; run `tui-trainer"
+    ):
+        open_source("hub:org/splits")
+
+
+def test_a_revision_is_its_own_snapshot(hub, environment):
+    done = fetch("org/one", "--revision", "v2", environment=environment)
+    assert done.returncode == 0 and done.stdout.rstrip().endswith('data.path = "hub:org/one@v2"')
+    assert len(list(open_source("hub:org/one@v2").documents())) == 12
+    assert open_source(f"hub:org/one@{commit_of('v2')}").entries
+    with pytest.raises(
+        DataError, match=r"org/one is not on this machine; run `tui-trainer download --data hub:org/one`"
+    ):
+        open_source("hub:org/one")
+    unknown = fetch("org/one@v9", environment=environment)
+    assert unknown.returncode == 2 and "org/one has no revision v9; set the part behind the @" in unknown.stderr
+    twice = fetch("org/one@v2", "--revision", "v9", environment=environment)
+    assert twice.returncode == 2 and "two revisions" in twice.stderr
+
+
+def test_a_loading_script_is_not_run_and_the_hubs_own_copy_is_named(hub, environment):
+    refused = fetch("org/script", environment=environment)
+    assert refused.returncode == 2 and "code of data sets is not run here" in refused.stderr and not hub.asked
+    assert f"try hub:org/script@{COPY}" in refused.stderr
+    done = fetch(f"org/script@{COPY}", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(list(open_source(f"hub:org/script@{COPY}/default/train").documents())) == 6
+
+
+def test_gated_and_private_data_sets_say_what_they_need(hub, environment):
+    without = fetch("org/gated", environment=environment)
+    assert without.returncode == 2 and f"accept it on {hub.url}/datasets/org/gated" in without.stderr
+    hidden = fetch("org/private", environment=environment)
+    assert hidden.returncode == 2 and "the hub has no data set org/private that this account may see" in hidden.stderr
+    assert "a private data set needs `hf auth login` or HF_TOKEN" in hidden.stderr and not hub.asked
+    token = environment | {"HF_TOKEN": "secret"}
+    for name in ("org/gated", "org/private"):
+        right = fetch(name, environment=token)
+        assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("org/none", "the hub has no data set org/none"),
+        ("org/images", "org/images has no data that can be read: only 1 .png"),
+        ("org/one/nowhere", "org/one has no data in 'nowhere'; it has rows.jsonl"),
+        ("imdb", "it is written hub:owner/name"),
+        ("org/one/../../x", "leaves its data set"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_sentence(path, words, environment):
+    done = fetch(path, environment=environment)
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_without_a_network_the_folder_to_copy_into_is_named(environment):
+    gone = fetch("org/one", environment=environment | {"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert gone.returncode == 1 and "the hub at 127.0.0.1 cannot be reached" in gone.stderr
+    assert f"into {Path('one').absolute()} and give --data ./one" in gone.stderr
+    offline = fetch("org/one", environment=environment | {"HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 1 and "HF_HUB_OFFLINE is set" in offline.stderr
+
+
+def test_one_name_is_asked_for_and_no_other_command_asks_the_hub(hub, environment):
+    none = run("-m", "tui_trainer", "download", environment=environment)
+    assert none.returncode == 2 and "--data owner/name" in none.stderr
+    silent = run("-m", "tui_trainer", "download", "--data", "org/one", environment=environment)
+    assert silent.returncode == 2 and "add --yes" in silent.stderr and not hub.asked
+    hub.requests.clear()
+    for command in (("plan",), ("preview",), ("--no-ui",), ("check",)):
+        done = run("-m", "tui_trainer", *command, "--data", "hub:org/one", environment=environment)
+        told = done.stdout + done.stderr
+        assert "the data set org/one is not on this machine; run `tui-trainer download --data hub:org/one`" in told
+        assert "or copy its files into ./one and give that path" in told
+        assert done.returncode == 2 or command == ("check",)
+    assert hub.requests == [] and not (Path(environment["TUI_TRAINER_HOME"]) / "runs").exists()
+
+
+def test_text_and_tables_are_learnt_from_a_snapshot(environment, repositories):
+    put_into_cache(repositories["org/splits"], "org/splits", Path(environment["HF_HOME"]))
+    settings = (
+        "model.init=scratch", "tuning.method=full", "data.max_length=32", "model.scratch.vocab_size=300",
+        "data.path=hub:org/splits/data/train-*.parquet", "data.eval_path=hub:org/splits/data/test-*",
+    )  # fmt: skip
+    for task in ("causal_lm", "sequence_classification"):
+        config = load_config(Request(assignments=(*settings, f"task.type={task}"))).config
+        data = find_task(task).prepare(config, prepared_data_folder(), lambda *_: None)
+        assert (data.counts.train_documents, data.counts.eval_documents) == (40, 8), task
+
+
+def test_a_config_keeps_the_name_on_the_hub(environment, repositories):
+    from tui_trainer.config.paths import with_absolute_paths
+
+    config = load_config(Request(assignments=("data.path=hub:org/one", "data.eval_path=hub:org/one@v2/rows.jsonl")))
+    data = with_absolute_paths(config.config).data
+    assert (data.path, data.eval_path) == ("hub:org/one", "hub:org/one@v2/rows.jsonl")
+
+
+def test_a_bare_name_is_asked_back(capsys):
+    assert main(["plan", "--data", "org/talks"]) == 2
+    assert "did you mean hub:org/talks?" in capsys.readouterr().err
+
+
+def chosen(*names: str, inside: str = "") -> list[str]:
+    return [
+        file.name for file in files_to_fetch(HubPath("org/d", "main", inside), [HubFile(name, 1) for name in names])
+    ]
+
+
+def test_only_what_can_be_read_is_chosen():
+    texts = ["a.txt", "b.txt.gz", "LICENSE.txt"]
+    about = ["README.md", "dataset_infos.json", ".hidden/x.csv", "load.py", "x.zip", "x.parquet.gz"]
+    data = ["x.json.gz", "x.tsv", "y.arrow", "z/deep/d.conll"]
+    assert chosen(*about, *texts, *data) == data
+    assert chosen(*about, *texts) == ["a.txt", "b.txt.gz"]
+    assert chosen(*about, *data, inside="z") == chosen(*data, inside="z/*/*") == chosen(*data, inside="**/*.conll")
+    assert chosen(*about, *data, inside="README.md") == ["README.md"]

@@ -1,0 +1,132 @@
+"""Several sources with weights, from the settings to the last byte of a resumed run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tasks.test_resume import SETTINGS, hashes
+from tui_trainer.cli import main
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.rows import Rows
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.runs.events import DataPrepared
+from tui_trainer.runs.journal import read_all
+from tui_trainer.tasks import find_task
+
+# Of each task the rows of two sources that name their columns differently.
+TABLES: dict[str, tuple[Any, Any]] = {
+    "causal_lm": (
+        lambda n: {"text": f"{n} and {n % 5} of them, and {n} more"},
+        lambda n: {"id": n, "body": f"here {n} tales are told of {n % 7} sheep"},
+    ),
+    "chat": (
+        lambda n: {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n % 5}!"}]},
+        lambda n: {"instruction": f"count to {n}", "output": f"{n % 3} and {n}"},
+    ),
+    "seq2seq": (
+        lambda n: {"input": f"{n} and {n % 5}", "output": f"makes {n + n % 5}"},
+        lambda n: {"question": f"{n} or {n % 4}?", "answer": f"it is {n}"},
+    ),
+    "sequence_classification": (
+        lambda n: {"text": f"{n} and {n % 5} of them", "label": ["few", "some", "many"][n % 3]},
+        lambda n: {"sentence": f"here are {n} sheep", "label": ["few", "many"][n % 2]},
+    ),
+    "token_classification": (
+        lambda n: {"tokens": [f"{n}", "in", f"{n % 7}"], "ner_tags": ["B-A", "O", "B-B"]},
+        lambda n: {"words": ["by", f"{n}"], "tags": ["O", "B-B"]},
+    ),
+}
+
+
+def write(path: Path, count: int, row: Any) -> Path:
+    path.write_text("".join(json.dumps(row(n)) + "\n" for n in range(count)))
+    return path
+
+
+def loaded(tmp_path: Path, task: str, **changes: Any) -> LoadedConfig:
+    """60 rows that are used twice and 50 of which a half is used."""
+    first, second = TABLES[task]
+    paths = write(tmp_path / "a.jsonl", 60, first), write(tmp_path / "b.jsonl", 50, second)
+    settings = {**SETTINGS, "task.type": task, "data.path": ",".join(map(str, paths)), "data.weights": "2,0.5"}
+    settings |= {"output.runs_dir": tmp_path / "runs", "output.name": "run", **changes}
+    return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+
+
+@pytest.mark.parametrize("task", TABLES)
+def test_every_task_reads_sources_of_its_own_columns_and_follows_their_weights(task, tmp_path):
+    config = loaded(tmp_path, task, **{"data.max_length": 200}).config
+    guess = find_task(task).data_facts(config, tmp_path / "cache")
+    data = find_task(task).prepare(config, tmp_path / "cache", lambda *_: None)
+    facts = find_task(task).facts(config, data)
+    assert not guess.exact and facts.exact
+    held_out = data.counts.eval_rows
+    assert held_out == pytest.approx(22, abs=2)
+    used = [one.rows_per_epoch for one in facts.sources]
+    assert [one.rows for one in facts.sources] == [60, 50] and sum(used) == data.counts.train_rows
+    assert used[0] % 2 == 0 and used == pytest.approx([96, 20], abs=2)
+    assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.06)
+    assert [one.rows_per_epoch for one in guess.sources] == pytest.approx(used, rel=0.1)
+    assert find_task(task).data_facts(config, tmp_path / "cache") == facts
+    rows = Rows(data.train_path)
+    assert len({rows.row(index).tobytes() for index in range(len(rows))}) <= used[0] // 2 + used[1]
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "sequence_classification"])
+def test_a_resumed_run_on_weighted_sources_ends_with_the_same_bytes(task, tmp_path):
+    run = open_new(loaded(tmp_path, task))
+    assert carry_out(run).exit_code == 0
+    folder = run.folder
+    model, last = folder.model, folder.checkpoints / "step-8"
+    wanted, checkpoint = hashes(model), hashes(last)
+    assert wanted and checkpoint
+    for place in (model, last):
+        shutil.rmtree(place)
+    assert carry_out(open_again(folder)).exit_code == 0
+    assert (hashes(model), hashes(last)) == (wanted, checkpoint)
+    plan = read_plan(folder)
+    assert [one.weight for one in plan.sources] == [2, 0.5]
+    prepared = next(event for event in read_all(folder.journal) if isinstance(event, DataPrepared))
+    assert sum("in an epoch of training (data.weights" in note for note in prepared.notes) == 2
+
+
+def test_a_plan_and_a_preview_say_what_comes_of_each_source(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    request = loaded(tmp_path, "sequence_classification").config.data
+    settings = {**SETTINGS, "task.type": "sequence_classification", "data.path": request.path, "data.weights": "2,0.5"}
+    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    assert main(["plan", *sets]) == 0
+    shown = capsys.readouterr().out
+    assert "learns from a.jsonl (" in shown and "learns from b.jsonl (" in shown
+    assert "KiB): about 60 rows, about 96 in an epoch of training (data.weights 2)\n" in shown
+    assert main(["preview", *sets, "-n", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "KiB): 50 rows, 20 in an epoch of training (data.weights 0.5)\n" in shown
+
+
+def test_a_character_model_reads_several_sources_and_measures_on_others(tmp_path):
+    for name, sign in (("a", "a"), ("b", "b"), ("c", "c")):
+        (tmp_path / f"{name}.txt").write_text(f"{sign} sheep went.\n" * 60)
+    paths = {name: str(tmp_path / f"{name}.txt") for name in "abc"}
+    settings = {"data.max_length": 16, "data.path": f"{paths['a']}, {paths['b']}"}
+
+    def prepared(**more):
+        asked = {**settings, **more}
+        config = load_config(Request(profile="char-lm", assignments=tuple(f"{k}={v}" for k, v in asked.items()))).config
+        task = find_task("char_lm")
+        return task.data_facts(config, tmp_path / "cache"), task.prepare(config, tmp_path / "cache", lambda *_: None)
+
+    guess, data = prepared(**{"data.eval_fraction": 0.1})
+    assert sum("of document 1 are held out" in note for note in data.notes) == 2, "of each source its share"
+    assert (data.counts.train_documents, data.counts.eval_documents) == (2, 2)
+    assert guess.tokens == pytest.approx(data.counts.train_tokens, rel=0.06)
+    guess, data = prepared(**{"data.eval_path": paths["c"]})
+    assert (data.counts.train_characters, data.counts.eval_characters) == (2 * 60 * 14, 60 * 14)
+    assert data.counts.unknown_eval_tokens == 60
+    assert (guess.tokens, guess.eval_tokens) == (data.counts.train_tokens, data.counts.eval_tokens)

@@ -1,0 +1,94 @@
+"""Which sources [data] names, and how often the rows of each are used in an epoch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
+
+from tui_trainer.config.fields import names_in
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tui_trainer.config.data_sections import DataSection
+
+WEIGHTS_KEY = "data.weights"
+# Rows that are used so often fill a disk, and teach a model one source by heart.
+MOST_WEIGHT = 1000
+_COMMA = re.compile(r"(?<!\\),")
+
+
+def _with_commas(value: Any) -> Any:
+    """A list of paths in our one form."""
+    is_list = isinstance(value, list) and all(isinstance(path, str) for path in value)
+    return ", ".join(map(escaped, value)) if is_list else value
+
+
+# Paths in one text, with commas between them; a comma that is part of a path is written as \, in it. A TOML list is
+# taken as well.
+Paths = Annotated[str, BeforeValidator(_with_commas)]
+
+
+def paths_in(text: str) -> tuple[str, ...]:
+    """The single paths of a `Paths` setting. Where a file or folder has the whole text as its name, it is that one."""
+    if "," not in text or _is_there(text):
+        return (text,)
+    paths = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
+    return tuple(path for path in paths if path) or (text,)
+
+
+def last_path(text: str) -> tuple[str, str]:
+    """What stands before the last path of a text that is being typed, with its comma, and that path."""
+    comma = max((found.end() for found in _COMMA.finditer(text)), default=0)
+    last = text[comma:].lstrip()
+    return text[: len(text) - len(last)], last.replace("\\,", ",")
+
+
+def joined(paths: Sequence[str]) -> str:
+    """The text that `paths_in` takes apart again."""
+    return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
+
+
+def escaped(path: str) -> str:
+    """One path as it stands between others."""
+    return path.replace(",", "\\,")
+
+
+def weights_of(data: DataSection) -> tuple[float, ...]:
+    """The weight of each path of data.path; () where every row is used once. Raises ConfigError."""
+    words, paths = names_in(data.weights), paths_in(data.path)
+    if not words:
+        return ()
+    if len(words) != len(paths):
+        sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
+        numbers = "1 number" if len(words) == 1 else f"{len(words)} numbers"
+        raise _wrong(f"has {numbers}, and data.path names {sources}", "give one number for each, in the same order")
+    weights = tuple(map(_weight, words))
+    return () if all(weight == 1 for weight in weights) else weights
+
+
+def _weight(word: str) -> float:
+    shown = one_line(repr(word), 40)
+    try:
+        weight = float(word)
+    except ValueError:
+        raise _wrong(f"{shown} is no number", "2 uses each row twice, 0.5 a half of them") from None
+    if not 0 < weight <= MOST_WEIGHT:
+        hint = "take a source that is not to be used out of data.path" if weight <= 0 else "1 uses each row once"
+        raise _wrong(f"{shown} is not above 0 and at most {MOST_WEIGHT:,}", hint)
+    return weight
+
+
+def _wrong(message: str, hint: str) -> ConfigError:
+    return ConfigError(Problem(message=message, key=WEIGHTS_KEY, hint=hint))
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False

@@ -1,0 +1,108 @@
+"""Data sets of the Hugging Face Hub that are on this machine already. Nothing is fetched and nobody is asked.
+
+Beside the snapshots lies the list of all files of a commit, written before the first one is fetched: a download that
+was cut short, or that took a part, is not mistaken for the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from tui_trainer.data.hub_parts import GLOB_SIGNS, chosen_names, separate_parts
+from tui_trainer.data.hub_path import HubPath, parse_hub_path
+from tui_trainer.errors import DataError
+from tui_trainer.hub_layout import repository_folder, snapshot_folder
+from tui_trainer.safe_text import one_line
+
+_MOST_SHOWN = 6
+
+
+def find_in_cache(path: str) -> tuple[tuple[str, Path], ...]:
+    """The files that `path` (`hub:...`) is: how messages name each, `owner/name/file`, and where it lies.
+
+    Raises DataError for what is not, or not wholly, on this machine, and for several splits that are not told apart.
+    """
+    wanted = parse_hub_path(path)
+    folder, names = _files(wanted)
+    ways = () if GLOB_SIGNS & {*wanted.inside} else separate_parts(names)
+    if ways:
+        shown = ", ".join(one_line(way, 80) for way in ways[:_MOST_SHOWN])
+        hint = f"name one in data.path, such as {one_line(str(wanted.part(ways[0])), 160)}"
+        what = f"{one_line(str(wanted), 120)} holds several splits or configurations: {shown}"
+        raise DataError(what, hint=f"{hint}, and another in data.eval_path")
+    return tuple((f"{wanted.name}/{name}", folder / name) for name in names)
+
+
+def ways_to_name(wanted: HubPath) -> tuple[HubPath, ...]:
+    """What to write in data.path for each part of a data set that is on this machine; one where it is of one piece."""
+    if GLOB_SIGNS & {*wanted.inside}:
+        return (wanted,)
+    return tuple(map(wanted.part, separate_parts(_files(wanted)[1]))) or (wanted,)
+
+
+def keep_list(repository: Path, commit: str, names: Iterable[str]) -> None:
+    """Write down which files the commit has, in the cache's folder of the data set."""
+    path = _list_path(repository, commit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(json.dumps(sorted(names)), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
+    """For a folder or file that the data set does not have; `names` are those that it has."""
+    found = chosen_names([*names], "")
+    ways = separate_parts(found) or tuple(found)
+    shown = ", ".join(one_line(way, 80) for way in ways[:_MOST_SHOWN])
+    what = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
+    return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
+
+
+def _files(wanted: HubPath) -> tuple[Path, tuple[str, ...]]:
+    repository = repository_folder("datasets", wanted.name)
+    folder = snapshot_folder(repository, wanted.revision)
+    if folder is None:
+        at = "" if f"@{wanted.revision}" not in str(wanted) else f" at {one_line(wanted.revision, 80)}"
+        raise DataError(f"the data set {wanted.name}{at} is not on this machine", hint=_remedies(wanted))
+    here = _names_in(folder)
+    listed = _listed(repository, folder.name)
+    names = chosen_names(here if listed is None else listed, wanted.inside)
+    missing = len({*names} - {*here})
+    if missing:
+        what = f"{missing:,} of the {len(names):,} files of {one_line(str(wanted), 120)} are not on this machine"
+        raise DataError(what, hint=_remedies(wanted))
+    if not names and wanted.inside and listed is None:
+        what = f"{one_line(str(wanted), 120)} is not on this machine, though other files of the data set are"
+        raise DataError(what, hint=_remedies(wanted))
+    if not names:
+        raise no_such_part(wanted, listed or here)
+    return folder, tuple(names)
+
+
+def _remedies(wanted: HubPath) -> str:
+    short = wanted.name.rpartition("/")[2]
+    command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
+    return f"run `{command}`, or copy its files into ./{short} and give that path"
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Every file, at any depth, named from `folder` on. A link whose file is gone is none."""
+    found = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return [path.relative_to(folder).as_posix() for path in found if os.path.exists(path)]  # noqa: PTH110  # Path raises in a closed folder
+
+
+def _list_path(repository: Path, commit: str) -> Path:
+    return repository / "tui-trainer" / f"{commit}.json"
+
+
+def _listed(repository: Path, commit: str) -> list[str] | None:
+    """What `keep_list` wrote; None for a snapshot that another program fetched."""
+    try:
+        names = json.loads(_list_path(repository, commit).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None

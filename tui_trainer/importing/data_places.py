@@ -1,0 +1,30 @@
+"""Where other tools say their data is. Most of them take a path and a name on the hub in the same place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.data.hub_path import PREFIX, could_be_on_the_hub
+from tui_trainer.hub_layout import is_hub_name
+
+
+def data_place(value: Any) -> Any:
+    """`owner/name` as `hub:owner/name` where no such path is here; everything else as it is."""
+    return (
+        f"{PREFIX}{value}" if isinstance(value, str) and could_be_on_the_hub(value) and not _is_here(value) else value
+    )
+
+
+def data_set_name(value: Any) -> Any:
+    """The same where the name is never a file's. Raises ValueError for a name without its owner."""
+    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not _is_here(value):
+        raise ValueError("data sets of the hub are named with their owner here; set data.path to hub:owner/name")
+    return data_place(value)
+
+
+def _is_here(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
