@@ -1,4 +1,4 @@
-"""Predicted against measured: peak memory and time of a step over 41 configurations of nine families.
+"""Predicted against measured: peak memory and time of a step over 41 configurations of ten families.
 
     python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--json FILE]
 

@@ -64,31 +64,34 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int, *, see
 
 
 def expected_padding(
-    lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, seed: int = 0
+    lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, width_step: int = 1, seed: int = 0
 ) -> ExpectedPadding:
-    """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them; those
-    of a step are sorted by length before they are cut into passes (`data/layout.py`)."""
+    """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them, up to a
+    multiple of `width_step`; those of a step are sorted by length before they are cut into passes (`data/layout.py`).
+    """
     batches = _drawn(lengths, capacity, documents, seed)
     widths = [narrowest_width(batch, capacity) for batch in batches]
     rows = [len(pack_rows(batch, width)) for batch, width in zip(batches, widths, strict=True)]
     packed = sum(count * width for count, width in zip(rows, widths, strict=True))
     used = int(batches.sum())
+    by_length = np.sort(batches.ravel()).reshape(batches.shape)
     return ExpectedPadding(
         documents=documents,
         packed_rows=sum(rows) / batches.size * documents,
         packed_width=sum(widths) / len(widths),
         packed_share=1 - used / packed,
-        unpacked_share=1 - used / _padded(batches, micro_batch),
-        grouped_share=1 - used / _padded(np.sort(batches.ravel()).reshape(batches.shape), micro_batch),
+        unpacked_share=1 - used / _padded(batches, micro_batch, width_step, capacity),
+        grouped_share=1 - used / _padded(by_length, micro_batch, width_step, capacity),
     )
 
 
-def _padded(batches: NDArray[np.int64], micro_batch: int) -> int:
+def _padded(batches: NDArray[np.int64], micro_batch: int, width_step: int, capacity: int) -> int:
     """Inputs of all passes, padding included."""
     longest_first = -np.sort(-batches, axis=1)
     starts = np.arange(0, batches.shape[1], micro_batch)
     sizes = np.diff(np.append(starts, batches.shape[1]))
-    return int((longest_first[:, starts] * sizes).sum())
+    widths = np.minimum(-(-longest_first[:, starts] // width_step) * width_step, capacity)
+    return int((widths * sizes).sum())
 
 
 def _drawn(lengths: Lengths, capacity: int, documents: int, seed: int) -> NDArray[np.int64]:

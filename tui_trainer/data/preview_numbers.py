@@ -48,12 +48,14 @@ class PaddingShares:
 
     @classmethod
     def of(
-        cls, inputs: NDArray[np.int64], *, capacity: int, documents: int, micro_batch: int, packs: bool
+        cls, inputs: NDArray[np.int64], *, capacity: int, documents: int, micro_batch: int, packs: bool, width_step: int
     ) -> PaddingShares:
         """`inputs`, int64 [rows]: what each row puts into the model; `documents` behind a step, `micro_batch` of them
-        in a pass that is not packed."""
+        in a pass that is not packed, whose width is a multiple of `width_step`."""
         capacity = max(capacity, int(inputs.max()))
-        expected = expected_padding(inputs, capacity=capacity, documents=documents, micro_batch=micro_batch)
+        expected = expected_padding(
+            inputs, capacity=capacity, documents=documents, micro_batch=micro_batch, width_step=width_step
+        )
         return cls(
             padded=expected.unpacked_share,
             grouped=expected.grouped_share,

@@ -11,6 +11,7 @@ import numpy as np
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.cache import Counts, PreparedData
+from tui_trainer.data.even_widths import WIDTH_STEP
 from tui_trainer.data.layout import RowLayout
 from tui_trainer.data.order import RowOrder
 from tui_trainer.data.preview import Sample, names_in, samples
@@ -29,6 +30,7 @@ from tui_trainer.planning.packing import widest_row
 from tui_trainer.planning.rules import setting_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts, Task
+from tui_trainer.tasks.parts.padding import padding_collate
 
 Choice = Literal["padded", "grouped", "packed"]
 Learns = Literal["tokens", "labels of rows", "answers"]
@@ -109,7 +111,7 @@ def _layout(
     )
     widest = widest_row(config, facts, made.packing.value)
     return RowLayout(
-        collate=task.collate(model, filling_id(tokenizer)),
+        collate=padding_collate(task, config, model, filling_id(tokenizer), widest),
         pad_id=filling_id(tokenizer),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
@@ -173,4 +175,5 @@ def _padding(
         documents=min(made.cut.effective, len(rows)),
         micro_batch=unpacked.cut.micro,
         packs=task.packs,
+        width_step=WIDTH_STEP if task.tells_padding else 1,
     )

@@ -144,6 +144,8 @@ class Task(Protocol):
     title: str
     packs: bool
     """Whether several documents may share a row: only where each token learns from those before it."""
+    tells_padding: bool
+    """Whether the model is told which inputs are padding, so that more of it changes nothing."""
     metrics: tuple[str, ...]
     """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
     continues: bool

@@ -54,6 +54,7 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
     head: Head = "seq2seq_lm"
     specials = FOR_ANSWERS
     packs = False
+    tells_padding = True
     metrics = SCORES
     continues = False
 

@@ -53,6 +53,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
     name = "sequence_classification"
     title = "Classification of texts"
     packs = False
+    tells_padding = True
     continues = False
     head: Head = "sequence_classification"
     specials = FOR_CLASSES

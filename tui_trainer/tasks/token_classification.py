@@ -46,6 +46,7 @@ class TokenClassification(StartsFromModel, LearnsFromTable):
     name = "token_classification"
     title = "Tags of words, such as names"
     packs = False
+    tells_padding = True
     continues = False
     head: Head = "token_classification"
     specials = FOR_WORDS

@@ -7,13 +7,10 @@ learns from the same rows; packing and sorting only decide how they lie, so neit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tui_trainer.data.collate import IGNORE, Batch, Collate
 from tui_trainer.data.layout import RowLayout
 from tui_trainer.data.order import RowOrder
 from tui_trainer.data.rows import Rows, TokenRow
@@ -21,9 +18,6 @@ from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 
 # Forward passes whose rows are sorted or packed together in an evaluation.
 WINDOW = 4
-# Widths of padded rows are multiples of this. With every width there are so many sizes of results that glibc finds no
-# place twice: a BERT of 128 x 2 with rows of 20 to 64 tokens took 98 MB where it takes 56 MB so, and no more time.
-WIDTH_STEP = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,30 +30,6 @@ class Layout(RowLayout):
         """All forward passes over these documents."""
         for rows in self.passes(documents):
             yield micro_batch(self.batch(rows), by_lengths=self.by_lengths)
-
-
-def in_even_widths(collate: Collate, pad_id: int, widest: int, widest_answer: int) -> Collate:
-    """The same batches with more padding: inputs, and answers behind an encoder, are as wide as a multiple of
-    `WIDTH_STEP` or as the widest may be, where a model has no more positions. For models that are told what is padding.
-    """
-
-    def evenly(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
-        batch = collate(rows, width=max(width, _even(max(map(len, rows)), widest)))
-        if (read := batch.more.get("decoder_input_ids")) is None:
-            return batch
-        filled = _even(read.shape[1], widest_answer)
-        more = {**batch.more, "decoder_input_ids": _filled(read, filled, pad_id)}
-        return replace(batch, labels=_filled(batch.labels, filled, IGNORE), more=more)
-
-    return evenly
-
-
-def _even(width: int, widest: int) -> int:
-    return max(width, min(-(-width // WIDTH_STEP) * WIDTH_STEP, widest))
-
-
-def _filled(rows_BT: NDArray[Any], width: int, filling: int) -> NDArray[Any]:
-    return np.pad(rows_BT, ((0, 0), (0, width - rows_BT.shape[1])), constant_values=filling)
 
 
 class Batches:

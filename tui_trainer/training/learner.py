@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from tui_trainer.data.collate import Collate
 from tui_trainer.data.rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.writing import filling_id
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
 from tui_trainer.training.ahead import Ahead
-from tui_trainer.training.batches import Batches, Layout, in_even_widths
+from tui_trainer.training.batches import Batches, Layout
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers
 from tui_trainer.training.job import Job, Tell
@@ -46,7 +46,7 @@ class Learner:
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
-            collate=self._collate(),
+            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.widest_row),
             pad_id=self.pad_id,
             packed_width=packed_width,
             by_lengths=by_lengths,
@@ -88,14 +88,6 @@ class Learner:
         """End the threads that make batches."""
         if self._ahead:
             self._ahead.close()
-
-    def _collate(self) -> Collate:
-        """Of the task; padding that the model is told of may be more than it must be."""
-        own = self.task.collate(self.model, self.pad_id)
-        is_told = getattr(self.task, "head", "causal_lm") != "causal_lm"
-        if not is_told:
-            return own
-        return in_even_widths(own, self.pad_id, self.plan.widest_row, self.config.task.max_target_length)
 
     def _packing(self, rows: Rows, tell: Tell) -> tuple[int, bool]:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""

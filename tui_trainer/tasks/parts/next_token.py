@@ -27,6 +27,7 @@ class LearnsNextToken:
 
     metrics: tuple[str, ...] = ()
     continues = True
+    tells_padding = False
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate, pad_id=pad_id)

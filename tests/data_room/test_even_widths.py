@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tui_trainer.data.collate import IGNORE, collate_answers, collate_whole
+from tui_trainer.data.even_widths import WIDTH_STEP, in_even_widths
 from tui_trainer.data.rows import TokenRow
-from tui_trainer.training.batches import WIDTH_STEP, in_even_widths
 
 PAD = 9
 

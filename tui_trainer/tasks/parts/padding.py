@@ -1,0 +1,16 @@
+"""How the rows of a task become a batch in a run, as training and the preview of it both have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.collate import Collate
+from tui_trainer.data.even_widths import in_even_widths
+from tui_trainer.tasks.contract import Task
+
+
+def padding_collate(task: Task, config: Config, model: Any, pad_id: int, widest_row: int) -> Collate:
+    """The task's own; where the model is told of padding, up to even widths, `widest_row` at the most."""
+    own = task.collate(model, pad_id)
+    return in_even_widths(own, pad_id, widest_row, config.task.max_target_length) if task.tells_padding else own
