@@ -273,6 +273,7 @@ def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, 
     assert "set data.max_length = 128 or less" in told
 
 
+@pytest.mark.usefixtures("no_dry_run")
 @pytest.mark.parametrize(("family", "length"), [("gpt2", 128), ("opt", 128), ("llama", 1024)])
 def test_rows_of_a_recipe_are_cut_to_the_learnt_positions_and_that_is_told(family, length, good_models, capsys, barred):
     settings = {key: value for key, value in SETTINGS.items() if key != "data.max_length"}
