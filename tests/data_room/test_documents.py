@@ -346,6 +346,16 @@ def test_documents_that_cannot_be_used_stop_the_preparation_or_are_listed_and_le
     assert any(note.startswith("3 rows that cannot be used are left out: a.jsonl, line ") for note in entry.notes)
 
 
+def test_a_whole_file_is_not_passed_over_as_one_row(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"body": "1 2", "note": "x"}\n' * 3)
+    (folder / "b.jsonl").write_text('{"text": "1 2", "note": "x"}\n' * 3)
+    with pytest.raises(DataError, match=r"b\.jsonl: there is no column 'body'"):
+        source = open_source(str(folder), "body")
+        prepare_documents(source, None, encode, cut=replace(CUT, skip_bad_rows=True), cache_dir=tmp_path / "cache")
+
+
 def test_nothing_but_documents_that_cannot_be_used_is_refused_with_them(tmp_path):
     with pytest.raises(DataError, match="line 1: the column 'text' is a number"):
         path = tmp_path / "a.jsonl"

@@ -6,6 +6,8 @@ import pytest
 from tui_trainer.data.collate import IGNORE, collate_answers, collate_whole
 from tui_trainer.data.even_widths import WIDTH_STEP, in_even_widths
 from tui_trainer.data.rows import TokenRow
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.padding import width_step
 
 PAD = 9
 
@@ -46,3 +48,10 @@ def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
     assert (read[:, :11] == plain.more["decoder_input_ids"]).all() and (read[:, 11:] == PAD).all()
     narrow = in_even_widths(answering, PAD, 64, 12)(rows)
     assert narrow.labels.shape == narrow.more["decoder_input_ids"].shape == (2, 12), "no more positions than there are"
+
+
+def test_models_that_more_padding_changes_get_no_more_than_they_must():
+    task = find_task("token_classification")
+    assert width_step(task, {"model_type": "bert"}) == WIDTH_STEP
+    assert width_step(task, {"model_type": "fnet"}) == 1
+    assert width_step(find_task("causal_lm"), {"model_type": "llama"}) == 1

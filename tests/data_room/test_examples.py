@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -177,6 +178,14 @@ def test_rows_that_cannot_be_used_can_be_passed_over_and_are_listed(prepare):
     assert texts_of(data.train_path) == ["a", "b"]
     assert (data.counts.bad_rows, data.counts.rows_read) == (1, 3)
     assert any("1 row that cannot be used is left out: train.jsonl, line 2" in note for note in data.notes)
+
+
+def test_the_rest_of_a_file_is_never_passed_over(tmp_path):
+    path = tmp_path / "train.jsonl.gz"
+    whole = gzip.compress("".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(1, 300)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cut short"):
+        prepare_examples([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
 
 
 def test_rows_without_a_label_left_are_counted_and_refused_when_there_are_no_others(prepare):

@@ -61,13 +61,20 @@ def test_only_a_name_with_its_owner_is_taken_for_one_of_the_hub():
          ("d/train_gen-00000-of-00001.parquet", "d/train_sft-00000-of-00001.parquet")),
         (["rows.csv", "rows.parquet"], ("rows.csv", "rows.parquet")),
         (["contest.csv", "latest.csv"], ()),
+        (["en/c.csv", "en/x/a.jsonl", "en/y/b.jsonl"], ("en/c.csv", "en/**/*.jsonl")),
+        (["training_data/test.jsonl", "training_data/train.jsonl"],
+         ("training_data/train.jsonl", "training_data/test.jsonl")),
+        (["d/test-suite/test.csv", "d/test-suite/train.csv"], ("d/test-suite/train.csv", "d/test-suite/test.csv")),
+        (["train/a/train-x.csv", "train/b/train-x.csv", "test/x.csv"], ("train", "test/x.csv")),
+        (["d/en.csv", "d/fr.csv", "d/test_en.csv"], (("d/en.csv", "d/fr.csv"), "d/test_en.csv")),
     ],
 )  # fmt: skip
 def test_splits_configurations_and_forms_are_told_apart_and_each_way_names_its_own_files(names, ways):
     names = data_names(names)
-    assert separate_parts(names) == ways
-    if ways:
-        assert sorted(name for way in ways for name in chosen_names(names, way)) == names
+    found = separate_parts(names)
+    assert found == tuple((way,) if isinstance(way, str) else way for way in ways)
+    if found:
+        assert sorted(name for way in found for part in way for name in chosen_names(names, part)) == names
 
 
 def test_a_glob_is_taken_as_the_shell_takes_it():

@@ -125,7 +125,7 @@ def test_a_part_is_fetched_alone_and_not_taken_for_the_whole(hub, environment):
     assert len(open_source("hub:org/splits/data/train-*").entries) == 2
     with pytest.raises(DataError, match=r"1 of the 3 files of hub:org/splits/data are not on .* --data hub:org/splits"):
         open_source("hub:org/splits/data")
-    with pytest.raises(DataError, match=r"has no data in 'dat'; it has data/train-\*.parquet, data/test-"):
+    with pytest.raises(DataError, match=r"has no data in 'dat'; it has data/train-\*.parquet; data/test-"):
         open_source("hub:org/splits/dat")
 
 

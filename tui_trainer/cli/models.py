@@ -57,7 +57,7 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     from tui_trainer.downloading.data_set import download_data
 
     wanted = parse_hub_path(path)
-    if wanted.revision == MAIN:
+    if "@" not in path:
         wanted = parse_hub_path(str(replace(wanted, revision=revision)))
     elif revision not in (MAIN, wanted.revision):
         raise InputError(
@@ -71,7 +71,7 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     if len(ways) > 1:
         print("it holds several parts; one is learnt from, and another may be data.eval_path:")
     for way in ways:
-        print(f"data.path = {toml_text(str(way))}")
+        print(f"data.path = {toml_text(way)}")
     return True
 
 

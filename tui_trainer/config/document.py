@@ -243,7 +243,8 @@ class Document:
         presets, placed = self._presets_for(own), dict(edits)
         for key, value in values.items():
             base = self._base[key].values[key] if key in self._base else PRESET
-            given = self._default_recipe if key == "profile" else presets.value(key)
+            preset = self.preset_value(key) if key in self._fitted else presets.value(key)
+            given = self._default_recipe if key == "profile" else preset
             new = PRESET if same(value, given) and not same(value, base) else value
             placed.pop(key, None)
             if not same(new, base):

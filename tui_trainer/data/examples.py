@@ -5,7 +5,7 @@
     pass 3   encode what lies in the spool                                -> train.arrow, eval.arrow
 
 What a row means is the task's matter: it gives a `Reader`. In memory are 36 bytes a row and some chunks of rows, so a
-table may be of any length; on the disk the spool takes about as much as the text, until the rows are made.
+table may be of any length; on the disk the spool takes about twice as much as the text, until the rows are made.
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ class _Preparation:
 
     def _build(self, folder: Path, spool: Path) -> Built:
         surveys = [self._survey(number, spool / str(number)) for number in range(len(self._sources))]
-        if not self._cut.skip_bad_rows:
-            self._problems.raise_any()
+        self._problems.raise_any(skips_rows=self._cut.skip_bad_rows)
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut)
         used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)

@@ -46,10 +46,11 @@ def chosen_names(names: Sequence[str], inside: str) -> list[str]:
     return data_names(name for name in names if not inside or name.startswith(f"{inside}/"))
 
 
-def separate_parts(names: Sequence[str]) -> tuple[str, ...]:
+def separate_parts(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """What to write for each split, configuration or form, where `names` hold several; empty where they are one.
 
-    What is made for training comes first.
+    `names` are all data below one folder. A part is one folder or glob, or else all its files. What is made for
+    training comes first.
     """
     parts: dict[Part, list[str]] = {}
     for name in names:
@@ -83,24 +84,27 @@ def _matches(steps: list[str], pattern: list[str]) -> bool:
 def _part_of(name: str) -> Part:
     path = PurePosixPath(name)
     form = form_of(path)
-    for folder in path.parents:
-        if _SPLIT_WORD.search(folder.name):
-            return str(folder), folder.name, form
     folder_name = name.rpartition("/")[0]
-    if shard := _SHARD.fullmatch(path.name):
+    shard, word = _SHARD.fullmatch(path.name), _SPLIT_WORD.search(path.name)
+    for folder in path.parents:
+        # A folder of several splits, such as train_test_split, may have a name like that of one.
+        if (said := _SPLIT_WORD.search(folder.name)) and not (word and word[1].lower() != said[1].lower()):
+            return str(folder), folder.name, form
+    if shard:
         return folder_name, shard[1], form
-    word = _SPLIT_WORD.search(path.name)
     # Files that name no split are read together, from whatever folders.
     return (folder_name, word[1].lower(), form) if word else ("", "", form)
 
 
-def _written(names: Sequence[str], part: Part, files: list[str]) -> str:
-    """The shortest way to name exactly these files; the first of them where there is none."""
+def _written(names: Sequence[str], part: Part, files: list[str]) -> tuple[str, ...]:
+    """The shortest way to name exactly these files, and none of other folders; all of them where there is none."""
     if len(files) == 1:
-        return files[0]
+        return (files[0],)
     folder = part[0]
     path = PurePosixPath(files[0])
     ending = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:])
     start = os.path.commonprefix(files).rstrip("0123456789")  # noqa: RUF071  # the start of names, not a folder
-    ways = (folder, f"{start}*{ending}", f"{folder}/**/*{ending}" if folder else f"**/*{ending}")
-    return next((way for way in ways if way and chosen_names(names, way) == files), files[0])
+    shared = os.path.commonpath([name.rpartition("/")[0] for name in files])
+    ways = (folder, f"{start}*{ending}", f"{shared}/**/*{ending}" if shared else f"**/*{ending}")
+    found = next((way for way in ways if way and chosen_names(names, way) == files), "")
+    return (found,) if found else tuple(files)

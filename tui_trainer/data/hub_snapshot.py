@@ -30,18 +30,17 @@ def find_in_cache(path: str) -> tuple[tuple[str, Path], ...]:
     folder, names = _files(wanted)
     ways = () if GLOB_SIGNS & {*wanted.inside} else separate_parts(names)
     if ways:
-        shown = ", ".join(one_line(way, 80) for way in ways[:_MOST_SHOWN])
-        hint = f"name one in data.path, such as {one_line(str(wanted.part(ways[0])), 160)}"
+        shown = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
+        hint = f"name one in data.path, such as {one_line(_named(wanted, ways[0]), 160)}"
         what = f"{one_line(str(wanted), 120)} holds several splits or configurations: {shown}"
         raise DataError(what, hint=f"{hint}, and another in data.eval_path")
     return tuple((f"{wanted.name}/{name}", folder / name) for name in names)
 
 
-def ways_to_name(wanted: HubPath) -> tuple[HubPath, ...]:
+def ways_to_name(wanted: HubPath) -> tuple[str, ...]:
     """What to write in data.path for each part of a data set that is on this machine; one where it is of one piece."""
-    if GLOB_SIGNS & {*wanted.inside}:
-        return (wanted,)
-    return tuple(map(wanted.part, separate_parts(_files(wanted)[1]))) or (wanted,)
+    ways = () if GLOB_SIGNS & {*wanted.inside} else separate_parts(_files(wanted)[1])
+    return tuple(_named(wanted, way) for way in ways) or (str(wanted),)
 
 
 def keep_list(repository: Path, commit: str, names: Iterable[str]) -> None:
@@ -56,10 +55,15 @@ def keep_list(repository: Path, commit: str, names: Iterable[str]) -> None:
 def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
     """For a folder or file that the data set does not have; `names` are those that it has."""
     found = chosen_names([*names], "")
-    ways = separate_parts(found) or tuple(found)
-    shown = ", ".join(one_line(way, 80) for way in ways[:_MOST_SHOWN])
+    ways = separate_parts(found) or tuple((name,) for name in found)
+    shown = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
     what = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
     return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
+
+
+def _named(wanted: HubPath, way: tuple[str, ...]) -> str:
+    """As data.path takes several: a comma within one is escaped."""
+    return ", ".join(str(wanted.part(inside)).replace(",", "\\,") for inside in way)
 
 
 def _files(wanted: HubPath) -> tuple[Path, tuple[str, ...]]:

@@ -11,14 +11,20 @@ SHOWN_PROBLEMS = 10
 
 @dataclass(slots=True)
 class ProblemList:
-    """The first mistakes in full, and the number of all."""
+    """The first mistakes in full, and the number of all. `ends` are those behind which a file could not be read."""
 
     shown: list[Problem] = field(default_factory=list)
     count: int = 0
+    ends: list[Problem] = field(default_factory=list)
 
     def add(self, error: DataError) -> None:
         self.count += len(error.problems)
         self.shown.extend(error.problems[: SHOWN_PROBLEMS - len(self.shown)])
+
+    def add_end(self, error: DataError) -> None:
+        """A mistake that makes the rest of a file unreadable: no row, but any number of them."""
+        self.add(error)
+        self.ends.extend(error.problems)
 
     def notes(self) -> list[str]:
         """The same for rows that are passed over: how many, and the first of them."""
@@ -28,7 +34,12 @@ class ProblemList:
         what = "row that cannot be used is" if self.count == 1 else "rows that cannot be used are"
         return [f"{self.count:,} {what} left out: " + "; ".join([*(str(problem) for problem in self.shown), *more])]
 
-    def raise_any(self) -> None:
+    def raise_any(self, *, skips_rows: bool = False) -> None:
+        """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is."""
+        if skips_rows:
+            if self.ends:
+                raise DataError(self.ends)
+            return
         more = self.count - len(self.shown)
         if self.count:
             rest = [Problem(message=f"and {more:,} more problems")] if more else []

@@ -52,7 +52,7 @@ def read_file(
                 if meter.due():
                     meter.report(base + raw.tell())
     except DataError as error:
-        problems.add(error)
+        problems.add_end(error)
 
 
 def documents_of(

@@ -49,8 +49,7 @@ def survey_of(
     for part, told in source.each(progress):
         choices = ColumnChoices(part.text_column)
         _survey_part(_documents(part, limits, told, choices, problems), limits, choices, survey, hashed)
-    if not limits.skips_bad_rows:
-        problems.raise_any()
+    problems.raise_any(skips_rows=limits.skips_bad_rows)
     return survey
 
 

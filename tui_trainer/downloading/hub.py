@@ -177,7 +177,7 @@ def fetch(offer: DownloadOffer, progress: Progress | None, cancel: Callable[[], 
         before += file.size_bytes
         meter.report(before)
     meter.finish(before)
-    if len(folders) != 1:
+    if {folder.resolve() for folder in folders} != {offer.target.resolve()}:
         raise RunError(f"{offer.name} changed on the hub while it was downloaded; run the same command again")
     return folders.pop()
 

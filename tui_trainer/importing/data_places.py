@@ -11,19 +11,18 @@ from tui_trainer.hub_layout import is_hub_name
 
 def data_place(value: Any) -> Any:
     """`owner/name` as `hub:owner/name` where no such path is here; everything else as it is."""
-    return (
-        f"{PREFIX}{value}" if isinstance(value, str) and could_be_on_the_hub(value) and not _is_here(value) else value
-    )
+    return f"{PREFIX}{value}" if isinstance(value, str) and could_be_on_the_hub(value) and not is_here(value) else value
 
 
 def data_set_name(value: Any) -> Any:
     """The same where the name is never a file's. Raises ValueError for a name without its owner."""
-    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not _is_here(value):
+    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets of the hub are named with their owner here; set data.path to hub:owner/name")
     return data_place(value)
 
 
-def _is_here(path: str) -> bool:
+def is_here(path: str) -> bool:
+    """Whether a file or folder of this name is on this machine."""
     try:
         return Path(path).expanduser().exists()
     except (OSError, RuntimeError, ValueError):

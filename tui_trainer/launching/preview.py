@@ -11,7 +11,6 @@ import numpy as np
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.cache import Counts, PreparedData
-from tui_trainer.data.even_widths import WIDTH_STEP
 from tui_trainer.data.layout import RowLayout
 from tui_trainer.data.order import RowOrder
 from tui_trainer.data.preview import Sample, names_in, samples
@@ -30,7 +29,7 @@ from tui_trainer.planning.packing import widest_row
 from tui_trainer.planning.rules import setting_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts, Task
-from tui_trainer.tasks.parts.padding import padding_collate
+from tui_trainer.tasks.parts.padding import padding_collate, width_step
 
 Choice = Literal["padded", "grouped", "packed"]
 Learns = Literal["tokens", "labels of rows", "answers"]
@@ -175,5 +174,5 @@ def _padding(
         documents=min(made.cut.effective, len(rows)),
         micro_batch=unpacked.cut.micro,
         packs=task.packs,
-        width_step=WIDTH_STEP if task.tells_padding else 1,
+        width_step=width_step(task, task.model_config(loaded.config, facts.vocabulary, facts.classes)),
     )

@@ -38,6 +38,10 @@ class CountedModel:
     parts: tuple[Part, ...]
 
 
+# What this process was told already: the screens plan anew after each edit.
+_refused: dict[str, tuple[str, str]] = {}
+
+
 def count_parameters_in_child(config: Mapping[str, Any], head: Head = "causal_lm", labels: int = 0) -> CountedModel:
     """Build the model of a config.json without numbers and count it, or take the answer of an earlier time.
 
@@ -69,6 +73,8 @@ def _cache_folder() -> Path:
 
 
 def _ask_child(question: str, name: str) -> str:
+    if question in _refused:
+        raise bad_model(*_refused[question])
     try:
         return ask_child("tui_trainer.models.counting", question, _TIMEOUT_SECONDS)
     except ChildFailed as failure:
@@ -76,6 +82,7 @@ def _ask_child(question: str, name: str) -> str:
             raise bad_model(f"counting the weights of {name} {failure}") from None
         hint = "a newer transformers may know it; code that comes with a model is not run to count it"
         what = f"transformers {metadata.version('transformers')} cannot build {name}: {failure.reason}"
+        _refused[question] = (what, hint)
         raise bad_model(what, hint) from None
 
 

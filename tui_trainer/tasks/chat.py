@@ -17,6 +17,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import FOR_CHAT
 from tui_trainer.data.collate import IGNORE
 from tui_trainer.data.columns import Row
+from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.examples import Encoded, Example
 from tui_trainer.data.ngram import ngram_losses
 from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
@@ -29,7 +30,7 @@ from tui_trainer.models.writing import Sampling, continued, written
 from tui_trainer.tasks.contract import Baselines, Tell
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,7 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
     specials = FOR_CHAT
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        found = super().problems(config) + table_problems(config)
         if trains_tokenizer(config):
             return found + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
@@ -148,6 +149,7 @@ class ChatReader(TableReader):
 
     def read(self, row: Row) -> Example:
         talk = self._columns.read(row)
+        refuse_surrogates(talk.text, row.where)
         if not self._renders:
             return Example(talk.text, talk)
         try:

@@ -30,7 +30,7 @@ from tui_trainer.tasks.contract import Baselines, Tell
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
     continues = False
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        found = super().problems(config) + table_problems(config)
         if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
             message = f"{config.evaluation.metric_for_best_model} is measured on answers, and none are written"
             found.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))

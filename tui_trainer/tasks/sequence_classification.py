@@ -32,7 +32,7 @@ from tui_trainer.tasks.parts.class_scores import (
 )
 from tui_trainer.tasks.parts.labelled_texts import LabelledTexts, refuse_settings
 from tui_trainer.tasks.parts.start import StartsFromModel, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
     metrics = ALL_METRICS
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        found = super().problems(config) + table_problems(config)
         if config.task.problem_type == "auto":
             return found
         try:
@@ -114,7 +114,8 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
 
         kind = data.details["problem_type"]
         balanced = config.task.class_weights == "balanced"
-        weights = class_weights(Rows(data.train_path), kind).tolist() if balanced else ()
+        known = len(data.details["names"])
+        weights = class_weights(Rows(data.train_path), kind, known).tolist() if balanced else ()
         return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
@@ -179,14 +180,14 @@ class _Scorer:
         return score(labels.astype(np.int64), predicted.astype(np.int64), self._names)
 
 
-def class_weights(rows: Rows, kind: Kind) -> NDArray[np.float64]:
+def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
     """Of one label a row n / (C n_c), which is 1 in the mean over the rows, as in scikit-learn's "balanced"; a class
     that no training row has weighs 1. With several labels a row, of each class its zeros to a one."""
     labels = _labels_of(rows, kind)
     if kind == "multi_label_classification":
         ones = labels.sum(axis=0)
         return np.where(ones > 0, (len(labels) - ones) / np.maximum(ones, 1), 1.0)
-    counts = np.bincount(labels)
+    counts = np.bincount(labels, minlength=classes)
     return np.where(counts > 0, len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
 
 

@@ -23,7 +23,7 @@ from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader
+from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 from tui_trainer.tasks.parts.tag_scores import METRICS, counts_for
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, own_labels
 from tui_trainer.tasks.parts.word_tokens import with_words_spaced, word_tokens
@@ -53,7 +53,7 @@ class TokenClassification(StartsFromModel, LearnsFromTable):
     metrics = METRICS
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        found = super().problems(config) + table_problems(config)
         wanted = ("loss", *METRICS)
         if config.evaluation.metric_for_best_model not in wanted:
             message, hint = "this task does not measure it", f"known here: {', '.join(wanted)}"

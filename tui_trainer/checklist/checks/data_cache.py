@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, passed
 from tui_trainer.config.mixture import paths_in
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.table import LearnsFromTable
 from tui_trainer.units import format_bytes
 
 _TOKEN_BYTES = 4
+# Checked rows of a table wait beside the tokens, at about twice their text (`data/spool.py`).
+_SPOOL_BYTES = 8
 
 
 def look(context: Context) -> Verdict:
@@ -21,8 +25,10 @@ def look(context: Context) -> Verdict:
         advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
         return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
     free = context.cache_free_bytes
-    if free is not None and free < 2 * needed:
-        sentence = f"preparing the data needs about {format_bytes(needed)} in {folder}, {format_bytes(free)} are free"
+    waiting = _SPOOL_BYTES * tokens if isinstance(find_task(context.config.task.type), LearnsFromTable) else 0
+    if free is not None and free < 2 * needed + waiting:
+        room = format_bytes(needed + waiting)
+        sentence = f"preparing the data needs about {room} in {folder}, {format_bytes(free)} are free"
         return failed(sentence, advice=f"free space, or see what is there: du -sh {folder}")
     return passed(f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them")
 

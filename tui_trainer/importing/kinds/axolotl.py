@@ -5,11 +5,12 @@ Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 
 from typing import Any
 
+from tui_trainer.data.hub_path import MAIN, HubPath
 from tui_trainer.data.hub_path import PREFIX as HUB_PREFIX
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Together, Why
 from tui_trainer.importing.conversion import Conversion, off
-from tui_trainer.importing.data_places import data_place
+from tui_trainer.importing.data_places import data_place, is_here
 from tui_trainer.safe_text import one_line
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
@@ -33,8 +34,9 @@ def _sources(done: Conversion) -> None:
             done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
             continue
         key = key or "data.path"
-        places = [_place(one) for one in entries]
-        if all(places):
+        found_places = [_places(one) for one in entries]
+        places = [place for some in found_places for place in some]
+        if all(found_places):
             done.write(key, places if len(places) > 1 else places[0], name, ours=False)
         else:
             which = "it does" if len(entries) == 1 else "one of its entries does"
@@ -44,15 +46,20 @@ def _sources(done: Conversion) -> None:
             _task(done, name, entries)
 
 
-def _place(one: dict[str, Any]) -> str:
-    """The path of one entry; empty where it names none."""
-    path, files, revision = one.get("path"), one.get("data_files"), one.get("revision")
+def _places(one: dict[str, Any]) -> list[str]:
+    """The paths of one entry; empty where it names none."""
+    path, files = one.get("path"), one.get("data_files")
+    listed = [str(name) for name in files] if isinstance(files, list) else [str(files)] if files else []
     place = str(data_place(path))
     if place.startswith(HUB_PREFIX):
-        at = f"@{revision}" if revision else ""
-        return f"{place}{at}/{files}" if isinstance(files, str) else f"{place}{at}"
-    local = str(files or path or "")
-    return local if local.endswith(_FILES) or local.startswith(("/", "./", "../", "~")) else ""
+        revision = str(one.get("revision") or MAIN)
+        return [str(HubPath(str(path), revision, inside)) for inside in listed or [""]]
+    local = listed or ([str(path)] if path else [])
+    return local if all(map(_is_local, local)) else []
+
+
+def _is_local(path: str) -> bool:
+    return path.endswith(_FILES) or path.startswith(("/", "./", "../", "~")) or is_here(path)
 
 
 def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
@@ -65,7 +72,7 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
     elif name == "pretraining_dataset" or all(form == "completion" for form in forms):
         done.write("task.type", "causal_lm", name)
         read |= {"type"}
-        columns = {one.get("field") or one.get("text_column") or "" for one in entries}
+        columns = {str(one.get("field") or one.get("text_column") or "") for one in entries}
         if len(columns) == 1:
             read |= {"field", "text_column"}
             if column := columns.pop():

@@ -18,6 +18,7 @@ from tui_trainer.data.mixture import sources_in
 from tui_trainer.data.prepare import both
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources import Source
+from tui_trainer.errors import Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
 from tui_trainer.tasks.contract import DataFacts
@@ -122,6 +123,14 @@ class LearnsFromTable:
     def _packed_rows(self, config: Config, lengths: Sequence[int], rows: int) -> float | None:
         # Of a row, all tokens but the last are read.
         return packed_rows(config, [max(length - 1, 1) for length in lengths], rows) if self.packs else None
+
+
+def table_problems(config: Config) -> list[Problem]:
+    """Settings about a text, of which a table has none."""
+    if not config.data.max_chars:
+        return []
+    message = "a table is read row by row, and no row of it is cut"
+    return [Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")]
 
 
 def processes_for(sources: Sequence[Source]) -> int:
