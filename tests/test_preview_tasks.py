@@ -1,0 +1,144 @@
+"""Six awkward rows of each task that reads a table, as `preview` shows them: exactly these tokens carry loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tui_trainer.cli import main
+
+LIMIT, LONG = 96, 120
+MARK, END = "<|im_start|>", "<|im_end|>"
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+
+
+def said(*turns: str, **more: Any) -> dict[str, Any]:
+    """A talk in which user and assistant take turns."""
+    return {
+        "messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(turns)],
+        **more,
+    }
+
+
+TALKS = [
+    said("Hi", "Hello."),
+    said("Long?", "word " * LONG),
+    said("Nothing?", ""),
+    said("漢 😀?", "é 👋🏽!"),
+    said("One?", "1", "Two?", "2"),
+    {"messages": [
+        {"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "2"}, {"role": "assistant", "content": "Two."},
+    ]},
+]  # fmt: skip
+TEXTS = [
+    {"text": "plain", "label": "joy"},
+    {"text": "word " * LONG, "label": "anger"},
+    {"text": "a", "label": "joy"},
+    {"text": "漢 😀 é", "label": "anger"},
+    {"text": "line\none\ttab ", "label": "joy"},
+    {"text": "<eos> [SEP] [CLS]", "label": "anger"},
+]
+WORDS = [
+    {"tokens": ["Ada", "sleeps"], "ner_tags": ["B-PER", "O"]},
+    {"tokens": ["word"] * LONG, "ner_tags": ["O"] * LONG},
+    {"tokens": ["Rio", "de", "Janeiro"], "ner_tags": ["B-LOC", "I-LOC", "I-LOC"]},
+    {"tokens": ["漢", "😀", "é"], "ner_tags": ["B-LOC", "O", "O"]},
+    {"tokens": ["antidisestablishmentarianism"], "ner_tags": ["B-PER"]},
+    {"tokens": ["<eos>", "[SEP]"], "ner_tags": ["O", "B-PER"]},
+]
+PAIRS = [
+    {"input": "one", "output": "1"},
+    {"input": "word " * LONG, "output": "long"},
+    {"input": "short", "output": "word " * LONG},
+    {"input": "漢 😀", "output": "é 👋🏽"},
+    {"input": "line\nbreak", "output": "two\nlines"},
+    {"input": "<eos>", "output": "<pad> </s>"},
+]
+
+
+def documents(task: str, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """What `preview --json` shows of each row, in the order of the rows."""
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = (
+        "model.init=scratch", "tuning.method=full", "model.scratch.vocab_size=300", "data.eval_fraction=0",
+        f"data.max_length={LIMIT}", "task.max_target_length=16", "training.effective_batch_size=6",
+    )  # fmt: skip
+    assert main(["preview", "--task", task, "--data", "rows.jsonl", "-n", "50", "--json",
+                 *(word for one in settings for word in ("--set", one))]) == 0  # fmt: skip
+    found = [one for sample in json.loads(capsys.readouterr().out)["samples"] for one in sample["documents"]]
+    return sorted(found, key=lambda one: one["number"])
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def marked(document: dict[str, Any]) -> str:
+    """A row with what carries loss in brackets, each tag behind its token, and an answer behind an arrow."""
+    text = "".join(map(_marked, document["pieces"])).replace("][", "")
+    answer = "".join(map(_marked, document["answer"])).replace("][", "")
+    more = f" -> {answer}" if answer else f" -> [{document['label']}]" if document["label"] else ""
+    return text + more + (" (cut)" if document["cut"] else "")
+
+
+def _marked(piece: dict[str, Any]) -> str:
+    return f"[{piece['text']}]" + (f"/{piece['tag']}" if piece["tag"] else "") if piece["trained"] else piece["text"]
+
+
+def words(count: int) -> str:
+    return " ".join(["word"] * count)
+
+
+def talk(question: str, answer: str) -> str:
+    return f"{MARK}user\n{question}{END}\n{MARK}assistant\n{answer}"
+
+
+def test_a_talk(capsys):
+    assert [marked(one) for one in documents("chat", TALKS, capsys)] == [
+        talk("Hi", f"[Hello.{END}]"),
+        talk("Long?", f"[{words(LIMIT - 11)}] (cut)"),
+        talk("Nothing?", f"[{END}]"),
+        talk("漢 😀?", f"[é 👋🏽!{END}]"),
+        talk("One?", f"[1{END}]\n") + talk("Two?", f"[2{END}]"),
+        talk("?", f'[<tool_call>\n{{"name": "add", "arguments": {{"a": 1}}}}\n</tool_call>{END}]\n')
+        + talk("<tool_response>\n2\n</tool_response>", f"[Two.{END}]"),
+    ]
+
+
+def test_a_text_with_a_label(capsys):
+    assert [marked(one) for one in documents("sequence_classification", TEXTS, capsys)] == [
+        "<cls>plain<sep> -> [joy]",
+        f"<cls>{words(LIMIT - 2)}<sep> -> [anger] (cut)",
+        "<cls>a<sep> -> [joy]",
+        "<cls>漢 😀 é<sep> -> [anger]",
+        "<cls>line\none\ttab <sep> -> [joy]",
+        "<cls><eos> [SEP] [CLS]<sep> -> [anger]",
+    ]
+
+
+def test_words_with_tags(capsys):
+    assert [marked(one) for one in documents("token_classification", WORDS, capsys)] == [
+        "<cls>[ Ad]/B-PERa[ ]/Osleeps<sep>",
+        f"<cls>{'[ word]/O' * (LIMIT - 2)}<sep> (cut)",
+        "<cls>[ Ri]/B-LOCo[ ]/I-LOCde[ Jan]/I-LOCeiro<sep>",
+        "<cls>[ ]/B-LOC漢[ ]/O😀[ ]/Oé<sep>",
+        "<cls>[ an]/B-PERtidisestablishmentarianism<sep>",
+        "<cls>[ <]/Oeos>[ []/B-PERSEP]<sep>",
+    ]
+
+
+def test_an_input_with_an_answer(capsys):
+    assert [marked(one) for one in documents("seq2seq", PAIRS, capsys)] == [
+        "one<eos> -> [1<eos>]",
+        f"{words(LIMIT - 1)}<eos> -> [long<eos>] (cut)",
+        f"short<eos> -> [{words(15)}<eos>]",
+        "漢 😀<eos> -> [é 👋🏽<eos>]",
+        "line\nbreak<eos> -> [two\nlines<eos>]",
+        "<eos><eos> -> [<pad> </s><eos>]",
+    ]
