@@ -119,6 +119,13 @@ def test_the_same_rows_come_out_of_every_form(tmp_path, name, write):
     assert texts(tmp_path / name, text_column="id") == [str(number) for number in range(len(TEXTS))]
 
 
+def test_a_line_of_thirty_megabytes_is_one_row_like_others(tmp_path):
+    rows = [{"text": "before"}, {"text": "word " * 6_000_000}, {"text": "behind"}]
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(json_lines(rows))
+    assert texts(path) == [row["text"] for row in rows]
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
 def test_every_type_of_strings_is_read(tmp_path, kind):
     table = pa.table({"n": [1, 2, 3], "text": pa.array(["a", "b", "a"]).cast(kind)})
