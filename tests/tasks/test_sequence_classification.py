@@ -302,3 +302,17 @@ def test_a_fine_tuned_model_keeps_the_order_of_its_labels(tmp_path):
     )  # fmt: skip
     assert data.details["names"] == ["sheep", "hen", "cow", "horse", "goat"]
     assert TASK.labels(config, data).names == ("sheep", "hen", "cow", "horse", "goat")
+
+
+def test_a_model_that_answers_at_the_last_position_is_refused(tmp_path, capsys):
+    from transformers import XLNetConfig, XLNetForSequenceClassification
+
+    save_tiny_model(tmp_path / "model", "bert")
+    config = XLNetConfig(vocab_size=400, d_model=32, n_layer=1, n_head=2, d_inner=64)
+    XLNetForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    data = write(tmp_path / "rows.jsonl", [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(8)])
+    command = ["--no-ui", "--task", "sequence_classification", "--model", str(tmp_path / "model"), "--data", str(data)]
+    assert main([*command, "--set", f"output.runs_dir={tmp_path / 'runs'}"]) == 2
+    told = capsys.readouterr().err
+    assert "xlnet reads the class off the last position" in told and "take another encoder" in told
+    assert not (tmp_path / "runs").exists()

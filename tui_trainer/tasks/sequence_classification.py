@@ -31,7 +31,7 @@ from tui_trainer.tasks.parts.class_scores import (
     number_scores,
 )
 from tui_trainer.tasks.parts.labelled_texts import LabelledTexts, refuse_settings
-from tui_trainer.tasks.parts.start import StartsFromModel, trains_tokenizer
+from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _SHOWN_LABELS = 5
 _MODEL = "model.model_name_or_path"
+# Decoders look for the last token before the padding; this one does not, and its own tokenizer pads at the left.
+_READS_LAST_POSITION = ("xlnet",)
 
 
 class SequenceClassification(StartsFromModel, LearnsFromTable):
@@ -61,6 +63,8 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
 
     def problems(self, config: Config) -> list[Problem]:
         found = super().problems(config) + table_problems(config)
+        if not trains_tokenizer(config) and config.model.model_name_or_path:
+            found += _last_position_problems(str(model_of(config, self.head).config.get("model_type", "")))
         if config.task.problem_type == "auto":
             return found
         try:
@@ -149,6 +153,14 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
             first if pair else text, *pair, truncation=True, max_length=config.data.max_length, return_tensors="pt"
         )
         return "\n".join(_told(model, dict(encoded), most=_SHOWN_LABELS))
+
+
+def _last_position_problems(family: str) -> list[Problem]:
+    """A model that looks for its answer where rows are filled up."""
+    if family not in _READS_LAST_POSITION:
+        return []
+    message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
+    return [Problem(message=message, key=_MODEL, hint="take another encoder, such as bert, roberta or deberta-v2")]
 
 
 class _Scorer:
