@@ -1,6 +1,11 @@
-"""A preview that is made up: two documents of a talk packed into a row, and one with wide and foreign signs."""
+"""A preview that is made up: two documents of a talk packed into a row, and one with wide and foreign signs; and how
+the command is asked for one."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 from tui_trainer.data.cache import Counts
 from tui_trainer.data.preview import Sample, ShownDocument
@@ -56,3 +61,15 @@ PREVIEW = Preview(
     dedup=False,
     learns="tokens",
 )
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> str:
+    """A file with these rows in the folder of the test."""
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return name
+
+
+def scratch(task: str, path: str, *settings: str) -> list[str]:
+    """The command for a small model from random weights that trains on all rows."""
+    own = ("model.init=scratch", "tuning.method=full", "model.scratch.vocab_size=300", "data.eval_fraction=0")
+    return ["preview", "--task", task, "--data", path, *(word for one in (*own, *settings) for word in ("--set", one))]

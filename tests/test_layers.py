@@ -26,6 +26,7 @@ LEVELS = (
     {"data", "config", "hardware", "runs"},
     {"standard_files"},
     {"errors", "units", "safe_text", "hub_layout"},
+    {"local_paths"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 ONE_ROOM = {"__main__": "cli"}

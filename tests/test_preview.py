@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
-from tests.previews import BAD_ROWS, BOS, EOS, PREVIEW, document, piece
+from tests.previews import BAD_ROWS, BOS, EOS, PREVIEW, document, piece, scratch, table
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.cli.preview import preview_lines
@@ -64,22 +63,6 @@ note: the talks are in the column 'messages'"""
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
     return str(save_tiny_model(tmp_path_factory.mktemp("models") / "llama", "llama"))
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-
-def table(name: str, rows: list[dict]) -> str:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return name
-
-
-def scratch(task: str, path: str) -> list[str]:
-    sets = ("model.init=scratch", "tuning.method=full", "model.scratch.vocab_size=300", "data.eval_fraction=0")
-    return ["preview", "--task", task, "--data", path, *(word for one in sets for word in ("--set", one))]
 
 
 # --------------------------------------------------------------------- words

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.previews import scratch, table
 from tui_trainer.cli import main
 
 LIMIT, LONG = 96, 120
@@ -62,21 +62,10 @@ PAIRS = [
 
 def documents(task: str, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     """What `preview --json` shows of each row, in the order of the rows."""
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    settings = (
-        "model.init=scratch", "tuning.method=full", "model.scratch.vocab_size=300", "data.eval_fraction=0",
-        f"data.max_length={LIMIT}", "task.max_target_length=16", "training.effective_batch_size=6",
-    )  # fmt: skip
-    assert main(["preview", "--task", task, "--data", "rows.jsonl", "-n", "50", "--json",
-                 *(word for one in settings for word in ("--set", one))]) == 0  # fmt: skip
+    limits = (f"data.max_length={LIMIT}", "task.max_target_length=16", "training.effective_batch_size=6")
+    assert main([*scratch(task, table("rows.jsonl", rows), *limits), "-n", "50", "--json"]) == 0
     found = [one for sample in json.loads(capsys.readouterr().out)["samples"] for one in sample["documents"]]
     return sorted(found, key=lambda one: one["number"])
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
 
 
 def marked(document: dict[str, Any]) -> str:

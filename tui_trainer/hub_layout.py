@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from tui_trainer.local_paths import from_the_root
+
 Repository = Literal["models", "datasets"]
 
 # Source: validate_repo_id in huggingface_hub/utils/_validators.py.
@@ -61,14 +63,6 @@ def snapshot_folder(repository: Path, revision: str) -> Path | None:
         if commit and "/" not in commit and os.path.isdir(folder):  # noqa: PTH112  # Path raises in a closed folder
             return folder
     return None
-
-
-def from_the_root(path: str) -> Path:
-    """`~` stays as it is where there is no home folder."""
-    try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError:
-        return Path(path).absolute()
 
 
 def _commit_of(reference: Path) -> str:

@@ -52,6 +52,6 @@ def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
 
 def test_models_that_more_padding_changes_get_no_more_than_they_must():
     task = find_task("token_classification")
-    assert width_step(task, {"model_type": "bert"}) == WIDTH_STEP
-    assert width_step(task, {"model_type": "fnet"}) == 1
-    assert width_step(find_task("causal_lm"), {"model_type": "llama"}) == 1
+    assert width_step(task, "bert") == WIDTH_STEP
+    assert width_step(task, "fnet") == 1
+    assert width_step(find_task("causal_lm"), "llama") == 1

@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.faults.kill_sweep import in_child, kill_at_step
+from tests.faults.kill_sweep import in_child, kill_at_step, resume
 
 RECIPES = ("quickstart", "chat-scratch", "docstring-topics", "python-entities", "signature-summaries")
 STEPS, SAVE_STEPS, KILLED_AFTER = 9, 3, 5
@@ -40,12 +40,6 @@ def train(home: Path, recipe: str, name: str, before: Callable[[], None] = lambd
     before()
     settings = {**SETTINGS, "output.runs_dir": home, "output.name": name}
     return main(["--no-ui", "--profile", recipe, *(f"--set={key}={value}" for key, value in settings.items())])
-
-
-def resume(home: Path, name: str) -> int:
-    from tui_trainer.cli import main
-
-    return main(["resume", str(home / name)])
 
 
 def hashes(run: Path) -> dict[str, str]:

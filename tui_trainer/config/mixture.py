@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Paths = Annotated[str, BeforeValidator(_with_commas)]
 
 def paths_in(text: str) -> tuple[str, ...]:
     """The single paths of a `Paths` setting. Where a file or folder has the whole text as its name, it is that one."""
-    if "," not in text or _is_there(text):
+    if "," not in text or is_here(text):
         return (text,)
     paths = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
     return tuple(path for path in paths if path) or (text,)
@@ -85,10 +85,3 @@ def _weight(word: str) -> float:
 
 def _wrong(message: str, hint: str) -> ConfigError:
     return ConfigError(Problem(message=message, key=WEIGHTS_KEY, hint=hint))
-
-
-def _is_there(text: str) -> bool:
-    try:
-        return Path(text).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        return False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import Config
+from tui_trainer.local_paths import from_the_root
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -40,7 +41,4 @@ def _template(name: str) -> str:
 
 def absolute(path: str) -> str:
     """The path from the root; `~` is the home folder, and stays as it is where there is none."""
-    try:
-        return str(Path(path).expanduser().absolute())
-    except RuntimeError:
-        return str(Path(path).absolute())
+    return str(from_the_root(path))

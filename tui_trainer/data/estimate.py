@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tui_trainer.data.cache import LENGTHS_KEPT, DocumentCut, ExampleCut, RowsCut, quantiles
 from tui_trainer.data.characters import SPECIAL_TOKENS
 from tui_trainer.data.looking import Size, beginning_of, size_of, table_size
-from tui_trainer.data.mixture import SourceRows, used_rows
+from tui_trainer.data.mixture import SourceRows, each_weight, used_rows
 from tui_trainer.data.row_reader import Reader
 from tui_trainer.data.sources import Source
 
@@ -144,7 +144,7 @@ def _sides(
 ) -> tuple[list[_Side], list[_Side]]:
     """What is trained on in an epoch, and what is measured on, source by source."""
     share = 0.0 if others else cut.eval_fraction
-    weights = cut.weights or [1.0] * len(sizes)
+    weights = each_weight(cut.weights, len(sizes))
     train = [
         side(size, rate, 1 - share).times(weight) for size, rate, weight in zip(sizes, rates, weights, strict=True)
     ]
@@ -161,7 +161,7 @@ def _estimate(
     cut: RowsCut,
     vocabulary: int,
 ) -> DataEstimate:
-    weights = cut.weights or [1.0] * len(sizes)
+    weights = each_weight(cut.weights, len(sizes))
     shares = [
         SourceRows(description=part.description, weight=weight, rows=size.documents, rows_per_epoch=one.documents)
         for part, weight, size, one in zip(source.parts, weights, sizes, train, strict=True)

@@ -25,6 +25,7 @@ from tui_trainer.data.hub_path import could_be_on_the_hub
 from tui_trainer.data.hub_snapshot import find_in_cache
 from tui_trainer.data.nearest import nearest_path
 from tui_trainer.errors import DataError
+from tui_trainer.local_paths import at_home
 from tui_trainer.safe_text import one_line
 
 SNIFFED_BYTES = 4096
@@ -62,7 +63,7 @@ def find_files(path: str) -> tuple[SourceFile, ...]:
         )
     if path.startswith(HUB_PREFIX):
         return tuple(_named_file(file, file.stat().st_mode, label) for label, file in find_in_cache(path))
-    place = _at_home(path)
+    place = at_home(path)
     try:
         mode = place.stat().st_mode
     except (OSError, UnicodeEncodeError) as error:
@@ -169,14 +170,6 @@ def _can_be_used(file: SourceFile) -> bool:
             return b"\0" not in content.read(SNIFFED_BYTES)
     except DataError:
         return False
-
-
-def _at_home(path: str) -> Path:
-    """`~` and `~name` looked up; a name that nobody has stays as it is written."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
 
 
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:

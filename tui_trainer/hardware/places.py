@@ -11,7 +11,8 @@ import psutil
 
 from tui_trainer.hardware.deadline import within
 from tui_trainer.hardware.facts import Place
-from tui_trainer.hub_layout import cache_folder, from_the_root, user_cache_folder
+from tui_trainer.hub_layout import cache_folder, user_cache_folder
+from tui_trainer.local_paths import from_the_root
 
 # A file server that is gone answers no question about its folders, for minutes.
 _DEADLINE_SECONDS = 2.0

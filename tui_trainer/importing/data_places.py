@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.hub_path import PREFIX, could_be_on_the_hub
 from tui_trainer.hub_layout import is_hub_name
+from tui_trainer.local_paths import is_here
 
 
 def data_place(value: Any) -> Any:
@@ -19,11 +19,3 @@ def data_set_name(value: Any) -> Any:
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets of the hub are named with their owner here; set data.path to hub:owner/name")
     return data_place(value)
-
-
-def is_here(path: str) -> bool:
-    """Whether a file or folder of this name is on this machine."""
-    try:
-        return Path(path).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        return False

@@ -21,6 +21,7 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
 from tui_trainer.errors import Problem
+from tui_trainer.local_paths import is_here
 from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.registry import state_folder
@@ -118,12 +119,5 @@ def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
 
 def _whole(kind: str, name: str) -> str:
     """The same file or folder by one name from wherever it is named; names of recipes and of the hub stay."""
-    is_path = kind == "file" or (kind in ("model", "data") and _exists(name))
+    is_path = kind == "file" or (kind in ("model", "data") and is_here(name))
     return os.path.normpath(absolute(name)) if is_path else name
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        return False

@@ -174,5 +174,5 @@ def _padding(
         documents=min(made.cut.effective, len(rows)),
         micro_batch=unpacked.cut.micro,
         packs=task.packs,
-        width_step=width_step(task, task.model_config(loaded.config, facts.vocabulary, facts.classes)),
+        width_step=width_step(task, made.shape.model_type),
     )

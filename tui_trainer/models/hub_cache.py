@@ -9,6 +9,7 @@ from pathlib import Path
 from tui_trainer.data.nearest import nearest_path
 from tui_trainer.hardware.places import is_there
 from tui_trainer.hub_layout import is_hub_name, is_revision, repository_folder, snapshot_folder
+from tui_trainer.local_paths import at_home
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.safe_text import one_line
 
@@ -20,7 +21,7 @@ def local_folder(name: str) -> Path | None:
     """
     if not name.strip() or "\0" in name:
         raise bad_model("no model is named", hint="give a folder with a model, or its name on the hub")
-    path = _expanded(name)
+    path = at_home(name)
     if is_there(path) and path.is_dir():
         return path.absolute()
     if is_there(path):
@@ -35,7 +36,7 @@ def local_folder(name: str) -> Path | None:
 def nearest_folder(name: str) -> str:
     """The folder with a model that may have been meant, safe to show; empty where none is near."""
     near = nearest_path(name, folders_only=True)
-    return one_line(near, 120) if near and (_expanded(near) / "config.json").is_file() else ""
+    return one_line(near, 120) if near and (at_home(near) / "config.json").is_file() else ""
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -49,10 +50,3 @@ def remedies(name: str) -> str:
     """What to do about a model that is not on this machine."""
     short = name.rpartition("/")[2]
     return f"run `tui-trainer download {name}`, or copy the model into ./{short} and give that path"
-
-
-def _expanded(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:
-        return Path(name)

@@ -19,6 +19,7 @@ from tui_trainer.data.collate import Batch, Collate, collate_whole
 from tui_trainer.data.labels import Kind
 from tui_trainer.data.rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.encoder_families import READS_LAST_POSITION
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 _SHOWN_LABELS = 5
 _MODEL = "model.model_name_or_path"
-# Decoders look for the last token before the padding; this one does not, and its own tokenizer pads at the left.
-_READS_LAST_POSITION = ("xlnet",)
 
 
 class SequenceClassification(StartsFromModel, LearnsFromTable):
@@ -157,7 +156,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
 
 def _last_position_problems(family: str) -> list[Problem]:
     """A model that looks for its answer where rows are filled up."""
-    if family not in _READS_LAST_POSITION:
+    if family not in READS_LAST_POSITION:
         return []
     message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
     return [Problem(message=message, key=_MODEL, hint="take another encoder, such as bert, roberta or deberta-v2")]

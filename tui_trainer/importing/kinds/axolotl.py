@@ -10,7 +10,8 @@ from tui_trainer.data.hub_path import PREFIX as HUB_PREFIX
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Together, Why
 from tui_trainer.importing.conversion import Conversion, off
-from tui_trainer.importing.data_places import data_place, is_here
+from tui_trainer.importing.data_places import data_place
+from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.collate import Collate
 from tui_trainer.data.even_widths import WIDTH_STEP, in_even_widths
+from tui_trainer.models.encoder_families import PADDING_COUNTS
 from tui_trainer.tasks.contract import Task
-
-# Families whose answers more padding changes, though they are told of it: they mix positions without a mask (fnet),
-# pool or convolve over them (funnel, canine, yoso), or read the last one (xlnet). Tiny models of each, 13 tokens alone
-# and with 3 of padding: logits moved by 0.6 % of the largest (yoso) to more than all of it.
-_PADDING_COUNTS = frozenset({"xlnet", "fnet", "funnel", "canine", "yoso"})
 
 
 def padding_collate(task: Task, config: Config, model: Any, pad_id: int, widest_row: int) -> Collate:
     """The task's own; where the model is told of padding, up to even widths, `widest_row` at the most."""
     own = task.collate(model, pad_id)
-    if width_step(task, {"model_type": model.config.model_type}) == 1:
+    if width_step(task, model.config.model_type) == 1:
         return own
     return in_even_widths(own, pad_id, widest_row, config.task.max_target_length)
 
 
-def width_step(task: Task, model_config: Mapping[str, Any]) -> int:
+def width_step(task: Task, model_type: str) -> int:
     """What the widths of rows are a multiple of; 1: each pass is as wide as its longest row."""
-    return WIDTH_STEP if task.tells_padding and model_config.get("model_type") not in _PADDING_COUNTS else 1
+    return WIDTH_STEP if task.tells_padding and model_type not in PADDING_COUNTS else 1

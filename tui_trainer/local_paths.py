@@ -1,0 +1,26 @@
+"""Paths as people write them: `~` is the home folder, and stays as it is where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def at_home(path: str) -> Path:
+    """`~` and `~name` looked up; a name that nobody has stays as it is written."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def from_the_root(path: str) -> Path:
+    """The same as a whole path."""
+    return at_home(path).absolute()
+
+
+def is_here(path: str) -> bool:
+    """Whether a file or folder of this name is on this machine, as far as can be seen."""
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
