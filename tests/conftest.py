@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.programs import run_program
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
+from tui_trainer.models import child
 from tui_trainer.planning import fit
 from tui_trainer.planning.dry_run import DryRun
 from tui_trainer.runs.folder import RunFolder
@@ -45,6 +50,19 @@ def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     return home
+
+
+@pytest.fixture(autouse=True)
+def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only torch can answer is asked of a fork of a process that has loaded it; by tests with the mark e2e, of a
+    process of its own."""
+
+    def run(command: list[str], *, input: str, env: dict[str, str], timeout: float, **_: Any) -> Any:
+        assert command[:3] == [sys.executable, "-P", "-m"]
+        return run_program((), module=command[3], text=input, environment=env, timeout=timeout)
+
+    if not request.node.get_closest_marker("e2e"):
+        monkeypatch.setattr(child, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
 @pytest.fixture

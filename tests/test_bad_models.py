@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
+from tests.programs import run_program
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.hardware.probe import probe
@@ -404,8 +405,7 @@ def test_code_of_a_model_runs_only_where_it_is_trusted(copied, place, capsys, mo
     assert not canary.exists()
     settings = words(SETTINGS | {"model.trust_remote_code": "true", "output.name": "trusted"})
     # In a process of its own: transformers keeps such code in a folder that it looks up once.
-    command = [sys.executable, "-m", "tui_trainer", "--no-ui", "--model", str(folder), *settings]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = run_program(["--no-ui", "--model", str(folder), *settings])
     assert done.returncode == 0, done.stderr
     assert canary.exists()
 

@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.programs import run_program
 from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
@@ -247,7 +246,7 @@ def test_batches_of_similar_length_need_less_padding(tune):
 
 
 _KILLED = """
-import os, signal, sys
+import os, signal
 from tui_trainer.training import session
 plain = session.Session.take_step
 def take_step(self, step):
@@ -256,8 +255,6 @@ def take_step(self, step):
         os.kill(os.getpid(), signal.SIGKILL)
     plain(self, step)
 session.Session.take_step = take_step
-from tui_trainer.cli import main
-sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -266,21 +263,18 @@ def hashes(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", [pytest.param("full", marks=pytest.mark.e2e), "lora"])
 def test_a_killed_run_ends_with_the_same_bits(method, tmp_path, tune, tiny_folder, documents):
     changes = {"tuning.lora_dropout": 0.2 if method == "lora" else 0.0, "output.name": "whole"}
     whole, _ = tune("gemma", method, changes)
-    script = tmp_path / "killed.py"
-    script.write_text(_KILLED)
     settings = {**SETTINGS, **changes, "tuning.method": method, "output.runs_dir": tmp_path / "runs"}
     settings["output.name"] = "killed"
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     asked = ["--no-ui", "--model", str(tiny_folder("gemma")), "--data", str(documents), *words]
-    run = [sys.executable, str(script)]
-    first = subprocess.run([*run, *asked], env={**os.environ, "KILL": "1"}, capture_output=True, timeout=300)
-    assert first.returncode == -signal.SIGKILL, first.stderr.decode()[-2000:]
-    again = subprocess.run([*run, "resume", str(tmp_path / "runs" / "killed")], capture_output=True, timeout=300)
-    assert again.returncode == 0, again.stderr.decode()[-2000:]
+    first = run_program(asked, prelude=_KILLED, environment={**os.environ, "KILL": "1"})
+    assert first.returncode == -signal.SIGKILL, first.stderr[-2000:]
+    again = run_program(["resume", str(tmp_path / "runs" / "killed")], prelude=_KILLED)
+    assert again.returncode == 0, again.stderr[-2000:]
     killed = tmp_path / "runs" / "killed"
     wanted = hashes(whole.model)
     assert wanted and hashes(killed / "model") == wanted

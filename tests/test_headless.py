@@ -1,4 +1,4 @@
-"""A run without a screen, as real processes: what a hang-up, a closed pipe, SIGTERM and Ctrl+C do to it.
+"""A run without a screen, in processes of its own: what a hang-up, a closed pipe, SIGTERM and Ctrl+C do to it.
 
 Nothing is timed: each step waits until the journal or a file shows what has to be there.
 """
@@ -9,13 +9,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
+from tests.programs import Program, start_program
 from tui_trainer import headless
 from tui_trainer.runs.events import ControlApplied, RunFinished, RunStarted, StepDone, from_line
 from tui_trainer.runs.folder import RunFolder
@@ -60,37 +61,22 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 @contextmanager
-def one_core():
-    """For children: two threads that wait for each other take a second a step where others use the cores too."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
+def started(*arguments: str, closed: Sequence[int] = (), stdout: int | None = None, stderr: int | None = None):
+    """`python -m tui_trainer ARGUMENTS` with the standard files of the numbers in `closed` closed; never left alive.
+
+    On one core: two threads that wait for each other take a second a step where others use the cores too.
+    """
+    with Path(os.devnull).open("r+b") as nothing:
+        files = [nothing.fileno() if file is None else file for file in (None, stdout, stderr)]
+        program = start_program(arguments, files=files, closed=closed, cores=[max(os.sched_getaffinity(0))])
     try:
-        yield
+        yield program
     finally:
-        os.sched_setaffinity(0, cores)
+        program.kill()
+        program.wait()
 
 
-@contextmanager
-def started(
-    *arguments: str, closed: str = "", stdout: object = subprocess.DEVNULL, stderr: object = subprocess.DEVNULL
-):
-    """`python -m tui_trainer ARGUMENTS` with the standard files in `closed` (`<&- 2>&-`) closed; never left alive."""
-    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "tui_trainer", *arguments]
-    with one_core():
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout and not process.stdout.closed:
-            process.stdout.close()
-
-
-def until(what: Callable[[], object], process: subprocess.Popen | None = None) -> None:
+def until(what: Callable[[], object], process: Program | None = None) -> None:
     """Waits for a condition; fails at once when the process that should bring it about is gone."""
     end = monotonic() + PATIENCE_SECONDS
     while not what():
@@ -115,10 +101,11 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
     run = run_named("story", place)
     arguments = ("--no-ui", "my.toml", "--set", "output.name=story")
     # Standard input and error are closed from the beginning, standard output after its first line.
-    with started(*arguments, closed="<&- 2>&-", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert b"run story in " in process.stdout.readline()
-        process.stdout.close()
+    reading, writing = os.pipe()
+    with started(*arguments, closed=(0, 2), stdout=writing) as process:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as output:
+            assert b"run story in " in output.readline()
         until(lambda: last_step(run) > 0, process)
         process.send_signal(signal.SIGHUP)
         heard = last_step(run)
@@ -133,7 +120,7 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
 
     lines_before = run.journal.read_bytes().splitlines()
     printed = place / "printed.jsonl"
-    with printed.open("wb") as output, started("resume", "last", "--json", stdout=output) as process:
+    with printed.open("wb") as output, started("resume", "last", "--json", stdout=output.fileno()) as process:
         until(lambda: last_step(run) > stopped.step + 20, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 3
@@ -152,7 +139,7 @@ def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place
     printed = place / "printed.txt"
     with (
         printed.open("wb") as output,
-        started("--no-ui", "my.toml", "--set", "output.name=stuck", stdout=output) as process,
+        started("--no-ui", "my.toml", "--set", "output.name=stuck", stdout=output.fileno()) as process,
     ):
         until(run.root.is_dir, process)
         run.control.mkdir()  # no request can be written
@@ -186,17 +173,20 @@ def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "closed", "code"),
     [
-        (("plan", "my.toml"), "<&- >&- 2>&-", 0),
-        (("plan", "no.toml"), "<&- >&- 2>&-", 2),
-        (("plan", "no.toml"), "2>&-", 2),
+        (("plan", "my.toml"), (0, 1, 2), 0),
+        (("plan", "no.toml"), (0, 1, 2), 2),
+        (("plan", "no.toml"), (2,), 2),
     ],
 )
 def test_closed_standard_files_change_no_exit_code(arguments, closed, code, place):
     """An error that standard error cannot take is not printed among the results."""
     before = sorted(place.rglob("*"))
-    with started(*arguments, closed=closed, stdout=subprocess.PIPE) as process:
-        printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == code and printed == b""
+    reading, writing = os.pipe()
+    with started(*arguments, closed=closed, stdout=writing) as process:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as output:
+            assert output.read() == b""
+        assert process.wait(PATIENCE_SECONDS) == code
     assert sorted(place.rglob("*")) == before
 
 

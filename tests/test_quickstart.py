@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # A third of the recipe's steps: enough to beat the bigram model, and the test stays within a minute or two.
 STEPS = 170
 
@@ -18,6 +20,7 @@ def without_network() -> list[str]:
     return [unshare, "-rn"] if unshare and allowed else []
 
 
+@pytest.mark.e2e
 def test_the_quickstart_learns_more_than_a_bigram_model_without_a_network(private_home: Path, tmp_path: Path):
     command = [sys.executable, "-m", "tui_trainer", "--no-ui", "--json", "--set", f"training.max_steps={STEPS}"]
     environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,17 +72,20 @@ def test_without_a_terminal_and_without_yes_nothing_is_fetched(hub, environment)
 
 
 def test_a_terminal_is_asked_and_no_is_the_default(hub, environment):
-    import pexpect
-
     def answer(key: str) -> tuple[int, str]:
-        child = pexpect.spawn(
-            sys.executable, ["-m", "tui_trainer", "download", "org/tiny"], env=environment, timeout=60, encoding="utf-8"
-        )
-        child.expect_exact("download it? [y/N]")
-        child.sendline(key)
-        child.expect(pexpect.EOF)
-        child.close()
-        return child.exitstatus, child.before
+        master, slave = os.openpty()
+        command = [sys.executable, "-m", "tui_trainer", "download", "org/tiny"]
+        with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as child:
+            os.close(slave)
+            shown = b""
+            while b"download it? [y/N]" not in shown:
+                shown += os.read(master, 4096)
+            os.write(master, f"{key}\n".encode())
+            with suppress(OSError):  # nobody holds the other end any more
+                while more := os.read(master, 4096):
+                    shown += more
+        os.close(master)
+        return child.returncode, shown.decode()
 
     code, text = answer("")
     assert code == 3 and "nothing was downloaded" in text and not any(hub.asked)

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from tests.combinations import each_value_once
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, regime_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import dry_run_child
@@ -31,8 +32,7 @@ def unpatched(monkeypatch):
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize(("family", "name"), each_value_once(FAMILIES, REGIMES))
 def test_a_real_layer_keeps_what_the_formula_says(family, name):
     config, regime = config_of(family), regime_of(family, **REGIMES[name])
     counted = dry_run_child.count(config, asdict(regime), ROW_TOKENS)

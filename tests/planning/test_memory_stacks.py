@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
+from tests.combinations import each_value_once
 from tests.models_room.headed import ENCODERS, SEQ2SEQ, headed
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import linear_names
@@ -59,25 +60,25 @@ def both(name, head, more=None, **changes):
     return dry_run_child.count(config, asdict(regime), ROW_TOKENS), layer_of(shape, regime, ROW_TOKENS)
 
 
-@pytest.mark.parametrize(("name", "head", "more"), MODELS)
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-def test_a_real_layer_keeps_what_the_formula_says(name, head, more, lora):
+@pytest.mark.parametrize(("model", "lora"), each_value_once(MODELS, [False, True]))
+def test_a_real_layer_keeps_what_the_formula_says(model, lora):
+    name, head, more = model
     counted, layer = both(name, head, more, lora=lora)
     # A decoder's own mask, one number for each pair of its tokens, is made in the dry run only.
     assert layer.kept == pytest.approx(counted["kept"], rel=0.01)
     assert layer.made == pytest.approx(counted["made"], rel=0.05)
 
 
-@pytest.mark.parametrize(("name", "head"), [("bert", "token_classification"), ("t5-gated", "seq2seq_lm"),
-                                            ("bart", "seq2seq_lm")])  # fmt: skip
 @pytest.mark.parametrize(
-    "changes",
-    [{"lora": True, "lora_dropout": True}, {"eager_attention": True}, {"precision": "bf16"}, HALF,
-     {"lora": True, **HALF}],
-    ids=["dropout of adapters", "eager", "autocast", "16 bits", "lora in 16 bits"],
+    ("model", "changes"),
+    each_value_once(
+        [("bert", "token_classification"), ("t5-gated", "seq2seq_lm"), ("bart", "seq2seq_lm")],
+        [{"lora": True, "lora_dropout": True}, {"eager_attention": True}, {"precision": "bf16"}, HALF,
+         {"lora": True, **HALF}],
+    ),
 )  # fmt: skip
-def test_each_regime_keeps_what_the_formula_says(name, head, changes):
-    counted, layer = both(name, head, **changes)
+def test_each_regime_keeps_what_the_formula_says(model, changes):
+    counted, layer = both(*model, **changes)
     assert layer.kept == pytest.approx(counted["kept"], rel=0.06)
 
 

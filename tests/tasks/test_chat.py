@@ -288,6 +288,7 @@ def test_lora_keeps_the_template_and_the_end_beside_the_adapter(loaded, tiny_fol
     assert answer(model, run.folder.model, "Who is number 7?")[0]
 
 
+@pytest.mark.e2e
 def test_the_recipe_learns_from_pythons_own_help(tmp_path):
     """A small cut of `chat-scratch`: few rows and steps, and the loss is already below that of counting."""
     settings = {

@@ -301,10 +301,11 @@ def test_answers_are_learnt_and_scored_as_they_are_written(run, capsys):
     assert "the " in capsys.readouterr().out
 
 
+@pytest.mark.e2e
 def test_the_recipe_learns_from_pythons_own_functions(tmp_path):
     """A small cut of `signature-summaries`: few rows and steps, and the loss is already below that of counting."""
     settings = {
-        "data.max_rows": 300, "training.max_steps": 60, "training.effective_batch_size": 8,
+        "data.max_rows": 300, "training.max_steps": 90, "training.effective_batch_size": 8,
         "model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
         "training.learning_rate": 0.01, "training.lr_scheduler_type": "constant", "evaluation.eval_steps": 0,
         "evaluation.generate_rows": 2, "logging.sample_steps": 0, "output.name": "small",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import signal
-import sys
+import select
 import termios
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
-import pexpect
 import pyte
 import pytest
+
+from tests.programs import start_program
 
 KEYS = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C",
@@ -55,16 +53,6 @@ sample_steps = {sample_steps}
 logging_steps = 1
 """
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*\x07|\x1b.?|[\x00-\x1f\x7f-\x9f]", re.DOTALL)
-# The program as it is started by `-m tui_trainer`, after lines of a test that put something else in its place.
-_AS_MODULE = "\nimport runpy\nrunpy.run_module('tui_trainer', run_name='__main__', alter_sys=True)\n"
-
-
-def _prepare_child(controlling: bool) -> None:
-    """Hang-ups are heard, also where the tests run under nohup; without a controlling terminal nothing sends them."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if not controlling:
-        fcntl.ioctl(0, termios.TIOCNOTTY)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Terminal:
@@ -90,31 +78,45 @@ class Terminal:
         self._stream = pyte.ByteStream(self.screen)
         self.bytes_read = 0
         self.raw = bytearray()
-        self.process = pexpect.spawn(
-            sys.executable,
-            [*(["-c", prelude + _AS_MODULE] if prelude else ["-m", "tui_trainer"]), *arguments],
-            dimensions=(rows, columns),
-            env=environment,
-            cwd=str(cwd),
-            timeout=PATIENCE_SECONDS,
-            preexec_fn=partial(_prepare_child, controlling),
+        self.master, slave = os.openpty()
+        termios.tcsetwinsize(slave, (rows, columns))
+        self.process = start_program(
+            arguments,
+            files=[slave] * 3,
+            environment=environment,
+            folder=cwd,
+            prelude=prelude,
+            controlling=controlling,
         )
-        self.process.delaybeforesend = None
+        os.close(slave)
 
     def read(self, seconds: float = 0.05) -> None:
         """Take in what was drawn within so many seconds."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            try:
-                data = self.process.read_nonblocking(65536, timeout=left)
-            except pexpect.TIMEOUT:
+        while (left := until - time.monotonic()) > 0 and not self.hung_up:
+            if not select.select([self.master], [], [], left)[0]:
                 return
-            except pexpect.EOF:
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:  # nobody holds the other end any more
                 return
             self.bytes_read += len(data)
             self.raw += data
             # pyte takes the letter of Kitty's keyboard sequences for text.
             self._stream.feed(data)
+
+    @property
+    def hung_up(self) -> bool:
+        return self.master < 0
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, keys: str | bytes) -> None:
+        data = keys.encode() if isinstance(keys, str) else keys
+        while data:
+            data = data[os.write(self.master, data) :]
 
     @property
     def lines(self) -> list[str]:
@@ -138,7 +140,7 @@ class Terminal:
             shown = self.text
             if all(text in shown for text in texts) and not (gone and gone in shown):
                 return shown
-            if not self.process.isalive():
+            if not self.alive:
                 self.read()
                 shown = self.text
                 assert all(text in shown for text in texts), f"ended before {texts} was shown:\n{shown}"
@@ -149,29 +151,28 @@ class Terminal:
     def press(self, *keys: str) -> None:
         """Press keys by name; anything else is typed as it is."""
         for key in keys:
-            self.process.send(KEYS.get(key, key))
+            self.send(KEYS.get(key, key))
             self.read(0.25 if key == "escape" else 0.02)
 
     def press_unread(self, *keys: str) -> None:
         """Press keys without taking in what they draw."""
         for key in keys:
-            self.process.send(KEYS.get(key, key))
+            self.send(KEYS.get(key, key))
 
     def resize(self, columns: int, rows: int) -> None:
         self.screen.resize(rows, columns)
-        self.process.setwinsize(rows, columns)
+        termios.tcsetwinsize(self.master, (rows, columns))
 
     def hang_up(self) -> None:
         """Close this side of the pseudo-terminal, as a lost connection does."""
-        self.process.ptyproc.fileobj.close()
-        self.process.child_fd = self.process.ptyproc.fd = -1
-        self.process.closed = self.process.ptyproc.closed = True
+        os.close(self.master)
+        self.master = -1
 
     def let_pass(self, seconds: float, *, reading: bool = True) -> float:
         """The length of a measurement: how long it really was. The process may end meanwhile."""
         began = time.monotonic()
-        while (left := began + seconds - time.monotonic()) > 0 and self.process.isalive():
-            if reading and not self.process.closed:
+        while (left := began + seconds - time.monotonic()) > 0 and self.alive:
+            if reading and not self.hung_up:
                 self.read(min(left, _LOOK_SECONDS))
             else:
                 time.sleep(min(left, _LOOK_SECONDS))
@@ -203,7 +204,7 @@ class Terminal:
         until = time.monotonic() + seconds
         while len(self.steps) < least:
             assert time.monotonic() < until, f"{len(self.steps)} of {least} steps after {seconds} s:\n{self.text}"
-            assert self.process.isalive(), f"it ended after {len(self.steps)} of {least} steps:\n{self.text}"
+            assert self.alive, f"it ended after {len(self.steps)} of {least} steps:\n{self.text}"
             self.let_pass(_LOOK_SECONDS, reading=reading)
 
     def start_run(self) -> None:
@@ -216,13 +217,13 @@ class Terminal:
     def wait_for_end(self, seconds: float = PATIENCE_SECONDS, *, reading: bool = True) -> int:
         """The exit code; 128 and the number for a signal."""
         until = time.monotonic() + seconds
-        while self.process.isalive() and time.monotonic() < until:
+        while self.alive and time.monotonic() < until:
             self.let_pass(0.05, reading=reading)
-        if reading and not self.process.closed:
+        if reading and not self.hung_up:
             self.read()
-        assert not self.process.isalive(), f"it did not end within {seconds} s:\n{self.text}"
-        self.process.wait()
-        return self.process.exitstatus if self.process.exitstatus is not None else 128 + self.process.signalstatus
+        assert not self.alive, f"it did not end within {seconds} s:\n{self.text}"
+        code = self.process.wait()
+        return code if code >= 0 else 128 - code
 
 
 @pytest.fixture
@@ -262,10 +263,10 @@ def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
 
     yield open_one
     for terminal in opened:
-        if terminal.process.isalive():
-            terminal.process.kill(9)
-        if not terminal.process.closed:
-            terminal.process.close(force=True)
+        terminal.process.kill()
+        terminal.process.wait()
+        if not terminal.hung_up:
+            terminal.hang_up()
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_term
     terminal.wait_for("text_column", "\u241b")
     # Terminals let no ESC through in what is pasted.
     pasted = "".join(TEXTS).replace(ESC, "").encode("utf-8", "replace")
-    terminal.process.send(b"\x1b[200~" + pasted[:3000] + b"\x1b[201~")
+    terminal.send(b"\x1b[200~" + pasted[:3000] + b"\x1b[201~")
     terminal.press("escape", "escape", "p")
     terminal.wait_for("Choose a recipe")
     terminal.press(*["down"] * (recipes + 2))

@@ -44,7 +44,10 @@ def assert_no_step_is_missing(terminal, steps: int) -> None:
     assert terminal.steps == list(range(1, steps + 1))
 
 
-@pytest.mark.parametrize("controlling", [True, False], ids=["SIGHUP", "only the end of input"])
+@pytest.mark.parametrize(
+    "controlling",
+    [pytest.param(True, id="SIGHUP"), pytest.param(False, id="only the end of input", marks=pytest.mark.e2e)],
+)
 def test_a_run_trains_on_without_its_terminal_and_ends_by_itself(open_terminal, small_config, controlling):
     terminal = open_terminal(small_config(steps=STEPS, rows=ROWS), controlling=controlling)
     terminal.wait_for("t start")
@@ -95,14 +98,14 @@ def test_a_terminal_that_goes_before_any_run_ends_the_program(open_terminal):
 
 def test_an_error_of_the_screens_gives_the_terminal_back_and_the_run_saves(open_terminal, small_config, environment):
     terminal = open_terminal(small_config(steps=10_000), prelude=RAISES_WHEN_A_FILE_IS_THERE)
-    modes_before = termios.tcgetattr(terminal.process.child_fd)
+    modes_before = termios.tcgetattr(terminal.master)
     terminal.start_run()
     terminal.wait_for("of 10,000")
     terminal.wait_for_steps(10)
     (terminal.cwd / "tear").touch()
     assert terminal.wait_for_end() == 1
 
-    assert termios.tcgetattr(terminal.process.child_fd) == modes_before
+    assert termios.tcgetattr(terminal.master) == modes_before
     screen_left = terminal.raw.rindex(b"\x1b[?1049l")
     told = terminal.raw[screen_left:].decode()
     assert "the screens failed: RuntimeError: the picture tore" in told and "Traceback" not in told

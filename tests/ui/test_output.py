@@ -66,6 +66,7 @@ class Stretch:
         return list(Path(f"/proc/{self._terminal.process.pid}/task").iterdir())
 
 
+@pytest.mark.e2e
 def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config, tmp_path):
     # Two of the same, side by side: whatever else this machine does meets both.
     config = small_config(steps=100_000, rows=32)
@@ -181,7 +182,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("no colour", "C locale") else pytest.mark.e2e) for kind in KINDS]
+)
 def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_config, kind):
     variables, arguments = KINDS[kind]
     terminal = open_terminal(*arguments, small_config(steps=60, sample_steps=20), size=(120, 35), **variables)

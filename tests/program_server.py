@@ -1,0 +1,163 @@
+"""A process that has loaded the heavy libraries and forks for each program that a test starts.
+
+    python tests/program_server.py SOCKET
+
+A start costs a fork instead of ten seconds of imports. What a program is given (arguments, variables, folder, standard
+files, terminal, cores) comes with the request; `tests/programs.py` asks. Nothing of tui_trainer is loaded here, so what
+a test puts in the place of a function of ours is in time. It ends when the last test process has gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import termios
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+LARGEST_REQUEST = 1 << 17
+LIBRARIES = """
+torch torch.nn.functional torch.optim torch.utils.checkpoint transformers transformers.modeling_utils
+transformers.models.auto.modeling_auto transformers.models.auto.tokenization_auto
+transformers.models.llama.modeling_llama transformers.tokenization_utils_tokenizers transformers.optimization
+transformers.generation.utils safetensors.torch tokenizers numpy pyarrow orjson xxhash psutil pynvml
+textual.app textual.screen textual.drivers.linux_driver pydantic typer typer.testing tomlkit tomli_w yaml
+""".split()
+
+
+def load() -> None:
+    """Import what programs need; torch's own threads start with the first computation, so none is running here."""
+    for name in LIBRARIES:
+        __import__(name)
+
+
+def serve(path: str) -> dict[str, Any] | None:
+    """Fork for each request. Returns the request in the child, and None in the server when nobody is left to ask."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{path}.new")
+    listener.listen()
+    Path(f"{path}.new").rename(path)
+    events = selectors.DefaultSelector()
+    events.register(listener, selectors.EVENT_READ)
+    askers: set[socket.socket] = set()
+    running: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        for key, _ in events.select():
+            if key.fileobj is listener:
+                asker = listener.accept()[0]
+                askers.add(asker)
+                events.register(asker, selectors.EVENT_READ)
+            elif key.fileobj in askers:
+                text, files, _, _ = socket.recv_fds(key.fileobj, LARGEST_REQUEST, 3)
+                if not text:
+                    askers.remove(key.fileobj)
+                    events.unregister(key.fileobj)
+                    key.fileobj.close()
+                    continue
+                request = json.loads(text)
+                if not (pid := os.fork()):
+                    for other in (listener, *askers, events):
+                        other.close()
+                    for pidfd in running:
+                        os.close(pidfd)
+                    _take_over(request, files)
+                    return request
+                for file in files:
+                    os.close(file)
+                pidfd = os.pidfd_open(pid)
+                running[pidfd] = pid, key.fileobj
+                events.register(pidfd, selectors.EVENT_READ)
+                key.fileobj.send(json.dumps({"pid": pid}).encode())
+            else:
+                pid, asker = running.pop(key.fd)
+                events.unregister(key.fd)
+                os.close(key.fd)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with suppress(OSError):
+                    asker.send(json.dumps({"code": code}).encode())
+        if not askers:
+            shutil.rmtree(Path(path).parent, ignore_errors=True)
+            return None
+
+
+def _take_over(request: dict[str, Any], files: list[int]) -> None:
+    """Become the process that was asked for."""
+    os.setsid()
+    if request["controlling"]:
+        fcntl.ioctl(files[0], termios.TIOCSCTTY, 0)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    for number in request["closed"]:
+        os.close(number)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.sched_setaffinity(0, request["cores"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.stdin = sys.__stdin__ = _standard_file(0, "r")
+    sys.stdout = sys.__stdout__ = _standard_file(1, "w")
+    sys.stderr = sys.__stderr__ = _standard_file(2, "w", errors="backslashreplace")
+
+
+def _standard_file(number: int, mode: str, errors: str = "strict") -> Any:
+    """As Python opens it at its start: None where it is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    lines = mode == "w" and (number == 2 or os.isatty(number))
+    return open(number, mode, encoding="utf-8", errors=errors, closefd=False, buffering=1 if lines else -1)
+
+
+def carry_out(request: dict[str, Any]) -> int:
+    """What `python -m MODULE ARGUMENTS` does; the exit code."""
+    sys.argv = [sys.executable, *request["arguments"]]
+    sys.path.insert(0, "")
+    try:
+        exec(compile(request["prelude"], "<prelude>", "exec"), {"__name__": "prelude"})
+        if request["module"]:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main() -> None:
+    # Ctrl+C and a hang-up are for the tests, which then close their connections.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    load()
+    if not (request := serve(sys.argv[1])):
+        return
+    code = carry_out(request)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for file in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):
+            file.flush()
+    # Taking apart all that was loaded takes longer than most programs here.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Programs that tests start: as forks of one process with the libraries loaded, in everything else as by a shell.
+
+What is asked of a start itself (which libraries it loads, how long it takes) is asked of a process of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+_SERVER = Path(__file__).with_name("program_server.py")
+_STARTS_WITHIN_SECONDS = 300
+
+
+class Program:
+    """A started program, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self._connection = connection
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._answer(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises TimeoutExpired."""
+        code = self._answer(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"program {self.pid}", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _answer(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            try:
+                text = self._connection.recv(1000)
+            except (BlockingIOError, TimeoutError):
+                return None
+            assert text, "the server of programs has ended"
+            self.returncode = json.loads(text)["code"]
+            self._connection.close()
+        return self.returncode
+
+
+def start_program(
+    arguments: Sequence[str],
+    *,
+    files: Sequence[int],
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    module: str = "tui_trainer",
+    prelude: str = "",
+    controlling: bool = False,
+    closed: Sequence[int] = (),
+    cores: Sequence[int] = (),
+) -> Program:
+    """`python -m MODULE ARGUMENTS` with `files` as its standard input, output and error.
+
+    `prelude` is Python that runs before; `controlling`: standard input is the terminal that hangs it up; `closed` are
+    the numbers of standard files that are closed; `cores` are those it may run on.
+    """
+    connection = _connect()
+    request = {
+        "arguments": list(arguments),
+        "environment": dict(os.environ if environment is None else environment),
+        "folder": str(folder or Path.cwd()),
+        "module": module,
+        "prelude": prelude,
+        "controlling": controlling,
+        "closed": list(closed),
+        "cores": list(cores) or sorted(os.sched_getaffinity(0)),
+    }
+    socket.send_fds(connection, [json.dumps(request).encode()], list(files))
+    return Program(connection, json.loads(connection.recv(1000))["pid"])
+
+
+def run_program(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    module: str = "tui_trainer",
+    prelude: str = "",
+    text: str = "",
+    timeout: float = 300,
+) -> subprocess.CompletedProcess[str]:
+    """The program carried out: exit code, output and error; `text` is its standard input."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
+        given.write(text.encode())
+        given.seek(0)
+        files = [given.fileno(), output.fileno(), error.fileno()]
+        program = start_program(
+            arguments, files=files, environment=environment, folder=folder, module=module, prelude=prelude
+        )
+        try:
+            code = program.wait(timeout)
+        finally:
+            program.kill()
+        output.seek(0)
+        error.seek(0)
+        return subprocess.CompletedProcess(list(arguments), code, output.read().decode(), error.read().decode())
+
+
+def _connect() -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(_server())
+    return connection
+
+
+@cache
+def _server() -> str:
+    """The socket of the server of this test run, started by whoever needs it first; shared by its processes."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+    place = Path(tempfile.gettempdir()) / f"tui-trainer-tests-{os.getuid()}-{run}"
+    path = str(place / "socket")
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:
+        _wait_for(path)
+    else:
+        os.posix_spawn(sys.executable, [sys.executable, "-P", str(_SERVER), path], os.environ, setsid=True)
+        _wait_for(path)
+    # Held open until this process ends: the server ends with the last of these.
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    held.connect(path)
+    atexit.register(held.close)
+    return path
+
+
+def _wait_for(path: str) -> None:
+    until = time.monotonic() + _STARTS_WITHIN_SECONDS
+    while not Path(path).exists():
+        assert time.monotonic() < until, "the server of programs did not start"
+        time.sleep(0.05)
