@@ -12,6 +12,7 @@ from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.fit import Room
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
@@ -40,11 +41,12 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     return problems
 
 
-def setting_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Settings that contradict each other, known before data and machine are looked at."""
+def setting_problems(loaded: LoadedConfig, facts: DataFacts | None = None) -> list[Problem]:
+    """Settings that contradict each other, known before the machine is looked at; `facts` where the data was."""
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded)]
-    if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0 and not config.data.eval_path:
+    nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
+    if config.evaluation.early_stopping_patience and nothing_named and facts is not None and not facts.eval_rows:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
