@@ -162,7 +162,9 @@ def _chosen(
         files = tuple(named[name] for name in splits.parts[part])
         return SplitFiles(label=part.label, split=part.split, files=files)
 
-    others = tuple(files_of(part) for part in splits.parts if part != chosen)
+    order = ("train", "validation", "test", None)
+    rest = sorted((part for part in splits.parts if part != chosen), key=lambda part: order.index(part.split))
+    others = tuple(map(files_of, rest))
     return FoundFiles(chosen=files_of(chosen), others=others, beside=splits.beside)
 
 

@@ -124,7 +124,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     """What `auto` becomes, and how the batch is cut. Raises ConfigError with all problems."""
     config = loaded.config
     target = choices.Target.of(hardware, chosen_gpu)
-    problems = setting_problems(loaded, facts) + choices.precision_problems(loaded, hardware, target)
+    problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
     if problems:
         raise ConfigError(problems)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)

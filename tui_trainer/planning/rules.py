@@ -12,7 +12,6 @@ from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.fit import Room
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
@@ -41,12 +40,14 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     return problems
 
 
-def setting_problems(loaded: LoadedConfig, facts: DataFacts | None = None) -> list[Problem]:
-    """Settings that contradict each other, known before the machine is looked at; `facts` where the data was."""
+def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list[Problem]:
+    """Settings that contradict each other, known before the machine is looked at, and before the data is where
+    `eval_rows`, held out, are None.
+    """
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded)]
     nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
-    if config.evaluation.early_stopping_patience and nothing_named and facts is not None and not facts.eval_rows:
+    if config.evaluation.early_stopping_patience and nothing_named and eval_rows == 0:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
