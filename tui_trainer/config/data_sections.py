@@ -31,8 +31,8 @@ class DataSection(Section):
     target_column: str = option("auto", "The column of answers or summaries; auto: the one with a usual name.")
     eval_fraction: float = option(
         0.1,
-        "Share of the text held out, whole documents at a time, to measure what was learnt, where neither eval_path nor "
-        "a validation split is measured on.",
+        "Share of the text held out, whole documents at a time, to measure what was learnt, where neither eval_path "
+        "nor a validation split is measured on.",
         low=0,
         high=0.9,
         step="+0.05",

@@ -60,7 +60,8 @@ def several_parts(
     """For files of which nobody knows which to train on. `written`: how each of the `ways` stands in data.path."""
     listed = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
     short = next((way for way in ways if len(way) == 1), ways[0])
-    hint = f"name one in data.path, such as {one_line(written(short), 160)}, and another in data.eval_path"
+    hint = f"name one in data.path, such as {one_line(written(short), 160)}, and another in data.eval_path; "
+    hint += "what data.path names with commas is read together"
     why = f" ({one_line(doubt, 160)})" if doubt else ""
     return DataError(f"{shown} holds several splits or configurations: {listed}{why}", hint=hint)
 
