@@ -197,6 +197,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
         *(found or [f"learns from {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
+        *(f"  {one_line(use.words())}" for use in plan.splits),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),

@@ -14,6 +14,7 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.load import Request
 from tui_trainer.data.cache import Counts
+from tui_trainer.data.named_splits import SplitUse
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.launching.start import load_config
 from tui_trainer.tasks import find_task
@@ -65,6 +66,18 @@ def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(basis, seen, more)
 def _with_passes_of(plan, rows: int):
     micro = plan.per_device_train_batch_size.model_copy(update={"value": rows})
     return plan.model_copy(update={"per_device_train_batch_size": micro})
+
+
+def test_rows_of_a_validation_split_are_held_out_whatever_the_share(basis):
+    use = SplitUse(source="corpus", trains="train (2 files)", evaluates="validation (valid.csv)")
+    rows = basis.plan.eval_rows.model_copy(update={"value": 900})
+    loaded = load_config(Request(assignments=("data.eval_fraction=0",)))
+    context = replace(basis, loaded=loaded, plan=basis.plan.model_copy(update={"splits": (use,), "eval_rows": rows}))
+    finding = look("held_out", context)
+    assert finding.status == "pass"
+    assert finding.evidence == "900 rows of the validation split, validation (valid.csv), are held out"
+    few = context.plan.model_copy(update={"eval_rows": rows.model_copy(update={"value": 3})})
+    assert look("held_out", replace(context, plan=few)).status == "warn"
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -158,13 +158,15 @@ def test_a_file_of_states_is_data_where_no_arrow_file_lies_beside_it(tmp_path):
     assert texts(tmp_path) == ["Ohio"]
 
 
-def test_a_folder_of_several_splits_asks_for_one(tmp_path):
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    for split in ("train", "test"):
+@pytest.mark.parametrize(("splits", "why"), [(("first", "second"), "train"), (("train_a", "train_b"), "several")])
+def test_a_saved_folder_of_splits_of_which_none_is_the_one_to_train_on_asks_for_one(tmp_path, splits, why):
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
+    for split in splits:
         (tmp_path / split).mkdir()
         write_arrow_stream(tmp_path / split / "data-00000-of-00001.arrow", [{"text": split}])
-    assert "several splits: train, test" in str(complaint(tmp_path))
-    assert texts(tmp_path / "train") == ["train"]
+    told = str(complaint(tmp_path))
+    assert "several splits" in told and why in told and f"such as {tmp_path / splits[0]}" in told
+    assert texts(tmp_path / splits[0]) == [splits[0]]
 
 
 def test_objects_without_a_list_are_rows(tmp_path):

@@ -67,8 +67,12 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     if folder is None:
         return False
     print(f"{wanted.name} is in {folder}")
-    ways = ways_to_name(wanted)
-    if len(ways) > 1:
+    ways, may_be_whole = ways_to_name(wanted)
+    if len(ways) > 1 and may_be_whole:
+        print("it holds several splits: train trains, validation evaluates, test is left alone with")
+        print(f"data.path = {toml_text(str(wanted))}")
+        print("or one of them is named:")
+    elif len(ways) > 1:
         print("it holds several parts; one is learnt from, and another may be data.eval_path:")
     for way in ways:
         print(f"data.path = {toml_text(way)}")

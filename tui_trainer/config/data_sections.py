@@ -21,7 +21,8 @@ class DataSection(Section):
     )
     eval_path: Paths = option(
         "",
-        "Other sources to measure on, with commas; empty: eval_fraction of the text is held out.",
+        "Other sources to measure on, with commas; empty: the validation split of data.path where there is one, else "
+        "eval_fraction of the text is held out.",
         completes="files",
     )
     text_column: str = option("auto", "The column of a table that holds the text; auto: the one that looks like it.")
@@ -30,7 +31,8 @@ class DataSection(Section):
     target_column: str = option("auto", "The column of answers or summaries; auto: the one with a usual name.")
     eval_fraction: float = option(
         0.1,
-        "Share of the text held out, whole documents at a time, to measure what was learnt.",
+        "Share of the text held out, whole documents at a time, to measure what was learnt, where neither eval_path "
+        "nor a validation split is measured on.",
         low=0,
         high=0.9,
         step="+0.05",

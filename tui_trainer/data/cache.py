@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ from tui_trainer.safe_text import one_line
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from tui_trainer.data.named_splits import SplitUse
 
 __all__ = ["Built", "Counts", "Cut", "DocumentCut", "ExampleCut", "PreparedData", "RowsCut"]
 
@@ -92,7 +94,8 @@ class PreparedData:
     """Data ready to train on, on disk. Without held-out text there is no `eval_path`.
 
     `lengths` are the labels of up to LENGTHS_KEPT training rows, evenly spaced in the sorted lengths of all; () where
-    all rows have `max_length`. A tokenizer that was trained on the data lies at `tokenizer_path`.
+    all rows have `max_length`. A tokenizer that was trained on the data lies at `tokenizer_path`. `splits`: what became
+    of the splits of the sources; it is no part of the entry, which knows only the files that were read.
     """
 
     folder: Path
@@ -104,6 +107,11 @@ class PreparedData:
     fingerprint: str
     lengths: tuple[int, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    splits: tuple[SplitUse, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        return (*(one.words() for one in self.splits), *self.notes)
 
     @property
     def train_path(self) -> Path:
@@ -130,7 +138,8 @@ Build = Callable[[Path], Built]
 
 def find_entry(sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
     """The whole entry for this data and these settings, or None. Reads the sources once, to hash them."""
-    return read_entry(Path(cache_dir) / entry_key(sources, _fingerprint(sources, progress), cut))
+    entry = read_entry(Path(cache_dir) / entry_key(sources, _fingerprint(sources, progress), cut))
+    return entry and replace(entry, splits=sources[0].splits)
 
 
 def make_entry(
@@ -153,7 +162,7 @@ def make_entry(
             description = ", measured on ".join(source.description for source in sources)
             about = {"max_length": cut.max_length, "source": description, "fingerprint": fingerprint}
             _write_manifest(partial, {**about, **asdict(built)})
-            return _publish(partial, final)
+            return replace(_publish(partial, final), splits=sources[0].splits)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -162,6 +171,8 @@ def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
     """32 hexadecimal digits over everything that the rows depend on."""
     import xxhash
 
+    if len(sources) > 1:  # nothing is held out of the first
+        cut = replace(cut, eval_fraction=0.0)
     parts = [fingerprint, sources[0].text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
     return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
 

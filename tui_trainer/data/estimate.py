@@ -10,6 +10,7 @@ from tui_trainer.data.cache import LENGTHS_KEPT, DocumentCut, ExampleCut, RowsCu
 from tui_trainer.data.characters import SPECIAL_TOKENS
 from tui_trainer.data.looking import Size, beginning_of, size_of, table_size
 from tui_trainer.data.mixture import SourceRows, each_weight, used_rows
+from tui_trainer.data.named_splits import SplitUse
 from tui_trainer.data.row_reader import Reader
 from tui_trainer.data.sources import Source
 
@@ -19,7 +20,7 @@ class DataEstimate:
     """Tokens and rows of each side, as far as can be said before the data is prepared. `exact` is always False.
 
     Where each document is a row of its own, `lengths` are the labels of some rows, sorted, `labels` the labels of all.
-    `sources` says what comes of each where there are several.
+    `sources` says what comes of each where there are several, `splits` what becomes of theirs.
     """
 
     tokens: int
@@ -36,6 +37,7 @@ class DataEstimate:
     longest_row: int = 0
     lengths: tuple[int, ...] = ()
     sources: tuple[SourceRows, ...] = ()
+    splits: tuple[SplitUse, ...] = ()
 
 
 def estimate_characters(
@@ -62,6 +64,7 @@ def estimate_characters(
         eval_rows=_rows(eval_tokens, max_length),
         vocabulary=max(together, *(size.alphabet for size in sizes)) + len(SPECIAL_TOKENS),
         reason=_reason(sizes),
+        splits=source.splits,
     )
 
 
@@ -177,6 +180,7 @@ def _estimate(
         eval_documents=sum(one.documents for one in measured),
         lengths=_lengths(train),
         sources=tuple(shares) if source.several or cut.weights else (),
+        splits=source.splits,
     )
 
 

@@ -1,6 +1,7 @@
-"""Which files a path names, and how one is opened so that nothing hangs.
+"""Which files a path names, those of one split where they are splits, and how one is opened so that nothing hangs.
 
-Known here: names, kinds and sizes. What stands in a file is the matter of `reading.py`.
+Known here: names, kinds and sizes. What stands in a file is the matter of `reading.py`, which split a name belongs to
+that of `named_splits.py`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from tui_trainer.data.dataset_folder import data_files, refuse_several_splits
+from tui_trainer.data.dataset_folder import data_files, saved_splits
 from tui_trainer.data.forms import SUPPORTED, Form, form_of
-from tui_trainer.data.hub_parts import GLOB_SIGNS
+from tui_trainer.data.hub_parts import GLOB_SIGNS, separate_parts, several_parts
 from tui_trainer.data.hub_path import PREFIX as HUB_PREFIX
-from tui_trainer.data.hub_path import could_be_on_the_hub
-from tui_trainer.data.hub_snapshot import find_in_cache
+from tui_trainer.data.hub_path import could_be_on_the_hub, parse_hub_path
+from tui_trainer.data.hub_snapshot import as_written, find_in_cache
+from tui_trainer.data.named_splits import Part, Split, split_in, split_of_file, tell_apart
 from tui_trainer.data.nearest import nearest_path
 from tui_trainer.errors import DataError
 from tui_trainer.local_paths import at_home
@@ -52,29 +56,116 @@ class SourceFile:
         return self.form not in ("text", "unknown")
 
 
-def find_files(path: str) -> tuple[SourceFile, ...]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitFiles:
+    """Files of one split: how it is called, and which of the three it is, if any."""
+
+    label: str
+    split: Split | None
+    files: tuple[SourceFile, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundFiles:
+    """What a path names. `chosen` are read: all, or where they are splits those of one, and `others` are the rest.
+
+    `beside`: names of files that are no data beside splits. `remark` as `NamedSplits` has it.
+    """
+
+    chosen: SplitFiles
+    others: tuple[SplitFiles, ...] = ()
+    beside: tuple[str, ...] = ()
+    remark: str = ""
+
+
+def find_files(path: str, *, measured: bool = False) -> FoundFiles:
     """The files that `path` (a file, a folder, a glob or `hub:...`) names, sorted by name.
 
-    Raises DataError when there is none that can be used.
+    Of splits, those of the one to train on; with `measured` those to evaluate on. Raises DataError when there is none
+    that can be used, and for splits that cannot be told apart.
     """
     if not path.strip() or "\0" in path:
         raise DataError(
             "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
         )
     if path.startswith(HUB_PREFIX):
-        return tuple(_named_file(file, file.stat().st_mode, label) for label, file in find_in_cache(path))
+        return _in_the_cache(path, measured)
     place = at_home(path)
     try:
         mode = place.stat().st_mode
     except (OSError, UnicodeEncodeError) as error:
         if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
-            names = glob.glob(str(place), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
-            return _usable(map(Path, names), path, None)
+            return _of_a_glob(place, path, measured)
         raise _cannot_open(path, error) from None
     if stat.S_ISDIR(mode):
-        refuse_several_splits(place)
-        return _usable(_files_below(place), path, place)
-    return (_named_file(place, mode),)
+        named = _named_from(place, _usable(_files_below(place), path, place))
+        return _of_one_split(named, place, path, measured, saved_splits(place))
+    file = _named_file(place, mode)
+    split = split_of_file(place.name)
+    return FoundFiles(chosen=SplitFiles(label=split or "", split=split, files=(file,)))
+
+
+def _in_the_cache(path: str, measured: bool) -> FoundFiles:
+    wanted = parse_hub_path(path)
+    named = {
+        name: _named_file(file, file.stat().st_mode, f"{wanted.name}/{name}")
+        for name, file in find_in_cache(path).items()
+    }
+    return _chosen(named, measured, one_line(str(wanted), 120), partial(as_written, wanted))
+
+
+def _of_a_glob(pattern: Path, path: str, measured: bool) -> FoundFiles:
+    names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
+    below: dict[Path, list[str]] = {}
+    for found in map(Path, names):
+        below.setdefault(found.parent, []).append(found.name)
+    files = (folder / name for folder, inside in below.items() for name in data_files(folder, inside))
+    steps = takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts)
+    place = Path(*steps)
+    return _of_one_split(_named_from(place, _usable(files, path, None)), place, path, measured)
+
+
+def _named_from(place: Path, files: Iterable[SourceFile]) -> dict[str, SourceFile]:
+    return {file.path.relative_to(place).as_posix(): file for file in files}
+
+
+def _of_one_split(
+    named: dict[str, SourceFile], place: Path, path: str, measured: bool, saved: frozenset[str] = frozenset()
+) -> FoundFiles:
+    """Of files that are named from `place` on; where they name no split, the folder itself may."""
+
+    def written(way: tuple[str, ...]) -> str:
+        return ", ".join(str(place / inside).replace(",", "\\,") for inside in way)
+
+    found = _chosen(named, measured, f"'{one_line(path, 120)}'", written, saved)
+    if found.chosen.label:
+        return found
+    split = split_in(place.name)
+    return replace(found, chosen=replace(found.chosen, split=split, label=place.name if split else ""))
+
+
+def _chosen(
+    named: dict[str, SourceFile],
+    measured: bool,
+    shown: str,
+    written: Callable[[tuple[str, ...]], str],
+    saved: frozenset[str] = frozenset(),
+) -> FoundFiles:
+    splits = tell_apart(named, saved)
+    if not splits.parts:
+        return FoundFiles(chosen=SplitFiles(label="", split=None, files=tuple(named.values())), remark=splits.remark)
+    chosen = splits.measured() if measured else splits.trained()
+    if isinstance(chosen, str):
+        raise several_parts(shown, separate_parts([*named], saved), written, chosen)
+
+    def files_of(part: Part) -> SplitFiles:
+        files = tuple(named[name] for name in splits.parts[part])
+        return SplitFiles(label=part.label, split=part.split, files=files)
+
+    order = ("train", "validation", "test", None)
+    rest = sorted((part for part in splits.parts if part != chosen), key=lambda part: order.index(part.split))
+    others = tuple(map(files_of, rest))
+    return FoundFiles(chosen=files_of(chosen), others=others, beside=splits.beside)
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
-from tui_trainer.data.hub_parts import GLOB_SIGNS, chosen_names, separate_parts
+from tui_trainer.data.hub_parts import GLOB_SIGNS, chosen_names, separate_parts, several_parts
 from tui_trainer.data.hub_path import HubPath, parse_hub_path
+from tui_trainer.data.named_splits import tell_apart
 from tui_trainer.errors import DataError
 from tui_trainer.hub_layout import repository_folder, snapshot_folder
 from tui_trainer.safe_text import one_line
@@ -21,26 +23,37 @@ from tui_trainer.safe_text import one_line
 _MOST_SHOWN = 6
 
 
-def find_in_cache(path: str) -> tuple[tuple[str, Path], ...]:
-    """The files that `path` (`hub:...`) is: how messages name each, `owner/name/file`, and where it lies.
+def find_in_cache(path: str) -> dict[str, Path]:
+    """The files that `path` (`hub:...`) is: how the data set names each, and where it lies.
 
-    Raises DataError for what is not, or not wholly, on this machine, and for several splits that are not told apart.
+    Raises DataError for what is not, or not wholly, on this machine, and for several configurations.
     """
     wanted = parse_hub_path(path)
     folder, names = _files(wanted)
-    ways = () if GLOB_SIGNS & {*wanted.inside} else separate_parts(names)
-    if ways:
-        shown = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
-        hint = f"name one in data.path, such as {one_line(_named(wanted, ways[0]), 160)}"
-        what = f"{one_line(str(wanted), 120)} holds several splits or configurations: {shown}"
-        raise DataError(what, hint=f"{hint}, and another in data.eval_path")
-    return tuple((f"{wanted.name}/{name}", folder / name) for name in names)
+    if not tell_apart(names).parts and (ways := _ways(wanted, names)):
+        raise several_parts(one_line(str(wanted), 120), ways, partial(as_written, wanted))
+    return {name: folder / name for name in names}
 
 
-def ways_to_name(wanted: HubPath) -> tuple[str, ...]:
-    """What to write in data.path for each part of a data set that is on this machine; one where it is of one piece."""
-    ways = () if GLOB_SIGNS & {*wanted.inside} else separate_parts(_files(wanted)[1])
-    return tuple(_named(wanted, way) for way in ways) or (str(wanted),)
+def ways_to_name(wanted: HubPath) -> tuple[tuple[str, ...], bool]:
+    """What to write in data.path for each part of a data set that is on this machine, one where it is of one piece; and
+    whether the whole of it may be written, because its splits are known.
+    """
+    names = _files(wanted)[1]
+    ways = tuple(as_written(wanted, way) for way in _ways(wanted, names))
+    splits = tell_apart(names)
+    return ways or (str(wanted),), len(splits.parts) < 2 or not isinstance(splits.trained(), str)
+
+
+def as_written(wanted: HubPath, way: tuple[str, ...]) -> str:
+    """As data.path takes several: a comma within one is escaped."""
+    return ", ".join(str(wanted.part(inside)).replace(",", "\\,") for inside in way)
+
+
+def _ways(wanted: HubPath, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Files that name no split belong together where a glob names them."""
+    is_glob = bool(GLOB_SIGNS & {*wanted.inside})
+    return () if is_glob and not tell_apart(names).parts else separate_parts(names)
 
 
 def keep_list(repository: Path, commit: str, names: Iterable[str]) -> None:
@@ -59,11 +72,6 @@ def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
     shown = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
     what = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
     return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
-
-
-def _named(wanted: HubPath, way: tuple[str, ...]) -> str:
-    """As data.path takes several: a comma within one is escaped."""
-    return ", ".join(str(wanted.part(inside)).replace(",", "\\,") for inside in way)
 
 
 def _files(wanted: HubPath) -> tuple[Path, tuple[str, ...]]:

@@ -103,6 +103,19 @@ def rows_of(content: BinaryIO, file: SourceFile, choices: ColumnChoices, problem
             raise DataError("plain text has no columns, and this task reads columns", where=label, hint=hint)
 
 
+def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
+    """Documents until `max_chars` characters are reached (0: no limit). The last one is cut."""
+    left = max_chars
+    for document in documents:
+        if not max_chars:
+            yield document
+            continue
+        yield Document(document.text[:left], document.where)
+        left -= len(document.text)
+        if left <= 0:
+            return
+
+
 def read_text(content: BinaryIO, label: str) -> str:
     """The whole of a plain text file; line ends become \\n."""
     data = content.read(MAX_DOCUMENT_BYTES + 1)

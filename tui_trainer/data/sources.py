@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from tui_trainer.data.columns import AUTO, ColumnChoices, Row
-from tui_trainer.data.files import SourceFile, find_files, open_bytes
+from tui_trainer.data.files import SourceFile, SplitFiles, find_files, open_bytes
+from tui_trainer.data.named_splits import SplitUse
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.reading import Document, documents_of, read_file, rows_of
+from tui_trainer.data.reading import Document, documents_of, first_characters, read_file, rows_of
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
@@ -38,6 +39,9 @@ class Source:
 
     Where several paths are named, `several` holds the source of each; what reads rows or documents takes them one
     after another, by `parts` or `each`.
+
+    `split` says which split the entries are, if any; what else its path names, and is not read, is in `others` and
+    `beside` (see `FoundFiles`). `splits` says what becomes of all of it in a run.
     """
 
     path: str
@@ -47,6 +51,11 @@ class Source:
     entries: tuple[SourceFile, ...] = ()
     sample: Sample | None = None
     several: tuple[Source, ...] = ()
+    split: SplitFiles | None = None
+    others: tuple[SplitFiles, ...] = ()
+    beside: tuple[str, ...] = ()
+    remark: str = ""
+    splits: tuple[SplitUse, ...] = ()
 
     @property
     def parts(self) -> tuple[Source, ...]:
@@ -164,31 +173,46 @@ class Source:
         return sample.read()
 
 
-def open_source(path: str, text_column: str = AUTO) -> Source:
-    """The source that `data.path` names. Raises DataError when there is none, or none that can be used."""
+def open_source(path: str, text_column: str = AUTO, *, measured: bool = False) -> Source:
+    """The source that `data.path` names; of splits the one to train on or, with `measured`, to evaluate on.
+
+    Raises DataError when there is none, or none that can be used.
+    """
     if path.startswith(PREFIX):
         return _sample_source(path, text_column)
-    entries = find_files(path)
+    found = find_files(path, measured=measured)
+    source = source_of_files(path, text_column, found.chosen, is_split=bool(found.others))
+    return replace(source, others=found.others, beside=found.beside, remark=found.remark)
+
+
+def source_of_files(path: str, text_column: str, found: SplitFiles, *, is_split: bool) -> Source:
+    """`is_split`: they are not all that `path` names."""
     return Source(
         path=path,
         text_column=text_column,
-        description=_description(path, entries),
-        bytes_on_disk=sum(entry.size_bytes for entry in entries),
-        entries=entries,
+        description=_description(f"{path}, split {found.label}" if is_split else path, found.files),
+        bytes_on_disk=sum(entry.size_bytes for entry in found.files),
+        entries=found.files,
+        split=found if found.label else None,
     )
 
 
-def open_sources(paths: Sequence[str], text_column: str = AUTO) -> Source:
+def open_sources(paths: Sequence[str], text_column: str = AUTO, *, measured: bool = False) -> Source:
     """The source of one path, or one that holds those of several. Raises DataError as `open_source` does."""
     parts: list[Source] = []
     problems: list[Problem] = []
     for path in paths:
         try:
-            parts.append(open_source(path, text_column))
+            parts.append(open_source(path, text_column, measured=measured))
         except DataError as error:
             problems += error.problems
     if problems:
         raise DataError(problems)
+    return join_sources(parts)
+
+
+def join_sources(parts: Sequence[Source]) -> Source:
+    """One source of several, itself where there is one."""
     if len(parts) == 1:
         return parts[0]
     labels = Counter(part.entries[0].label for part in parts if len(part.entries) == 1)
@@ -198,8 +222,8 @@ def open_sources(paths: Sequence[str], text_column: str = AUTO) -> Source:
     named = [part.description for part in parts[:SHOWN_SOURCES]]
     more = len(parts) - len(named)
     return Source(
-        path=", ".join(paths),
-        text_column=text_column,
+        path=", ".join(part.path for part in parts),
+        text_column=parts[0].text_column,
         description=", ".join(named) + (f" and {more:,} more sources" if more else ""),
         bytes_on_disk=sum(part.bytes_on_disk for part in parts),
         entries=tuple(entry for part in parts for entry in part.entries),
@@ -219,19 +243,6 @@ def _shifted(progress: Progress | None, before: float, total: float) -> Progress
     if progress is None:
         return None
     return lambda what, done, _, unit: progress(what, before + done, total, unit)
-
-
-def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
-    """Documents until `max_chars` characters are reached (0: no limit). The last one is cut."""
-    left = max_chars
-    for document in documents:
-        if not max_chars:
-            yield document
-            continue
-        yield Document(document.text[:left], document.where)
-        left -= len(document.text)
-        if left <= 0:
-            return
 
 
 def _sample_source(path: str, text_column: str) -> Source:

@@ -34,15 +34,15 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Pl
 
     Whether it was is known by a hash of all data: `progress` tells how far that is.
     """
-    problems = setting_problems(loaded)
     try:
         facts = _estimated_facts(loaded.config, progress)
     except InputError as error:
+        problems = setting_problems(loaded, eval_rows=0)
         # What stops the counting because of a setting that is told already is told once.
         keys = {problem.key for problem in problems} - {""}
         more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
         raise ConfigError([*problems, *more]) from None
-    if problems:
+    if problems := setting_problems(loaded, facts.eval_rows):
         raise ConfigError(problems)
     try:
         return planning.make(loaded, with_memory_now(probe()), facts)
@@ -179,7 +179,7 @@ def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> Prep
             eval_documents=counts.eval_documents,
             vocabulary=counts.vocabulary,
             seconds=round(monotonic() - started, 3),
-            notes=list(data.notes),
+            notes=list(data.all_notes),
         )
     )
     return data

@@ -129,7 +129,7 @@ def _preview(
 ) -> Preview:
     bad = tuple(Problem(**one) for one in data.details.get(BAD_ROWS, ()))
     # They stand in a list of their own.
-    notes = tuple(note for note in data.notes if not (bad and str(bad[0]) in note))
+    notes = tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note))
     grouped = loaded.config.data.group_by_length
     return Preview(
         task=task.name,

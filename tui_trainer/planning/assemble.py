@@ -106,6 +106,7 @@ def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps
     eval_batch, eval_reason = _eval_batch(loaded, cut, facts)
     return {
         "sources": facts.sources,
+        "splits": facts.splits,
         "train_rows": Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
         "eval_rows": Planned(value=steps.eval_rows, exact=facts.exact, reason=steps.eval_rows_reason),
         "train_tokens": Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),

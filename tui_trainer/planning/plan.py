@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.mixture import SourceRows
+from tui_trainer.data.named_splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
@@ -64,6 +65,7 @@ class Plan(BaseModel):
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
     sources: tuple[SourceRows, ...] = ()
+    splits: tuple[SplitUse, ...] = ()
     train_rows: Planned[int]
     eval_rows: Planned[int]
     train_tokens: Planned[int]
@@ -122,7 +124,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     """What `auto` becomes, and how the batch is cut. Raises ConfigError with all problems."""
     config = loaded.config
     target = choices.Target.of(hardware, chosen_gpu)
-    problems = setting_problems(loaded) + choices.precision_problems(loaded, hardware, target)
+    problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
     if problems:
         raise ConfigError(problems)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)

@@ -40,11 +40,14 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     return problems
 
 
-def setting_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Settings that contradict each other, known before data and machine are looked at."""
+def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list[Problem]:
+    """Settings that contradict each other, known before the machine is looked at, and before the data is where
+    `eval_rows`, held out, are None.
+    """
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded)]
-    if config.evaluation.early_stopping_patience and config.data.eval_fraction == 0 and not config.data.eval_path:
+    nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
+    if config.evaluation.early_stopping_patience and nothing_named and eval_rows == 0:
         message = "needs held-out text, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui_trainer.config.mixture import paths_in
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_count
@@ -24,16 +23,12 @@ def data_words(config: Config) -> list[str]:
     Raises DataError where there is none.
     """
     from tui_trainer.data.found import source_words
-    from tui_trainer.data.sources import open_sources
+    from tui_trainer.tasks.parts.sources import sources_of
 
-    data, reads_text = config.data, config.task.type in _READ_TEXT
-    told = {"learns from": data.path, "is measured on": data.eval_path}
-    return [
-        f"{what} {source_words(source, reads_text=reads_text)}"
-        for what, text in told.items()
-        if text
-        for source in open_sources(paths_in(text), data.text_column).parts
-    ]
+    reads_text = config.task.type in _READ_TEXT
+    source, held_out = sources_of(config)
+    told = {"learns from": source.parts, "is measured on": held_out.parts if held_out else ()}
+    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, parts in told.items() for part in parts]
 
 
 def place_words(plan: Plan) -> str:

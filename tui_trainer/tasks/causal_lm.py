@@ -65,6 +65,7 @@ class CausalLm(StartsFromModel, LearnsNextToken):
             longest_row=counts.longest_row,
             packed_rows=packed_rows(config, data.lengths, counts.train_rows),
             sources=sources_in(data.details),
+            splits=data.splits,
             details=data.details,
         )
 
@@ -89,7 +90,7 @@ def _cut(config: Config) -> DocumentCut:
     tokenizer, eos_id, vocabulary = tokenizer_of(config, CausalLm.head)
     return DocumentCut(
         max_length=data.max_length,
-        eval_fraction=0.0 if data.eval_path else data.eval_fraction,
+        eval_fraction=data.eval_fraction,
         seed=data.seed,
         max_chars=data.max_chars,
         tokenizer=tokenizer,

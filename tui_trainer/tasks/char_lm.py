@@ -68,7 +68,7 @@ class CharLm(LearnsNextToken):
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         row_tokens = min(data.max_length, data.counts.train_tokens - 1)
-        return DataFacts.counted(data.counts, row_tokens=row_tokens, longest_row=data.max_length)
+        return DataFacts.counted(data.counts, row_tokens=row_tokens, longest_row=data.max_length, splits=data.splits)
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         from tui_trainer.data.ngram import ngram_losses
@@ -100,7 +100,7 @@ def _settings(config: Config) -> dict[str, Any]:
     data = config.data
     return {
         "max_length": data.max_length,
-        "eval_fraction": 0.0 if data.eval_path else data.eval_fraction,
+        "eval_fraction": data.eval_fraction,
         "seed": data.seed,
         "max_chars": data.max_chars,
     }

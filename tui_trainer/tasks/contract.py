@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tui_trainer.data.collate import Collate
     from tui_trainer.data.estimate import DataEstimate
     from tui_trainer.data.mixture import SourceRows
+    from tui_trainer.data.named_splits import SplitUse
     from tui_trainer.data.rows import TokenRow
     from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -55,6 +56,8 @@ class DataFacts:
     """Tokens of the longest answer, where a model writes answers apart from what it reads."""
     sources: tuple[SourceRows, ...] = ()
     """What comes of each source, where there are several."""
+    splits: tuple[SplitUse, ...] = ()
+    """What becomes of the splits that the files of the sources are."""
     counts: Counts | None = None
     """All that was counted; None before the data is prepared."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class DataFacts:
             row_tokens=row_tokens,
             longest_row=longest_row,
             sources=guess.sources,
+            splits=guess.splits,
             **more,
         )
 

@@ -12,7 +12,9 @@ def look(context: Context) -> Verdict:
     plan, data = context.plan, context.config.data
     share = data.eval_fraction
     if data.eval_path:
-        return _another_source(context)
+        return _apart(context, "data.eval_path")
+    if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
+        return _apart(context, f"the validation split, {', '.join(named)},")
     if share == 0:
         # Early stopping without held-out text keeps a plan from being made: this is the way out.
         sentence = "0 rows are held out: nothing shows when the model begins to memorise"
@@ -28,13 +30,14 @@ def look(context: Context) -> Verdict:
     return passed(sentence)
 
 
-def _another_source(context: Context) -> Verdict:
+def _apart(context: Context, what: str) -> Verdict:
+    """Held out is what lies apart from the training data."""
     if context.plan is None:
-        return not_applicable("data.eval_path names what is held out; no plan says how many rows that is")
+        return not_applicable(f"{what} names what is held out; no plan says how many rows that is")
     rows = context.plan.eval_rows.value
-    sentence = f"{rows:,} rows of data.eval_path are held out"
+    sentence = f"{rows:,} rows of {what} are held out"
     if rows < _FEWEST_ROWS:
-        return warned(f"{sentence}: a loss of so few is noise", advice="give data.eval_path more text")
+        return warned(f"{sentence}: a loss of so few is noise", advice=f"give {what} more text")
     return passed(sentence)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
-from tui_trainer.data.sources import Source, open_sources
+from tui_trainer.data.sources import Source
+from tui_trainer.data.split_use import training_and_evaluation
 
 
 def sources_of(config: Config) -> tuple[Source, Source | None]:
-    """What is trained on, and what is evaluated on if it is named. Raises DataError."""
+    """What is trained on, and what is evaluated on if it is named, or is a split of its own. Raises DataError."""
     data = config.data
-    held_out = open_sources(paths_in(data.eval_path), data.text_column) if data.eval_path else None
-    return open_sources(paths_in(data.path), data.text_column), held_out
+    return training_and_evaluation(
+        paths_in(data.path), paths_in(data.eval_path) if data.eval_path else (), data.text_column
+    )

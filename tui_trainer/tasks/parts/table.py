@@ -91,6 +91,7 @@ class LearnsFromTable:
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
             sources=sources_in(data.details),
+            splits=data.splits,
             details=data.details,
         )
 
@@ -102,7 +103,7 @@ class LearnsFromTable:
         data = config.data
         return ExampleCut(
             max_length=data.max_length,
-            eval_fraction=0.0 if data.eval_path else data.eval_fraction,
+            eval_fraction=data.eval_fraction,
             seed=data.seed,
             max_chars=0,
             tokenizer=tokenizer_of(config, self.head)[0],

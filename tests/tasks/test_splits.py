@@ -1,0 +1,259 @@
+"""Which rows of splits are trained on, evaluated on and never read, known by a mark in each row."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.rows import Rows
+from tui_trainer.errors import ConfigError, DataError
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.preview import make_preview
+from tui_trainer.launching.start import load_config
+from tui_trainer.lines import plan_lines
+from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.planning.words import data_words
+from tui_trainer.tasks import find_task
+
+SETTINGS = {
+    "task.type": "causal_lm", "model.init": "scratch", "tuning.method": "full", "data.max_length": 64,
+    "model.scratch.vocab_size": 300, "model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 1,
+}  # fmt: skip
+COUNTS = {"train": 20, "validation": 4, "test": 3}
+JUNK = b"\x00 never opened"
+
+
+def rows(split: str, count: int = 0) -> list[dict[str, str]]:
+    return [{"text": f"{split}-{n}: some words", "label": "ab"[n % 2]} for n in range(count or COUNTS[split])]
+
+
+def marks(*splits: str) -> set[str]:
+    return {row["text"].partition(":")[0] for split in splits for row in rows(split)}
+
+
+def write(path: Path, content: list[dict[str, str]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(content), path)
+    elif path.suffix == ".arrow":
+        table = pa.Table.from_pylist(content)
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["text", "label"])
+            writer.writeheader()
+            writer.writerows(content)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    return path
+
+
+def loaded(path: Path | str, **changes: Any) -> LoadedConfig:
+    settings = {**SETTINGS, "data.path": path, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+
+
+def used(path: Path | str, cache: Path, **changes: Any) -> tuple[set[str], set[str], str]:
+    """The marks that are trained on, those that are evaluated on, and what is said of splits."""
+    config = loaded(path, **changes).config
+    data = find_task(config.task.type).prepare(config, cache, lambda *_: None)
+    tokenizer = Tokenizer.from_file(str(data.tokenizer_path))
+
+    def found(path: Path | None) -> set[str]:
+        stored = Rows(path) if path else []
+        texts = [tokenizer.decode(stored.row(place).tolist()) for place in range(len(stored))]
+        return {mark for text in texts for mark in re.findall(r"\w+-\d+(?=:)", text)}
+
+    return found(data.train_path), found(data.eval_path), "\n".join(use.words() for use in data.splits)
+
+
+def parquet_folders(root: Path) -> None:
+    for split in ("train", "validation"):
+        write(root / split / "0.parquet", rows(split))
+    (root / "test").mkdir()
+    (root / "test/0.parquet").write_bytes(JUNK)
+
+
+def json_lines(root: Path) -> None:
+    write(root / "my_train.jsonl", rows("train"))
+    write(root / "my_dev.jsonl", rows("validation"))
+    (root / "my_test.jsonl").write_bytes(JUNK)
+    (root / "README.md").write_text("README-1: no data")
+
+
+def saved_folder(root: Path) -> None:
+    (root / "dataset_dict.json").write_text('{"splits": ["train", "validation", "test", "more"]}')
+    for split in ("train", "validation", "test", "more"):
+        write(root / split / "data-00000-of-00001.arrow", rows("train" if split == "more" else split))
+        listed = [{"filename": "data-00000-of-00001.arrow"}]
+        (root / split / "state.json").write_text(json.dumps({"_data_files": listed, "_split": split}))
+        (root / split / "dataset_info.json").write_text("{}")
+    for split in ("test", "more"):
+        (root / split / "data-00000-of-00001.arrow").write_bytes(JUNK)
+
+
+def cached_arrow(root: Path) -> None:
+    for shard in (0, 1):
+        write(root / f"my_eval-train-0000{shard}-of-00002.arrow", rows("train")[shard::2])
+    write(root / "my_eval-validation.arrow", rows("validation"))
+    (root / "my_eval-test.arrow").write_bytes(JUNK)
+    (root / "cache-0123456789abcdef.arrow").write_bytes(JUNK)
+    (root / "dataset_info.json").write_text("{}")
+
+
+@pytest.mark.parametrize("layout", [parquet_folders, json_lines, saved_folder, cached_arrow])
+def test_train_trains_validation_evaluates_and_test_is_never_read(
+    layout: Callable[[Path], None], tmp_path: Path
+) -> None:
+    root = tmp_path / "corpus"
+    root.mkdir()
+    layout(root)
+    trained, evaluated, told = used(root, tmp_path / "cache")
+    assert trained == marks("train") and evaluated == marks("validation")
+    assert "is trained on; " in told and "is evaluated on; left alone: " in told and "test" in told
+
+
+def test_without_a_validation_split_a_share_of_train_is_held_out(tmp_path):
+    write(tmp_path / "csv/train.csv", rows("train"))
+    (tmp_path / "csv/test.csv").write_bytes(JUNK)
+    trained, evaluated, told = used(tmp_path / "csv", tmp_path / "cache", data__eval_fraction=0.2)
+    assert trained | evaluated == marks("train") and not trained & evaluated and len(evaluated) == 4
+    assert told == f"{tmp_path}/csv: train (train.csv) is trained on; left alone: test (test.csv)"
+    globbed = used(tmp_path / "csv/*.csv", tmp_path / "cache", data__eval_fraction=0.2)
+    assert globbed[:2] == (trained, evaluated) and "left alone: test" in globbed[2]
+
+
+def snapshot(name: str, cache: Path) -> Path:
+    """A data set of the hub as another program leaves it in its cache."""
+    place, commit = cache / "hub" / f"datasets--{name.replace('/', '--')}", "0" * 40
+    (place / "refs").mkdir(parents=True)
+    (place / "refs/main").write_text(commit)
+    return place / "snapshots" / commit
+
+
+def test_a_data_set_of_the_hub_is_told_apart_and_of_two_configurations_one_is_chosen(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    for root in (snapshot("org/one", tmp_path) / "data", snapshot("org/two", tmp_path) / "en"):
+        for split in ("train", "validation"):
+            write(root / f"{split}-00000-of-00001.parquet", rows(split))
+        (root / "test-00000-of-00001.parquet").write_bytes(JUNK)
+    write(root.parent / "de/train-00000-of-00001.parquet", rows("train"))
+    for path in ("hub:org/one", "hub:org/one/data/*", "hub:org/two/en"):
+        trained, evaluated, told = used(path, tmp_path / "cache")
+        assert trained == marks("train") and evaluated == marks("validation") and "left alone: test" in told, path
+    with pytest.raises(DataError, match=r"hub:org/two holds several splits or configurations: .*in several places"):
+        used("hub:org/two", tmp_path / "cache")
+    with pytest.raises(DataError, match="several splits or configurations"):
+        used("hub:org/two/**/*.parquet", tmp_path / "cache")
+
+
+def test_what_is_named_is_read_and_a_test_split_is_noticed(tmp_path):
+    for split in COUNTS:
+        write(tmp_path / "d" / split / "0.jsonl", rows(split))
+    whole = {"data__eval_fraction": 0}
+    for path in ("d/test", "d/test/0.jsonl", "d/test/*.jsonl", "d/te*/*.jsonl"):
+        trained, _, told = used(tmp_path / path, tmp_path / "cache", **whole)
+        assert trained == marks("test"), path
+        assert ("by its name it is a test split" in told) == (path != "d/test/0.jsonl"), path
+    assert used(tmp_path / "d/train", tmp_path / "cache", **whole) == (marks("train"), set(), "")
+    every = ", ".join(str(tmp_path / "d" / split) for split in COUNTS)
+    assert used(every, tmp_path / "cache", **whole)[0] == marks(*COUNTS)
+
+
+def test_data_eval_path_wins_over_a_validation_split(tmp_path):
+    for split in COUNTS:
+        write(tmp_path / f"d/{split}.jsonl", rows(split))
+    other = write(tmp_path / "other.jsonl", rows("other", 5))
+    trained, evaluated, told = used(tmp_path / "d", tmp_path / "cache", data__eval_path=other)
+    assert trained == marks("train") and evaluated == {f"other-{n}" for n in range(5)}
+    assert "left alone: validation (validation.jsonl), test (test.jsonl); data.eval_path says" in told
+    on_test = used(tmp_path / "d", tmp_path / "cache", data__eval_path=tmp_path / "d/test.jsonl")
+    assert on_test[:2] == (marks("train"), marks("test"))
+    assert "test (test.jsonl) is evaluated on; left alone: validation (validation.jsonl);" in on_test[2]
+    trained, evaluated, told = used(other, tmp_path / "cache", data__eval_path=tmp_path / "d")
+    assert evaluated == marks("validation") and len(trained) == 5
+    assert told == (
+        f"{tmp_path}/d: validation (validation.jsonl) is evaluated on; "
+        "left alone: train (train.jsonl), test (test.jsonl)"
+    )
+
+
+def test_several_sources_give_a_training_and_a_validation_part_each_or_are_refused(tmp_path):
+    for source in "ab":
+        for split in COUNTS:
+            write(tmp_path / source / f"{split}.jsonl", rows(f"{source}{split}", COUNTS[split]))
+    both = f"{tmp_path}/a, {tmp_path}/b"
+    trained, evaluated, told = used(both, tmp_path / "cache", data__weights="2,1")
+    assert trained == {f"{source}train-{n}" for source in "ab" for n in range(20)}
+    assert evaluated == {f"{source}validation-{n}" for source in "ab" for n in range(4)}
+    assert told.count("left alone: test") == 2
+    (tmp_path / "b/validation.jsonl").unlink()
+    with pytest.raises(DataError, match=r"a: has a validation split, and .*/b has none; name .* in data.eval_path"):
+        used(both, tmp_path / "cache")
+    assert used(both, tmp_path / "cache", data__eval_path=tmp_path / "a")[1] == {f"avalidation-{n}" for n in range(4)}
+
+
+def test_every_kind_of_task_evaluates_on_the_validation_split(tmp_path):
+    for split in COUNTS:
+        write(tmp_path / f"d/{split}.jsonl", rows(split))
+    for task in ("char_lm", "sequence_classification"):
+        config = loaded(tmp_path / "d", task__type=task, data__max_length=16).config
+        guess = find_task(task).data_facts(config, tmp_path / "cache")
+        data = find_task(task).prepare(config, tmp_path / "cache", lambda *_: None)
+        assert (data.counts.train_documents, data.counts.eval_documents) == (20, 4), task
+        assert guess.splits == data.splits == find_task(task).facts(config, data).splits and guess.eval_rows
+
+
+def test_the_plan_says_which_split_is_what_in_lines_and_in_json(tmp_path):
+    parquet_folders(tmp_path)
+    asked = loaded(tmp_path, data__eval_fraction=0, evaluation__early_stopping_patience=2)
+    plan = estimated_plan(asked)
+    expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; left alone: "
+    shown = "\n".join(plan_lines(plan, data_words(plan.config)))
+    assert expected in shown and "is measured on validation/0.parquet" in shown and "learns from train/0.p" in shown
+    assert plan.splits[0].left_alone == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
+    assert read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
+    assert any(expected in note for note in make_preview(asked, 1, lambda *_: None).notes)
+
+
+def test_prepared_data_that_is_found_again_knows_the_splits_of_today(tmp_path):
+    write(tmp_path / "d/train.jsonl", rows("train"))
+    assert used(tmp_path / "d", tmp_path / "cache")[2] == ""
+    (tmp_path / "d/test.jsonl").write_bytes(JUNK)
+    assert "left alone: test (test.jsonl)" in used(tmp_path / "d", tmp_path / "cache")[2]
+
+
+def test_a_corpus_of_texts_keeps_the_document_that_is_called_test(tmp_path):
+    for name in ("a", "b", "test", "test_utils"):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / f"d/{name}.txt").write_text(f"{name}-1: some words of a text")
+    trained, _, told = used(tmp_path / "d", tmp_path / "cache", data__eval_fraction=0)
+    assert trained == {"a-1", "b-1", "test-1", "test_utils-1"}
+    assert "test.txt is read like the other texts" in told
+
+
+def test_texts_that_are_all_named_for_splits_are_told_apart(tmp_path):
+    for split in COUNTS:
+        (tmp_path / f"{split}.txt").write_text(f"{split}-0: some words of a text")
+    trained, evaluated, _ = used(tmp_path, tmp_path / "cache")
+    assert (trained, evaluated) == ({"train-0"}, {"validation-0"})
+
+
+@pytest.mark.parametrize("extra", ["sample_submission.csv", "train/0.csv"])
+def test_what_cannot_be_told_apart_is_refused_with_what_to_write(extra, tmp_path):
+    for name in ("train.csv", "test.csv", extra):
+        write(tmp_path / name, rows("train"))
+    with pytest.raises(ConfigError, match=rf"several splits or .*; name one in data.path, such as {tmp_path}/train"):
+        estimated_plan(loaded(tmp_path))
