@@ -14,16 +14,16 @@ import pytest
 
 from tests.programs import run_program
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.models import child
 from tui_trainer.planning import fit
 from tui_trainer.planning.dry_run import DryRun
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.training.cpu_threads import wait_gently
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-wait_gently()
+prepare_environment()
 
 TINY = {
     "data.max_length": 16,

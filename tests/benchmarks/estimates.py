@@ -152,9 +152,9 @@ def _seconds(at: str) -> float:
 
 def run_child(report: Path, arguments: list[str]) -> int:
     """The program itself, with its memory noted from the moment when everything is imported."""
-    from tui_trainer.training.cpu_threads import wait_gently
+    from tui_trainer.hardware.environment import prepare_environment
 
-    wait_gently()
+    prepare_environment()
     import torch
     from transformers import LlamaForCausalLM
     from transformers.generation import GenerationMixin

@@ -19,10 +19,10 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
-from tui_trainer.training.cpu_threads import wait_gently
+from tui_trainer.hardware.environment import prepare_environment
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-wait_gently()  # for both loops, as the program does
+prepare_environment()  # for both loops, as the program does
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 

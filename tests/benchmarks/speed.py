@@ -32,9 +32,9 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["TUI_TRAINER_HOME"] = tempfile.mkdtemp(prefix="speed-home-")
 
-from tui_trainer.training.cpu_threads import wait_gently
+from tui_trainer.hardware.environment import prepare_environment
 
-wait_gently()
+prepare_environment()
 
 import numpy as np
 import torch

@@ -54,6 +54,24 @@ def tune(tmp_path):
     return run
 
 
+def test_a_deterministic_run_after_another_computes_and_gives_the_same_bits_twice(tune):
+    """cuBLAS reads its setting once: the run before has already used it."""
+    tune("llama", {"output.name": "before"})
+    losses = [
+        [event.loss_sum for event in of_kind(tune("llama", changes), StepDone)]
+        for changes in ({"training.deterministic": "true", "output.name": name} for name in ("one", "other"))
+    ]
+    assert losses[0] == losses[1]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_run_that_is_over_leaves_the_card_empty_and_its_peak_behind(tune):
+    tune("llama", {"training.max_steps": 2})
+    # The workspaces of cuBLAS stay with the process.
+    assert torch.cuda.memory_allocated() < 80 * 2**20
+    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+
+
 def of_kind(folder, kind):
     return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 

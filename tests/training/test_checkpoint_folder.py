@@ -1,7 +1,10 @@
 """A checkpoint is whole or it is none: damage is named, and the one before is used."""
 
+import json
 import os
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
 from tui_trainer.runs.events import RunProblem, RunStarted
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import (
     begin,
     clear_leftovers,
@@ -119,10 +121,77 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same
     assert (damaged.checkpoints / "step-10" / "optimiser.safetensors").read_bytes() == wanted
 
 
+@pytest.fixture
+def nested(tmp_path):
+    """A checkpoint with a file in a folder of its own, beside which there is a file that is none of it."""
+    folder = begin(tmp_path, 7)
+    (folder / "position.json").write_text("{}")
+    (folder / "templates" / "more").mkdir(parents=True)
+    (folder / "templates" / "more" / "tools.jinja").write_text("tools")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "tools.jinja").write_text("tools")
+    return commit(folder, 7)
+
+
+def test_files_of_inner_folders_are_part_of_a_checkpoint(nested):
+    assert damage_of(nested.path, 7) is None
+    assert newest_whole(nested.path.parent, lambda damage: pytest.fail(damage)).path == nested.path
+    assert not [path for path in nested.path.rglob("*") if path.stat().st_mode & 0o077]
+    inner = nested.path / "templates" / "more" / "tools.jinja"
+    inner.write_text("other")
+    assert damage_of(nested.path, 7) == "templates/more/tools.jinja is not what was written"
+    inner.unlink()
+    assert damage_of(nested.path, 7) == "templates/more/tools.jinja is missing"
+
+
+@pytest.mark.parametrize("name", ["../outside/tools.jinja", "{outside}/tools.jinja", "templates/../position.json", ""])
+def test_a_manifest_whose_names_lead_elsewhere_is_refused(nested, name):
+    name = name.format(outside=nested.path.parent / "outside")
+    path = nested.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][name] = manifest["files"]["templates/more/tools.jinja"]
+    path.write_text(json.dumps(manifest))
+    assert damage_of(nested.path, 7) == f"{name} is missing"
+
+
+def test_a_link_in_a_checkpoint_is_not_followed(nested):
+    outside = nested.path.parent / "outside"
+    shutil.rmtree(nested.path / "templates" / "more")
+    (nested.path / "templates" / "more").symlink_to(outside)
+    assert damage_of(nested.path, 7) == "templates/more/tools.jinja is missing"
+    (nested.path / "templates" / "more").unlink()
+    (nested.path / "templates" / "more").mkdir()
+    (nested.path / "templates" / "more" / "tools.jinja").symlink_to(outside / "tools.jinja")
+    assert damage_of(nested.path, 7) == "templates/more/tools.jinja is missing"
+
+
+def test_a_link_is_not_saved(tmp_path):
+    folder = begin(tmp_path, 7)
+    (folder / "weights").symlink_to("/etc/hostname")
+    with pytest.raises(OSError):
+        commit(folder, 7)
+
+
+def test_inner_folders_are_synced_after_their_files_and_before_the_name(tmp_path, monkeypatch):
+    folder, order, sync = begin(tmp_path, 7), [], os.fsync
+    (folder / "templates").mkdir()
+    (folder / "templates" / "tools.jinja").write_text("tools")
+
+    def note(number):
+        order.append(Path(f"/proc/self/fd/{number}").resolve().relative_to(tmp_path).as_posix())
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    commit(folder, 7)
+    begun = folder.name
+    assert order[:3] == [f"{begun}/templates/tools.jinja", f"{begun}/templates", begun]
+    assert order[-1] == "."
+
+
 def test_a_save_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
     order = []
     sync = os.fsync
-    monkeypatch.setattr(checkpoint_folder.os, "fsync", lambda number: order.append("fsync") or sync(number))
+    monkeypatch.setattr(os, "fsync", lambda number: order.append("fsync") or sync(number))
     rename = type(tmp_path).rename
     monkeypatch.setattr(type(tmp_path), "rename", lambda self, to: order.append("rename") or rename(self, to))
     make(tmp_path, 3)

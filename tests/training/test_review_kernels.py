@@ -15,7 +15,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import compiled, leak_probe, learner, run, sample, varlen
+from tui_trainer.training import compiled, leak_probe, learner, process, sample, varlen
 from tui_trainer.training.precision import Numbers
 
 CPU = torch.device("cpu")
@@ -23,16 +23,15 @@ CPU = torch.device("cpu")
 
 def test_deterministic_kernels_are_demanded_and_not_only_wished_for():
     """With `warn_only`, torch's attention kernels keep their backward pass that differs from run to run."""
-    training = SimpleNamespace(deterministic=True, tf32=True)
-    try:
-        run._prepare_gpu(SimpleNamespace(gpu_uuid="", config=SimpleNamespace(training=training)))
+    training, threads = SimpleNamespace(deterministic=True, tf32=True), SimpleNamespace(value=torch.get_num_threads())
+    plan = SimpleNamespace(device="cuda", gpu_uuid="", threads=threads, config=SimpleNamespace(training=training))
+    with process.settings_of(plan):
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
         with sample._any_kernels():
             assert not torch.are_deterministic_algorithms_enabled()
         assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_tf32_is_judged_as_coarse_as_16_bits():
@@ -95,7 +94,7 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
 
 
 def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, monkeypatch):
-    seen = []
+    seen, limit = [], torch._dynamo.config.recompile_limit
 
     def fail(found, tell):
         seen.append(found)
@@ -119,6 +118,7 @@ def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, 
     assert seen[0].batches.layout.fixed_width == seen[0].eval_layout.fixed_width == 0
     widths = {batch.inputs["input_ids"].shape[1] for step in (1, 2) for batch in seen[0].batches.at(step)}
     assert max(widths) < 64
+    assert torch._dynamo.config.recompile_limit == limit, "the compiler's settings are put back"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tui_trainer.downloading.hub import (
 from tui_trainer.hub_layout import is_hub_name
 from tui_trainer.models.architectures import refuse_other_kinds
 from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.tokenizer import TOKENIZER_FILES
+from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
 from tui_trainer.safe_text import one_line
 
 MODEL = Kind(word="model", repository="models", refuse=bad_model, option="--model", revision_key="model.revision")
@@ -37,7 +37,7 @@ _WEIGHTS = (
     re.compile(r"pytorch_model\.bin"),
     re.compile(r"pytorch_model-\d+-of-\d+\.bin|pytorch_model\.bin\.index\.json"),
 )
-_TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
+_TEMPLATES = re.compile(rf"{TEMPLATE_FOLDER}/[\w.-]+\.jinja")
 
 
 def download_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from dataclasses import dataclass
 from time import monotonic
@@ -32,7 +33,6 @@ from tui_trainer.training.checkpoint_folder import (
     set_aside_after,
     steps_saved,
 )
-from tui_trainer.training.cpu_threads import wait_gently
 from tui_trainer.training.job import Job, Reason
 
 _LOG_NAME = "error.txt"
@@ -69,8 +69,18 @@ def carry_out(run: OpenRun) -> Outcome:
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
         return _failed(run, journal, error)
     finally:
+        # Here, where no traceback holds the model any more.
+        _give_memory_back()
         journal.close()
         run.lock.release()
+
+
+def _give_memory_back() -> None:
+    """A run that was refused before torch was loaded has none of it."""
+    if "tui_trainer.training.process" in sys.modules:
+        from tui_trainer.training.process import give_memory_back
+
+        give_memory_back()
 
 
 def _story(run: OpenRun, journal: JournalWriter) -> Reason:
@@ -96,7 +106,6 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
         baselines=baselines,
         versions=prepare.versions(),
     )
-    wait_gently()
     # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
     from tui_trainer.training.run import run as train
 
@@ -177,7 +186,5 @@ class _ProgressLines:
 
     def stop_if_asked(self) -> None:
         """Raises _StopRequested; other requests wait for the first step."""
-        requests = self._controls.wanted()
-        if any(request.action == "stop" for request in requests):
+        if self._controls.has_stop():
             raise _StopRequested
-        self._controls.put_back(requests)

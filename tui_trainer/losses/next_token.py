@@ -30,25 +30,26 @@ class NextTokenLoss:
         self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
-        self._head.register_forward_pre_hook(self._select)
 
     def __call__(self, batch: MicroBatch) -> Tensor:
         self._batch = batch
         smoothing = self._label_smoothing if self._model.training else 0.0
+        # Not for the model's whole life: it would hold this loss, which holds the model. Text samples need all places.
+        hook = self._head.register_forward_pre_hook(self._select)
         try:
             logits_NV = self._model(**batch.inputs, use_cache=False).logits
             if self._hidden is not None:
                 weight_Vh: Any = self._head.weight
                 return chunked_head_loss(self._hidden, weight_Vh, batch.labels, self._chunk_tokens, smoothing)
         finally:
+            hook.remove()
             self._batch = self._hidden = None
         logits_NV = logits_NV.flatten(0, -2).float()
         return F.cross_entropy(logits_NV, batch.labels, reduction="sum", label_smoothing=smoothing)
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Before the head: only the places with a label. Text samples come by as well, and are left alone."""
-        if self._batch is None:
-            return args
+        """Before the head: only the places with a label."""
+        assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         if len(places) < len(hidden_Nh):
             hidden_Nh = hidden_Nh.index_select(0, places)

@@ -75,12 +75,13 @@ def load_pretrained(
 
     A classifier's head that the files lack, or have for another number of labels, is made anew from torch's global
     generator, and `tell` gets a sentence about it. Without `labels` a classifier keeps those of its config.
-    `pad_token_id` is for configs that have none: a decoder that classifies looks for the last token before the padding.
+    `pad_token_id` is for configs that have none, of models with another head than that of a language model: a decoder
+    that classifies looks for the last token before the padding.
     """
     kind: Any = auto_class(head)
     try:
         with _quiet():
-            shape = _config_of(folder, model, labels, pad_token_id)
+            shape = _config_of(folder, model, labels)
             loaded, report = kind.from_pretrained(
                 folder,
                 config=shape,
@@ -98,6 +99,7 @@ def load_pretrained(
     except Exception as error:  # whatever its parts raise
         raise _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded
+    _settle_padding(made, head, pad_token_id)
     if words := _new_parts(made, report, folder, head):
         tell(words)
     return made
@@ -116,7 +118,21 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _config_of(folder: Path, model: ModelSection, labels: Labels | None, pad_token_id: int | None) -> PretrainedConfig:
+def _settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
+    """After the model is built: transformers keeps the row of the config's pad token out of training, and that token
+    may end texts.
+
+    In a language model padding has no label and nobody attends to it, so its row has no gradient of its own to be kept
+    from; a token that is padding and ends documents learns like any other. The other heads tell padding by its number.
+    """
+    text_config = model.config.get_text_config()
+    if head == "causal_lm":
+        model.get_input_embeddings().padding_idx = None
+    elif getattr(text_config, "pad_token_id", None) is None:
+        text_config.pad_token_id = pad_token_id
+
+
+def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> PretrainedConfig:
     from transformers import AutoConfig
 
     found: PretrainedConfig = AutoConfig.from_pretrained(
@@ -124,8 +140,6 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None, pad_tok
     )
     for name, value in (labels.config_fields() if labels else {}).items():
         setattr(found, name, value)
-    if pad_token_id is not None and getattr(found, "pad_token_id", None) is None:
-        found.pad_token_id = pad_token_id
     return found
 
 
@@ -177,7 +191,7 @@ def load_config(
     special = _special_tokens(tokenizer, vocabulary, head)
     length = config.data.max_length
     if folder is not None:
-        found = _config_of(folder, config.model, labels, None)
+        found = _config_of(folder, config.model, labels)
         for name, value in special.items():
             setattr(found, name, value)
         return found

@@ -24,6 +24,8 @@ TOKENIZER_FILES = (
     "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "target.spm",
     "tekken.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
+# Beside the default template, a file for each other one.
+TEMPLATE_FOLDER = "additional_chat_templates"
 # What transformers reads with the package `sentencepiece` only.
 _SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
 _VOCABULARIES = {FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", *_SENTENCEPIECE}
@@ -54,9 +56,10 @@ class TokenizerFacts:
 
 
 def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
-    """The names of the tokenizer's files; empty where there is no vocabulary among them."""
+    """The names of the tokenizer's files, from `folder` on; empty where there is no vocabulary among them."""
     found = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
-    return found if _VOCABULARIES.intersection(found) else ()
+    templates = sorted(f"{TEMPLATE_FOLDER}/{path.name}" for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
+    return (*found, *templates) if _VOCABULARIES.intersection(found) else ()
 
 
 def tokenizer_key(folder: Path, files: Iterable[str]) -> str | None:

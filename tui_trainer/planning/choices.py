@@ -12,6 +12,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.hardware.abilities import abilities, dotted
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
+from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.four_bits import FourBits
@@ -83,7 +84,7 @@ def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
-    """16 bits that are not there."""
+    """16 bits that are not there, and kernels that cannot do what is asked of them."""
     wish, training = loaded.config.training.mixed_precision, loaded.config.training
     problems = []
     if wish == "fp16" and target.device == "cpu":
@@ -102,6 +103,8 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
     if training.optim in _NEEDS_BITSANDBYTES:
         problems += _bitsandbytes_problems(loaded, hardware, target)
+    if training.deterministic and target.device == "cuda":
+        problems += [loaded.placed(problem) for problem in determinism_problems()]
     return problems + _attention_problems(loaded, hardware, target)
 
 

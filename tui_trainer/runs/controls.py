@@ -66,6 +66,12 @@ class Controls:
         """Requests that cannot be answered yet: `wanted` gives them once more."""
         self._put_back += requests
 
+    def has_stop(self) -> bool:
+        """Whether a stop is among the requests. All of them wait on."""
+        requests = self.wanted()
+        self.put_back(requests)
+        return any(request.action == "stop" for request in requests)
+
     def wanted(self) -> list[Request]:
         """The requests that came since the last call or were put back, each once, in order. Never raises.
 

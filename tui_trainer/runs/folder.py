@@ -246,6 +246,34 @@ def _remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
+def files_below(folder: Path) -> list[str]:
+    """The names of all files in a folder and in those inside it, from `folder` on, sorted. Links are not followed and
+    do not count, so no name leads out of it."""
+    found = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return sorted(path.relative_to(folder).as_posix() for path in found if not path.is_symlink())
+
+
+def make_durable(folder: Path) -> None:
+    """Make what was written into a folder private, and sync it to the disk: the files, then the folders that name them.
+
+    Raises OSError, also for a link.
+    """
+    for place, _, names in os.walk(folder, topdown=False, onerror=_raise):
+        for name in names:
+            fd = os.open(Path(place) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fchmod(fd, 0o600)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        Path(place).chmod(0o700)
+        sync_folder(Path(place))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

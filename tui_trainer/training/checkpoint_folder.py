@@ -1,14 +1,13 @@
 """Checkpoints as folders that are there whole or not at all. No torch here: a start looks for one before it loads any.
 
-A checkpoint is written into `.writing-step-N`, every file is synced and hashed, the manifest comes last by rename, and
-then the folder gets its name. It is removed the other way round: first the name, then the files. So a kill at any
-moment leaves only whole checkpoints and folders whose names begin with a dot, which the next start clears away.
+A checkpoint is written into `.writing-step-N`, every file at any depth is synced and hashed, the manifest comes last by
+rename, and then the folder gets its name. It is removed the other way round: first the name, then the files. So a kill
+at any moment leaves only whole checkpoints and folders whose names begin with a dot, which the next start clears away.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from typing import Any
 
 import xxhash
 
-from tui_trainer.runs.folder import sync_folder, write_atomically
+from tui_trainer.runs.folder import files_below, make_durable, sync_folder, write_atomically
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -48,7 +47,8 @@ def begin(checkpoints: Path, step: int) -> Path:
 
 def commit(folder: Path, step: int) -> CheckpointFolder:
     """Make what was written durable and give it its name."""
-    files = {path.name: _describe(path) for path in sorted(folder.iterdir())}
+    make_durable(folder)
+    files = {name: _describe(folder / name) for name in files_below(folder)}
     manifest = {"format": FORMAT, "step": step, "files": files}
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     final = folder.parent / f"step-{step}"
@@ -117,7 +117,7 @@ def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> Checkpo
         path = checkpoints / f"step-{step}"
         damage = damage_of(path, step)
         if damage is None:
-            return CheckpointFolder(path, step, sum(file.stat().st_size for file in path.iterdir()))
+            return CheckpointFolder(path, step, sum((path / name).stat().st_size for name in files_below(path)))
         on_damage(f"{path.name}: {damage}")
     return None
 
@@ -130,23 +130,22 @@ def damage_of(path: Path, step: int) -> str | None:
             return f"format {manifest['format']} is not known to this version"
         if manifest["step"] != step:
             return f"the manifest is of step {manifest['step']}"
+        # A name that leads out of the folder, by itself or through a link, is none of its files.
+        there = set(files_below(path))
         for name, expected in manifest["files"].items():
-            if not (path / name).is_file():
+            if name not in there:
                 return f"{name} is missing"
-            if _describe(path / name, sync=False) != expected:
+            if _describe(path / name) != expected:
                 return f"{name} is not what was written"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({type(error).__name__})"
     return None
 
 
-def _describe(path: Path, *, sync: bool = True) -> dict[str, Any]:
-    """Size and XXH3-128 of a file; synced to the disk first, and private."""
+def _describe(path: Path) -> dict[str, Any]:
+    """Size and XXH3-128 of a file."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        if sync:
-            os.fchmod(file.fileno(), 0o600)
-            os.fsync(file.fileno())
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
         return {"bytes": file.tell(), "xxh3_128": digest.hexdigest()}

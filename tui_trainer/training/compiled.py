@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
 _MOST_COMPILATIONS = 32
 
 
+@contextmanager
+def compiler() -> Iterator[None]:
+    """torch's compiler for the time of one run; afterwards its code is forgotten, with the memory that it holds."""
+    settings, log = torch._dynamo.config, logging.getLogger("torch._dynamo")
+    before = settings.recompile_limit, log.level
+    # Compilations for training and evaluation, with the first number of rows and then with any.
+    settings.recompile_limit = _MOST_COMPILATIONS
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        settings.recompile_limit = before[0]
+        log.setLevel(before[1])
+        torch._dynamo.reset()
+
+
 def compile_layers(learner: Learner, tell: Tell) -> bool:
     """Compile, and try a forward and backward pass with the first batch; what that costs is told, and so is a failure.
 
@@ -29,9 +47,6 @@ def compile_layers(learner: Learner, tell: Tell) -> bool:
     The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
     nor random state.
     """
-    # Compilations for training and evaluation, with the first number of rows and then with any.
-    torch._dynamo.config.recompile_limit = _MOST_COMPILATIONS
-    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     layers = _decoder_layers(learner.model)
     mode = _mode(learner.plan, tell)
     for layer in layers:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from tui_trainer.runs.controls import Controls, Request
+from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import ControlApplied, PhaseChanged
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.session import Session
@@ -22,10 +22,8 @@ class Desk:
         self._controls = controls
         self._session = session
         self._journal = journal
-        self._waiting: list[Request] = []
         self._paused = False
         self._stop = False
-        session.is_interrupted = self._stop_is_asked
 
     def wants_stop(self) -> bool:
         """Do what was asked since the last step; waits here while paused."""
@@ -35,14 +33,8 @@ class Desk:
             self._answer()
         return self._stop
 
-    def _stop_is_asked(self) -> bool:
-        """For long work between steps, which a stop should not have to wait for."""
-        self._waiting += self._controls.wanted()
-        return any(request.action == "stop" for request in self._waiting)
-
     def _answer(self) -> None:
-        requests, self._waiting = self._waiting + self._controls.wanted(), []
-        for request in requests:
+        for request in self._controls.wanted():
             match request.action:
                 case "pause":
                     self._pause(True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.folder import sync_folder
+from tui_trainer.runs.folder import make_durable, sync_folder
 from tui_trainer.training.learner import Learner
 from tui_trainer.training.model_card import CardFacts, model_card
 from tui_trainer.training.position import Position
@@ -28,11 +27,7 @@ def write_final_model(
     learner.method.save_model(learner.model, beside)
     learner.tokenizer.save_pretrained(beside)
     (beside / "README.md").write_text(model_card(plan, position, facts), encoding="utf-8")
-    for path in beside.iterdir():
-        with path.open("rb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            os.fsync(file.fileno())
-    sync_folder(beside)
+    make_durable(beside)
     if target.exists():
         old = target.with_name(f".removing-{target.name}")
         shutil.rmtree(old, ignore_errors=True)

@@ -122,9 +122,11 @@ class Learner:
         if not workers:
             return None
         pinned = loader.pin_memory and self.device.type == "cuda"
+        # Not through `self`, which holds what is made here.
+        batches = self.batches
 
         def make(step: int) -> list[MicroBatch]:
-            window = self.batches.at(step)
+            window = batches.at(step)
             return [batch.pinned() for batch in window] if pinned else window
 
         ahead = workers * loader.prefetch_factor

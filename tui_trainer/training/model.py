@@ -55,5 +55,5 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def device_of(plan: Plan) -> torch.device:
-    """Where a run computes. `_prepare_process` has hidden all cards but the chosen one."""
+    """Where a run computes. `training/process.py` has hidden all cards but the chosen one."""
     return torch.device("cuda:0" if plan.device == "cuda" else "cpu")

@@ -39,6 +39,7 @@ class Recorder:
         self,
         journal: JournalWriter,
         position: Position,
+        device: torch.device,
         *,
         steps_per_epoch: int,
         group: int,
@@ -47,6 +48,7 @@ class Recorder:
         """`clipped_by_scale`: with a scaled loss a gradient that overflows is normal, and its step is passed over."""
         self._journal = journal
         self._position = position
+        self._device = device
         self._steps_per_epoch = steps_per_epoch
         self._group = group
         self._clipped_by_scale = clipped_by_scale
@@ -73,7 +75,7 @@ class Recorder:
             return
         loss_sums = torch.stack([report.loss_sum for _, report in self._waiting]).tolist()
         grad_norms = torch.stack([report.grad_norm for _, report in self._waiting]).tolist()
-        peak = peak_memory_bytes()
+        peak = peak_memory_bytes(self._device)
         events: list[Event] = []
         bad_step = None
         for (step, report), loss_sum, grad_norm in zip(self._waiting, loss_sums, grad_norms, strict=True):
@@ -150,8 +152,8 @@ def _compute_once() -> None:
     torch.optim.AdamW([square], fused=True).step()
 
 
-def peak_memory_bytes() -> int:
+def peak_memory_bytes(device: torch.device) -> int:
     """On a GPU the most that was allocated on it, else the most resident memory that this process has had."""
-    if torch.cuda.is_initialized():
+    if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

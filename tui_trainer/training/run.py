@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-
-import torch
-from transformers.utils import logging as transformers_logging
+from contextlib import nullcontext
 
 from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
-from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.training.compiled import compiler
 from tui_trainer.training.desk import Desk
 from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.training.process import settings_of
 from tui_trainer.training.recorder import memory_before
 from tui_trainer.training.session import Session
 
@@ -23,14 +21,14 @@ from tui_trainer.training.session import Session
 def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     """Carry out a plan. Raises RunError when it cannot go on; the last checkpoint then stands."""
     plan = job.plan
-    _prepare_process(plan)
-    before = None if plan.device == "cuda" else memory_before(plan.config.tuning.method)
-    journal.append(LibrariesLoaded(resident_bytes=before))
-    session = Session(job, journal)
-    try:
-        return _train(session, journal, Desk(controls, session, journal))
-    finally:
-        session.close()
+    with settings_of(plan), compiler() if plan.config.training.torch_compile else nullcontext():
+        before = None if plan.device == "cuda" else memory_before(plan.config.tuning.method)
+        journal.append(LibrariesLoaded(resident_bytes=before))
+        session = Session(job, journal, controls.has_stop)
+        try:
+            return _train(session, journal, Desk(controls, session, journal))
+        finally:
+            session.close()
 
 
 def _train(session: Session, journal: JournalWriter, desk: Desk) -> Result:
@@ -82,26 +80,3 @@ def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinishe
         seconds=round(position.training_seconds, 3),
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
     )
-
-
-def _prepare_process(plan: Plan) -> None:
-    """What is global in a process. The number of threads is part of exactness: another one sums in another order."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(plan.threads.value)
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    if plan.device == "cuda":
-        _prepare_gpu(plan)
-
-
-def _prepare_gpu(plan: Plan) -> None:
-    if plan.gpu_uuid and not torch.cuda.is_initialized():
-        # By its name that never changes: the driver and torch may count the cards in another order.
-        os.environ["CUDA_VISIBLE_DEVICES"] = plan.gpu_uuid
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    training = plan.config.training
-    torch.set_float32_matmul_precision("high" if training.tf32 and not training.deterministic else "highest")
-    if training.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Not `warn_only`: then torch's attention kernels stay as they are, and the backward pass differs from run to run.
-    torch.use_deterministic_algorithms(training.deterministic)

@@ -33,8 +33,9 @@ _PROGRESS_SECONDS = 1.0
 class Session:
     """Model, optimiser, data and position of one run, ready for its next step."""
 
-    def __init__(self, job: Job, journal: JournalWriter) -> None:
-        """Build everything from the plan; put the checkpoint back where there is one.
+    def __init__(self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool]) -> None:
+        """Build everything from the plan; put the checkpoint back where there is one. `is_interrupted` is asked during
+        long work between steps, which a stop should not have to wait for.
 
         Raises ConfigError when the model is not what the plan says, CheckpointError.
         """
@@ -47,12 +48,13 @@ class Session:
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.learner)
-        self.is_interrupted: Callable[[], bool] = lambda: False
+        self._is_interrupted = is_interrupted
         self._saved_step = self.position.step
         self._failed_steps: set[int] = set()
         self._recorder = Recorder(
             journal,
             self.position,
+            self.learner.device,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.learner.numbers.scaler is not None,
@@ -268,6 +270,6 @@ class Session:
                 self._journal.append(
                     Progress(step=self.position.step, what="evaluating", done=rows, total=total, unit="rows")
                 )
-            return not self.is_interrupted()
+            return not self._is_interrupted()
 
         return go_on

@@ -1,0 +1,97 @@
+"""The pad token learns like any other where documents hold it, and saved configs name the one that they named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer.config.load import Request
+from tui_trainer.errors import EXIT_DONE
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+
+EOS = 2
+EMBEDDING = "model.embed_tokens.weight"
+SETTINGS = {
+    "data.max_length": 64, "data.eval_fraction": 0, "training.effective_batch_size": 4, "training.max_steps": 2,
+    "training.learning_rate": 0.01, "training.weight_decay": 0, "evaluation.eval_steps": 0,
+    "logging.sample_steps": 0, "output.name": "run",
+}  # fmt: skip
+# It ends each turn with the end token, so that the second question comes after one.
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+def model_folder(place: Path, family: str = "llama", **changes) -> Path:
+    """Its tokenizer has no pad token; `changes` are of its config."""
+    changes = {"pad_token_id": None, "tie_word_embeddings": False, **changes}
+    folder = save_tiny_model(place, family, **changes)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    assert AutoTokenizer.from_pretrained(folder).pad_token is None
+    return folder
+
+
+def run(tmp_path: Path, model: Path, rows: list[dict], **changes):
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {**SETTINGS, "data.path": data, "model.model_name_or_path": model, "output.runs_dir": tmp_path / "runs",
+                **changes}  # fmt: skip
+    opened = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
+    outcome = carry_out(opened)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    return opened.folder
+
+
+def conversations() -> list[dict]:
+    turns = [("user", "Who?"), ("assistant", "The sheep."), ("user", "Sure?"), ("assistant", "Yes.")]
+    return [{"messages": [{"role": role, "content": f"{text} {n}"} for role, text in turns]} for n in range(12)]
+
+
+def config_of(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("published", [None, EOS], ids=["no pad token", "the end token, as published"])
+def test_the_end_of_text_token_learns_and_the_config_stays(tmp_path, published):
+    model = model_folder(tmp_path / "model", pad_token_id=published)
+    folder = run(tmp_path, model, conversations(), **{"task.type": "chat", "tuning.method": "full"})
+    before, after = (load_file(place / "model.safetensors")[EMBEDDING][EOS] for place in (model, folder.model))
+    assert not torch.equal(before, after)
+    for place in (folder.model, folder.checkpoints / "step-2"):
+        assert config_of(place).get("pad_token_id") == published
+
+
+def test_an_embedding_that_is_trained_beside_an_adapter_learns_the_end_of_text_token(tmp_path):
+    model = model_folder(tmp_path / "model", pad_token_id=EOS)
+    changes = {"task.type": "chat", "tuning.method": "lora", "tuning.modules_to_save": "embed_tokens"}
+    folder = run(tmp_path, model, conversations(), **changes)
+    saved = load_file(folder.model / "adapter_model.safetensors")
+    [name] = [name for name in saved if "embed_tokens" in name]
+    assert not torch.equal(saved[name][EOS], load_file(model / "model.safetensors")[EMBEDDING][EOS])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_decoder_that_classifies_has_a_pad_token_and_still_learns_it(tmp_path, family, monkeypatch):
+    """It looks for the last token before the padding: without a pad_token_id it takes one row at a time."""
+    from tui_trainer.training.learner import Learner
+
+    seen, init = [], Learner.__init__
+
+    def look(self, *arguments):
+        init(self, *arguments)
+        seen.append((self.model.get_input_embeddings().padding_idx, self.model.config.pad_token_id))
+
+    monkeypatch.setattr(Learner, "__init__", look)
+    model = model_folder(tmp_path / "model", family)
+    rows = [{"text": f"number {n} " * (1 + n % 3), "label": "odd" if n % 2 else "even"} for n in range(16)]
+    folder = run(tmp_path, model, rows, **{"task.type": "sequence_classification", "tuning.method": "full"})
+    assert seen == [(None, EOS)]
+    assert config_of(folder.model)["pad_token_id"] == EOS

@@ -1,0 +1,293 @@
+"""Several runs in one process: none leaves its model, its memory or its settings to the next."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+import pytest
+import torch
+from transformers.utils import logging as transformers_logging
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer.cli import main
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.launching import prepare
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.choices import Target, precision_problems
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import learner, recorder
+from tui_trainer.training.learner import Learner
+from tui_trainer.training.session import Session
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Weak references to the model and the optimizer of each run."""
+    found: list[weakref.ref] = []
+    init = Learner.__init__
+
+    def remember(self, *arguments):
+        init(self, *arguments)
+        found.extend((weakref.ref(self.model), weakref.ref(self.updater.torch)))
+
+    monkeypatch.setattr(Learner, "__init__", remember)
+    return found
+
+
+@pytest.fixture
+def without_collector(monkeypatch):
+    """What a cycle holds stays: the garbage collector does nothing, not even when it is asked."""
+    gc.collect()
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def fail_at_third_pass(monkeypatch):
+    plain_loss, calls = NextTokenLoss.__call__, []
+
+    def broken(self, batch):
+        calls.append(1)
+        loss = plain_loss(self, batch)
+        if len(calls) == 3:
+            raise KeyError("in mid-step")
+        return loss
+
+    monkeypatch.setattr(NextTokenLoss, "__call__", broken)
+
+
+def stop_after_third_step(monkeypatch):
+    take = Session.take_step
+
+    def take_and_ask(self, step):
+        take(self, step)
+        if step == 3:
+            controls.request(self.job.folder.control, "stop")
+
+    monkeypatch.setattr(Session, "take_step", take_and_ask)
+
+
+@pytest.mark.parametrize(
+    ("prepare_end", "expected"),
+    [
+        pytest.param(lambda monkeypatch: None, EXIT_DONE, id="finished"),
+        pytest.param(fail_at_third_pass, EXIT_FAILED, id="failed"),
+        pytest.param(stop_after_third_step, EXIT_STOPPED, id="stopped"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_that_is_over_has_left_no_model_and_no_optimizer(
+    tiny_run, models, without_collector, monkeypatch, prepare_end, expected, workers
+):
+    """No cycle holds them."""
+    prepare_end(monkeypatch)
+    _, outcome = tiny_run("over", {"dataloader.num_workers": workers, "checkpoint.save_steps": 5})
+    assert outcome.exit_code == expected, outcome
+    assert len(models) == 2
+    assert [reference() for reference in models] == [None, None]
+
+
+def test_an_adapted_model_is_gone_when_its_run_is_over(tiny_run, models, tmp_path):
+    """peft and transformers may make cycles of their own; the run collects them itself."""
+    folder = save_tiny_model(tmp_path / "llama", "llama")
+    changes = {"task.type": "causal_lm", "model.model_name_or_path": folder, "model.init": "pretrained",
+               "tuning.method": "lora", "training.max_steps": 2, "logging.sample_steps": 1}  # fmt: skip
+    gc.disable()
+    try:
+        _, outcome = tiny_run("adapted", changes)
+        assert outcome.exit_code == EXIT_DONE, outcome
+        assert [reference() for reference in models] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_memory_is_given_back_when_nothing_of_the_run_is_left(tiny_run, models, monkeypatch):
+    """The order matters: what a traceback still holds cannot be given back."""
+    fail_at_third_pass(monkeypatch)
+    alive: list[int] = []
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda *a: alive.append(sum(one() is not None for one in models)) or collect())
+    _, outcome = tiny_run("failed")
+    assert outcome.exit_code == EXIT_FAILED
+    assert alive and alive[-1] == 0
+
+
+def test_a_card_gets_its_memory_back_and_the_peak_begins_anew(monkeypatch):
+    from tui_trainer.training import process
+
+    calls = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
+    process.give_memory_back()
+    assert calls == ["empty_cache", "reset_peak_memory_stats"]
+
+
+def test_a_card_that_an_error_has_broken_gives_nothing_back_and_fails_nothing(monkeypatch):
+    from tui_trainer.training import process
+
+    def broken():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", broken)
+    process.give_memory_back()
+
+
+def test_the_peak_of_a_run_on_the_cpu_is_not_that_of_a_run_on_a_card_before(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 1)
+    assert recorder.peak_memory_bytes(torch.device("cpu")) > 1
+    assert recorder.peak_memory_bytes(torch.device("cuda")) == 1
+
+
+def test_the_peak_of_a_run_is_its_own(tiny_run, without_collector, monkeypatch):
+    ballast_bytes = 200 * 2**20
+    take = Session.take_step
+
+    def take_more(self, step):
+        if self.job.folder.name == "large" and step == 1:
+            self.ballast = torch.ones(ballast_bytes // 4)
+        take(self, step)
+
+    monkeypatch.setattr(Session, "take_step", take_more)
+    peaks = {}
+    for name in ("large", "small"):
+        folder, outcome = tiny_run(name, {"training.max_steps": 2})
+        assert outcome.exit_code == EXIT_DONE
+        peaks[name] = max(e.peak_memory_bytes for e in read_all(folder.journal) if isinstance(e, StepDone))
+    assert peaks["small"] < peaks["large"] - ballast_bytes // 2
+
+
+# Settings of the process ----------------------------------------------------------------------------------------------
+
+
+def settings() -> dict[str, object]:
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "cudnn": (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32),
+        "attention": (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()),
+        "verbosity": transformers_logging.get_verbosity(),
+        "progress bars": transformers_logging.is_progress_bar_enabled(),
+        "tokenizers": os.environ.get("TOKENIZERS_PARALLELISM"),
+        "cards": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The settings of the process in the first step of each run."""
+    found: dict[str, dict[str, object]] = {}
+    take = Session.take_step
+
+    def take_and_look(self, step):
+        found.setdefault(self.job.folder.name, settings())
+        take(self, step)
+
+    monkeypatch.setattr(Session, "take_step", take_and_look)
+    return found
+
+
+@pytest.fixture
+def as_on_a_card(monkeypatch):
+    """`as_on_a_card(True)`: plans say that the run is on a GPU; what they compute stays on the CPU."""
+    make = prepare.planning.make
+
+    def on_a_card(switched_on: bool) -> None:
+        changes = {"device": "cuda", "gpu_uuid": "GPU-of-the-test"} if switched_on else {}
+        monkeypatch.setattr(prepare.planning, "make", lambda *a, **k: make(*a, **k).model_copy(update=changes))
+        monkeypatch.setattr(learner, "device_of", lambda plan: torch.device("cpu"))
+
+    return on_a_card
+
+
+def test_a_run_leaves_the_process_as_it_was_and_the_next_has_its_own(tiny_run, seen, as_on_a_card, monkeypatch):
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    before = settings()
+    try:
+        as_on_a_card(True)
+        _, outcome = tiny_run("strict", {"training.deterministic": "true"})
+        assert outcome.exit_code == EXIT_DONE, outcome
+        _, outcome = tiny_run("quick", {"training.tf32": "true"})
+        assert outcome.exit_code == EXIT_DONE, outcome
+        as_on_a_card(False)
+        _, outcome = tiny_run("plain")
+        assert outcome.exit_code == EXIT_DONE, outcome
+        after = settings()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+    assert [seen[name]["deterministic"] for name in ("strict", "quick", "plain")] == [True, False, False]
+    assert [seen[name]["matmul precision"] for name in ("strict", "quick", "plain")] == ["highest", "high", "highest"]
+    assert seen["strict"]["cards"] == "GPU-of-the-test" and seen["plain"]["cards"] is None
+    assert after == before
+
+
+def test_a_run_that_fails_leaves_the_process_as_it_was(tiny_run, seen, as_on_a_card, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fail_at_third_pass(monkeypatch)
+    before = settings()
+    as_on_a_card(True)
+    try:
+        _, outcome = tiny_run("strict", {"training.deterministic": "true"})
+        after = settings()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert outcome.exit_code == EXIT_FAILED and seen["strict"]["deterministic"]
+    assert after == before
+
+
+def test_what_cublas_reads_once_is_set_when_the_program_starts(monkeypatch, capsys):
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert main(["--version"]) == 0
+    assert os.environ[WORKSPACE] == ":4096:8"
+    assert os.environ["GOMP_SPINCOUNT"]
+
+
+def test_a_plan_refuses_a_deterministic_run_where_the_environment_sets_cublas_otherwise(tiny_config, monkeypatch):
+    monkeypatch.setenv(WORKSPACE, ":0:0")
+    card = Gpu(index=0, name="NVIDIA L4", capability=(8, 9), memory_bytes=2**34, memory_free_bytes=2**34)
+    target = Target(device="cuda", reason="", gpu=card)
+    machine = Hardware(
+        cpu_name="Test CPU", usable_cores=2, memory_bytes=2**36, memory_available_bytes=2**36, platform="Linux",
+        python_version="3.11", gpus=(card,),
+    )  # fmt: skip
+    strict, plain = (tiny_config(word, {"training.deterministic": word}) for word in ("true", "false"))
+    [problem] = precision_problems(strict, machine, target)
+    assert (problem.key, problem.where) == ("training.deterministic", "--set")
+    assert precision_problems(plain, machine, target) == []
+    assert precision_problems(strict, machine, Target(device="cpu", reason="", gpu=None)) == []
+
+
+def test_what_the_user_has_set_for_cublas_stays(monkeypatch, capsys):
+    monkeypatch.setenv(WORKSPACE, ":16:8")
+    assert main(["--version"]) == 0
+    assert os.environ[WORKSPACE] == ":16:8"
+
+
+@pytest.mark.parametrize(("value", "refused"), [(":4096:2:16:8", True), (":16:8", False), (":4096:8", False)])
+def test_a_deterministic_run_is_refused_where_the_environment_sets_cublas_otherwise(
+    tiny_run, as_on_a_card, monkeypatch, value, refused
+):
+    monkeypatch.setenv(WORKSPACE, value)
+    as_on_a_card(True)
+    _, outcome = tiny_run("strict", {"training.deterministic": "true", "training.max_steps": 1})
+    assert outcome.exit_code == (EXIT_BAD_INPUT if refused else EXIT_DONE)
+    if refused:
+        [problem] = outcome.problems
+        assert problem.key == "training.deterministic"
+        assert WORKSPACE in problem.message and value in problem.message and ":4096:8" in problem.hint

@@ -1,0 +1,110 @@
+"""What a run sets for the whole process, in one list: put back when the run ends, so that the next finds what this one
+found. And the memory of a run that is over.
+
+torch's generators are not among it: each run seeds them, or restores those of its checkpoint.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from tui_trainer.errors import ConfigError
+from tui_trainer.hardware.environment import determinism_problems
+from tui_trainer.hardware.visible_gpus import VARIABLE
+from tui_trainer.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Of the process: how it is read, and how it is set."""
+
+    read: Callable[[], Any]
+    set: Callable[[Any], None]
+
+
+def _variable(name: str) -> _Setting:
+    def set_variable(value: str | None) -> None:
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    return _Setting(lambda: os.environ.get(name), set_variable)
+
+
+def _show_progress_bars(shown: bool) -> None:
+    (transformers_logging.enable_progress_bar if shown else transformers_logging.disable_progress_bar)()
+
+
+def _choose_cards(names: str | None) -> None:
+    # CUDA keeps the cards that it began with; then the variable goes on saying which these are.
+    if not torch.cuda.is_initialized():
+        _CARDS_VARIABLE.set(names)
+
+
+def _be_deterministic(strict: bool) -> None:
+    # It loads the compiler's settings, which most runs do without.
+    if strict != torch.are_deterministic_algorithms_enabled():
+        # Not `warn_only`: then torch's attention kernels stay as they are, and the backward pass differs between runs.
+        torch.use_deterministic_algorithms(strict)
+
+
+_DETERMINISTIC = _Setting(torch.are_deterministic_algorithms_enabled, _be_deterministic)
+_MATMULS = _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+_THREADS = _Setting(torch.get_num_threads, torch.set_num_threads)
+_TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
+_CARDS_VARIABLE = _variable(VARIABLE)
+_CARDS = _Setting(_CARDS_VARIABLE.read, _choose_cards)
+_VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
+_PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
+_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _CARDS, _VERBOSITY, _PROGRESS_BARS)
+
+
+@contextmanager
+def settings_of(plan: Plan) -> Iterator[None]:
+    """The process as the plan wants it, for the time of its run. Raises ConfigError where it cannot be that."""
+    before = [(setting, setting.read()) for setting in _ALL]
+    try:
+        _set(plan)
+        yield
+    finally:
+        for setting, value in before:
+            setting.set(value)
+
+
+def _set(plan: Plan) -> None:
+    training, on_gpu = plan.config.training, plan.device == "cuda"
+    strict = on_gpu and training.deterministic
+    if strict and (problems := determinism_problems()):
+        raise ConfigError(problems)
+    # The number of threads is part of exactness: another one sums in another order.
+    _THREADS.set(plan.threads.value)
+    _TOKENIZERS.set("false")
+    _VERBOSITY.set(logging.ERROR)
+    _PROGRESS_BARS.set(False)
+    if on_gpu and plan.gpu_uuid:
+        # By its name that never changes: the driver and torch may count the cards in another order.
+        _CARDS.set(plan.gpu_uuid)
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    _MATMULS.set("high" if on_gpu and training.tf32 and not strict else "highest")
+    _DETERMINISTIC.set(strict)
+
+
+def give_memory_back() -> None:
+    """Once nothing holds the model of a run any more: the next one has all the memory, and a peak of its own."""
+    # Libraries may have made cycles.
+    gc.collect()
+    if torch.cuda.is_initialized():
+        # A card that an error inside a kernel has broken refuses this too.
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
