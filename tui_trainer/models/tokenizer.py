@@ -22,11 +22,20 @@ FAST_FILE = "tokenizer.json"
 TOKENIZER_FILES = (
     FAST_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "target.spm",
-    "tekken.json", "chat_template.jinja", "chat_template.json",
+    "tekken.json", "chat_template.jinja", "chat_template.json", "bpe.codes", "vocab-src.json", "vocab-tgt.json",
+    "target_vocab.json", "prophetnet.tokenizer", "sentencepiece.model", "spm_char.model", "dict.txt",
+    "entity_vocab.json", "normalizer.json", "emoji.json", "word_shape.json", "word_pronunciation.json",
+    "byte_maps.json",
 )  # fmt: skip
+_TEMPLATES = "additional_chat_templates"
 # What transformers reads with the package `sentencepiece` only.
-_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
-_VOCABULARIES = {FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", *_SENTENCEPIECE}
+_SENTENCEPIECE = (
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "sentencepiece.model",
+    "spm_char.model",
+)  # fmt: skip
+_VOCABULARIES = {
+    FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", *_SENTENCEPIECE,
+}  # fmt: skip
 _LARGEST_TOKENIZER = 256 * 1024 * 1024
 _OF_ENCODERS = ("cls", "sep", "mask")
 # Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
@@ -54,19 +63,28 @@ class TokenizerFacts:
 
 
 def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
-    """The names of the tokenizer's files; empty where there is no vocabulary among them."""
+    """The names of the tokenizer's files, with the code of one that brings its own; empty where there is no vocabulary
+    among them."""
     found = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
-    return found if _VOCABULARIES.intersection(found) else ()
+    if not _VOCABULARIES.intersection(found):
+        return ()
+    own_code = "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
+    more = [*folder.glob(f"{_TEMPLATES}/*.jinja"), *(folder.rglob("*.py") if own_code else ())]
+    return (*found, *sorted(path.relative_to(folder).as_posix() for path in more if path.is_file()))
 
 
-def tokenizer_key(folder: Path, files: Iterable[str]) -> str | None:
-    """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another."""
+def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any]) -> str | None:
+    """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another.
+
+    `config` is that of the model, which may decide the tokenizer's class (`AutoTokenizer.from_pretrained`).
+    """
     import xxhash
 
     names = sorted(files)
     if not names:
         return None
     digest = xxhash.xxh3_128()
+    digest.update(f"{config.get('model_type')}\0{config.get('tokenizer_class')}\0".encode())
     for name in names:
         add_whole_file(digest, folder, name)
     return str(digest.hexdigest())

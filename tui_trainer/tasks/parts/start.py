@@ -136,4 +136,6 @@ def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
     eos_id = found.eos_token_id if found else None
     if eos_id is None:
         eos_id = next(iter(model.eos_token_ids), None)
-    return model.tokenizer_key or "", eos_id, found.vocabulary if found else model.shape.vocabulary
+    # Code that comes with the model may make another tokenizer of the same files.
+    code = " with its code" if model.has_remote_code and config.model.trust_remote_code else ""
+    return f"{model.tokenizer_key or ''}{code}", eos_id, found.vocabulary if found else model.shape.vocabulary
