@@ -36,7 +36,7 @@ _SENTENCEPIECE = (
 _VOCABULARIES = {
     FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", *_SENTENCEPIECE,
 }  # fmt: skip
-_LARGEST_TOKENIZER = 256 * 1024 * 1024
+LARGEST_TOKENIZER = 256 * 1024 * 1024
 _OF_ENCODERS = ("cls", "sep", "mask")
 # Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
 _FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
@@ -160,7 +160,7 @@ def _load(path: str, _changed_at: int) -> Tokenizer:
 
 
 def _read_fast(folder: Path) -> dict[str, Any] | None:
-    content = read_json(folder / FAST_FILE, _LARGEST_TOKENIZER)
+    content = read_json(folder / FAST_FILE, LARGEST_TOKENIZER)
     if content is not None and not isinstance(content.get("model"), dict):
         raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
     return content

@@ -49,6 +49,7 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
 
     name = "chat"
     title = "Chat and instructions"
+    reads = ("loss_on", "chat_template", "source_language")
     packs = True
     continues = False
     specials = FOR_CHAT

@@ -54,6 +54,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
 
     name = "sequence_classification"
     title = "Classification of texts"
+    reads = ("problem_type", "class_weights", "source_language")
     packs = False
     tells_padding = True
     continues = False

@@ -48,6 +48,7 @@ class TokenClassification(StartsFromModel, LearnsFromTable):
 
     name = "token_classification"
     title = "Tags of words, such as names"
+    reads = ("class_weights", "source_language")
     packs = False
     tells_padding = True
     continues = False
@@ -185,7 +186,8 @@ def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
 def tag_weights(rows: Rows, tags: int) -> list[float]:
     """Of each tag, by how many words of the rows have it."""
     labels = rows.values(LABELS)
-    return balanced_weights(labels[labels != IGNORE].astype(np.int64), tags).tolist()
+    weights: list[float] = balanced_weights(labels[labels != IGNORE].astype(np.int64), tags).tolist()
+    return weights
 
 
 def usual_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
