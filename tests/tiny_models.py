@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    MBart50Tokenizer,
+    MBartTokenizer,
+    NllbTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_LANGUAGES
+from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CODES as MBART50_LANGUAGES
 
 from tui_trainer.data.byte_bpe import BOS, EOS, PAD, train_tokenizer
 
@@ -152,6 +158,34 @@ def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     model = tiny_model(family, **changes)
     model.save_pretrained(folder)
     tiny_tokenizer(family).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_translator(folder: Path, kind: str, words: Sequence[str]) -> Path:
+    """A model that translates among languages, with the tokenizer of its class: `nllb`, `mbart` or `mbart50`.
+
+    The tokenizer knows `words` whole; every text is marked with its language.
+    """
+    tokens = [f"▁{word}" for word in words]
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    if kind == "nllb":
+        merges = [(token[:at], token[at]) for token in tokens for at in range(1, len(token))]
+        pieces = [*special, *(letter for token in tokens for letter in token), *("".join(pair) for pair in merges)]
+        vocabulary = {piece: at for at, piece in enumerate(dict.fromkeys(pieces))}
+        languages = ["eng_Latn", "fra_Latn", "deu_Latn", "fuv_Latn"]
+        made: Any = NllbTokenizer(vocab=vocabulary, merges=list(dict.fromkeys(merges)), extra_special_tokens=languages)
+    else:
+        build, codes = {"mbart": (MBartTokenizer, MBART_LANGUAGES), "mbart50": (MBart50Tokenizer, MBART50_LANGUAGES)}[
+            kind
+        ]
+        whole = [(piece, 0.0 if piece in special else -1.0) for piece in (*special, *tokens)]
+        made = build(vocab=[*whole, *((code, 0.0) for code in codes), ("<mask>", 0.0)])
+    made.save_pretrained(folder)
+    ids = {f"{name}_token_id": at for at, name in enumerate(("bos", "pad", "eos"))}
+    fields = {**_BART, **ids, "decoder_start_token_id": 2, "vocab_size": len(made)}
+    torch.manual_seed(0)
+    # NLLB is an M2M100, whose parameters only a process of its own can count; for the languages any decoder will do.
+    AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("mbart", **fields)).save_pretrained(folder)
     return folder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.planning.words import model_words, place_words, tuning_words
+from tui_trainer.planning.words import marking_lines, model_words, place_words, tuning_words
 from tui_trainer.runs.events import (
     BaselinesMeasured,
     CheckpointSaved,
@@ -139,6 +139,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
     lines = [f"run {name} in {folder}", profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
+    lines += marking_lines(plan)
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
@@ -198,6 +199,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         *(found or [f"learns from {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
         *(f"  {one_line(use.words())}" for use in plan.splits),
+        *marking_lines(plan),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),

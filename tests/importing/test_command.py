@@ -94,8 +94,41 @@ def test_unknown_keys_list_all_kinds(capsys, tmp_path):
     shown = capsys.readouterr().err
     assert "has no key that is known (colour)" in shown
     assert all(name in shown for name in all_kinds())
-    assert main(["import", "x.yaml", "--as", "trl"]) == 0
-    assert "colour: red (not known: trl has no key of that name here)" in capsys.readouterr().err
+    assert main(["import", "x.yaml", "--as", "trl"]) == 2
+    shown = capsys.readouterr()
+    assert "colour: red (not known: trl has no key of that name here)" in shown.err and shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ("task: question-answering", "modelforge", ("task: question-answering", "nearest: seq2seq", "chat")),
+        ("task: extractive-question-answering", "modelforge", ("task: extractive-question-answering", "seq2seq")),
+        ("task: text-classification", "modelforge", ("nearest: sequence_classification",)),
+        ("task: text-generations", "modelforge", ("nearest: causal_lm (text-generation)",)),
+        ("task: paint", "modelforge", ("tasks: causal_lm, char_lm, chat,",)),
+        ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
+        ("task_type: QUESTION_ANS", "peft", ("nearest: seq2seq",)),
+        ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
+        ("stage: dpo", "llama_factory", ("stage: dpo", "not from preferences", "sft (chat)")),
+        ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
+        ("finetuning_type: freeze", "llama_factory", ("finetuning_type: freeze", "full, lora and qlora")),
+        ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
+        ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
+        ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
+        ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
+    ],
+)
+def test_what_cannot_be_learnt_here_is_refused_with_the_nearest_and_nothing_is_written(
+    given, kind, words, capsys, tmp_path
+):
+    """Without the key, the rest would be a config for another task or method: that of the presets."""
+    (tmp_path / "x.yaml").write_text(f"{given}\nlearning_rate: 1.0e-4\nseed: 3\n")
+    assert main(["import", "x.yaml", "--as", kind, "--to", "out.toml"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
+    assert shown.err.startswith("tui-trainer: x.yaml: ") and "cannot be trained here: " in shown.err
+    assert all(word in shown.err for word in words), shown.err
 
 
 def test_json_holds_everything_for_programs(capsys, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.load import all_settings
+from tui_trainer.config.profiles import find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.contract import Why
 from tui_trainer.importing.fitting import takes
@@ -86,7 +87,7 @@ def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
     assert "training.mixed_precision" not in imported.values  # both are on
     found = why(imported)
     assert [found[key] for key in ("fp16", "bf16", "optimizer")] == [Why.DOES_NOT_FIT] * 3
-    assert [found[key] for key in ("rl", "evals_per_epoch")] == [Why.NOT_SUPPORTED] * 2
+    assert [found[key] for key in ("rl", "evals_per_epoch")] == [Why.REFUSED, Why.NOT_SUPPORTED]
     assert imported.values["data.path"] == "hub:org/texts"
 
 
@@ -95,8 +96,9 @@ def test_what_an_axolotl_data_set_says_beside_its_path_is_not_lost(read):
     imported = read(given)
     assert imported.values["data.path"] == "./a.jsonl"
     assert "task.type" not in imported.values
-    [left] = imported.left_out
-    assert left.key == "datasets" and "type, split" in left.reason
+    refused, left = imported.left_out
+    assert refused.why is Why.REFUSED and "the type house_style" in refused.reason
+    assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_a_llama_factory_file_keeps_its_meaning():
 
 def test_preferences_are_not_supported():
     found = why(import_file(CONFIGS / "llama_factory_preferences.yaml"))
-    assert [found[key] for key in ("stage", "pref_beta", "deepspeed")] == [Why.NOT_SUPPORTED] * 3
+    assert [found[key] for key in ("stage", "pref_beta", "deepspeed")] == [Why.REFUSED, *[Why.NOT_SUPPORTED] * 2]
 
 
 def test_an_adapter_is_rewritten():
@@ -282,7 +284,8 @@ def test_a_value_out_of_range_is_named_with_the_range_and_the_rest_is_imported(r
     lines = report_lines(imported)
     where = tmp_path / "foreign.json"
     expected = all_settings()["tuning.r"].expected
-    assert f"{where}: lora_r: 100000 does not fit; tuning.r must be {expected}" in lines
+    till_then = "until it is set, the preset or the default counts"
+    assert f"{where}: lora_r: 100000 does not fit; tuning.r must be {expected}; {till_then}" in lines
     assert any(f"{where}: learning_rate: fast does not fit; training.learning_rate must be" in line for line in lines)
 
 
@@ -340,7 +343,53 @@ def test_a_task_that_is_not_there_is_left_out(read, monkeypatch):
     monkeypatch.setattr("tui_trainer.importing.fitting.task_names", lambda: ["char_lm"])
     imported = read({"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM"})
     assert "task.type" not in imported.values
-    assert why(imported) == {"task_type": Why.NOT_YET}
+    assert why(imported) == {"task_type": Why.REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("task", "ours"),
+    [
+        ("text-generation", "causal_lm"),
+        ("Text Generation", "causal_lm"),
+        ("text_generation", "causal_lm"),
+        ("summarization", "seq2seq"),
+        ("Summarisation", "seq2seq"),
+    ],
+)
+def test_a_task_of_modelforge_is_ours_in_each_of_its_spellings(task, ours, read):
+    assert read({"task": task, "learning_rate": 1e-4}, "modelforge").values["task.type"] == ours
+
+
+@pytest.mark.parametrize(
+    ("strategy", "four_bits", "method"),
+    [("sft", False, "lora"), ("sft", True, "qlora"), ("qlora", True, "qlora"), (None, False, "lora")],
+)
+def test_modelforge_trains_adapters(strategy, four_bits, method, read):
+    given = {"model_name": "org/m", "strategy": strategy, "use_4bit": four_bits, "task": "text-generation"}
+    assert read({key: value for key, value in given.items() if value is not None}).values[METHOD] == method
+
+
+@pytest.mark.parametrize(
+    ("training", "share"),
+    [
+        ({"save_every": 5}, 0.2),  # of the recipe's 25 epochs
+        ({"save_every": 5, "epochs": 10}, 0.5),
+        ({"save_every": 3, "num_epochs": 9}, 0.333333),
+        ({"save_every": 10, "epochs": 10}, 0),
+        ({"save_every": 0}, 0),
+    ],
+)
+def test_saving_every_so_many_epochs_is_a_share_of_all_steps(training, share, read):
+    imported = read({"training": training})
+    assert imported.kind.name == "char_trainer" and imported.left_out == ()
+    assert imported.values["checkpoint.save_steps"] == share
+    recipe = find_profile("char-lm", "recipes").values["training"]
+    assert recipe["num_train_epochs"] == 25
+
+
+def test_saving_every_so_many_epochs_wants_a_number(read):
+    imported = read({"training": {"save_every": "often", "batch_size": 4}})
+    assert why(imported) == {"training.save_every": Why.DOES_NOT_FIT}
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,11 @@ WHY: dict[str, tuple[str, dict[str, str]]] = {
     METHOD: ("qlora needs a GPU", {METHOD: "lora", DTYPE: "bfloat16"}),
     OPTIM: ("paged_adamw_32bit needs a GPU", {OPTIM: "adafactor"}),
 }
+# It names the provider and nothing else, so there is nothing to import.
+SETS_NOTHING = "guide_c_01.json"
 # Compiling takes a minute.
 COMPILED = ("guide_b_compile.yaml", "guide_c_compile.json", "guide_e_03.yaml")
-AS_THEY_STAND = [name for name in BLOCKS if name not in REFUSED and name not in COMPILED]
+AS_THEY_STAND = [name for name in BLOCKS if name not in {*REFUSED, *COMPILED, SETS_NOTHING}]
 
 # What a block is about: A trains distilgpt2 and a BERT by name, B TinyLlama, C Llama and what its headings name, D
 # tells tweets apart and tags their words, E reads characters.
@@ -213,7 +215,15 @@ def train(block: Block, run: OpenRun, changes: Mapping[str, str]) -> list[RunPro
 def test_most_blocks_train_as_they_stand():
     assert {*REFUSED, *COMPILED} <= set(BLOCKS)
     assert {key for keys in REFUSED.values() for key in keys} == WHY.keys()
-    assert (len(AS_THEY_STAND), len(COMPILED), len(REFUSED)) == (31, 3, 14)
+    assert (len(AS_THEY_STAND), len(COMPILED), len(REFUSED)) == (30, 3, 14)
+
+
+def test_a_block_that_sets_nothing_is_no_config_and_its_reason_is_told(capsys, tmp_path):
+    out = tmp_path / "out.toml"
+    assert main(["import", str(CONFIGS / SETS_NOTHING), "--to", str(out)]) == 2
+    shown = capsys.readouterr()
+    assert not out.exists() and shown.out == "" and shown.err.count("\n") == 1
+    assert "sets nothing that there is here: provider: unsloth (not yet: Hugging Face's libraries build" in shown.err
 
 
 @pytest.mark.parametrize("name", AS_THEY_STAND)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from tests.models_room.conftest import write_tokenizer
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.tokenizer import (
+    TOKENIZER_FILES,
     count_tokens,
     tokenizer_facts,
     tokenizer_files_in,
@@ -85,19 +89,52 @@ def test_slow_tokenizers_are_not_guessed(tmp_path):
 
 def test_settings_alone_are_no_tokenizer(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    assert tokenizer_files_in(tmp_path) == () and tokenizer_key(tmp_path, ()) is None
+    assert tokenizer_files_in(tmp_path) == () and tokenizer_key(tmp_path, (), {}) is None
 
 
 def test_the_key_changes_with_every_file(tmp_path):
     write_tokenizer(tmp_path)
     files = tokenizer_files_in(tmp_path)
-    keys = {tokenizer_key(tmp_path, files)}
-    assert keys == {tokenizer_key(tmp_path, tuple(reversed(files)))}
+    keys = {tokenizer_key(tmp_path, files, {})}
+    assert keys == {tokenizer_key(tmp_path, tuple(reversed(files)), {})}
     for name in files:
         path = tmp_path / name
         path.write_text(path.read_text() + " ")
-        keys.add(tokenizer_key(tmp_path, files))
+        keys.add(tokenizer_key(tmp_path, files, {}))
     assert len(files) == 2 and len(keys) == 3
+
+
+def test_the_key_changes_with_all_else_that_transformers_makes_a_tokenizer_of(tmp_path):
+    """The class that config.json names, templates in a folder of their own, and code that comes with the model."""
+    write_tokenizer(tmp_path)
+
+    def key(config=None):
+        return tokenizer_key(tmp_path, tokenizer_files_in(tmp_path), config or {})
+
+    keys = [key(), key({"model_type": "mbart"}), key({"tokenizer_class": "BertTokenizer"})]
+    templates = tmp_path / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "tool_use.jinja").write_text("{{ tools }}")
+    keys.append(key())
+    code = tmp_path / "tokenization_own.py"
+    code.write_text("# one")
+    assert key() == keys[-1]  # nobody runs it
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "auto_map": {"AutoTokenizer": ["x", None]}}))
+    keys.append(key())
+    code.write_text("# two")
+    keys.append(key())
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_file_that_a_tokenizer_of_transformers_looks_for_is_known():
+    root = Path(find_spec("transformers").origin).parent / "models"
+    names = set()
+    for path in root.glob("*/tokenization*.py"):
+        for table in re.findall(r"VOCAB_FILES_NAMES\s*=\s*\{(.*?)\}", path.read_text(), re.DOTALL):
+            names |= set(re.findall(r'"([\w.-]+\.\w+)"', table))
+    assert len(names) > 20
+    assert names <= set(TOKENIZER_FILES)
 
 
 def test_tokens_per_character_of_a_sample(tmp_path):

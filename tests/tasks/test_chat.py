@@ -107,6 +107,17 @@ def trained(tokenizer, row) -> str:
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
+def test_other_tokens_that_end_a_turn_are_other_data(loaded, tmp_path, tiny_folder):
+    """They come from generation_config.json, and decide how far an assistant turn carries loss."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    config = loaded({"model.model_name_or_path": folder}, talks(8)).config
+    GenerationConfig(eos_token_id=[2]).save_pretrained(folder)
+    first = TASK.cut(config)
+    GenerationConfig(eos_token_id=[2, 7]).save_pretrained(folder)
+    assert TASK.cut(config) != first
+
+
 def test_rows_carry_loss_on_the_answers_and_are_cut_at_their_end(loaded, tmp_path):
     long = {"messages": [turn("user", "Go on."), turn("assistant", "goat " * 60)]}
     silent = {"messages": [turn("user", " ".join(map(str, range(99)))), turn("assistant", "Nobody.")]}

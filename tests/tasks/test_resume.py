@@ -76,7 +76,11 @@ CASES = [
             {"tokens": [f"{n}", "in", f"{n % 7}", f"{n % 3}"], "ner_tags": ["B-A", "O", "B-B", ["I-B", "O"][n % 2]]}
             for n in range(40)
         ],
-        {"training.label_smoothing_factor": 0.1, "evaluation.metric_for_best_model": "f1"},
+        {
+            "training.label_smoothing_factor": 0.1,
+            "evaluation.metric_for_best_model": "f1",
+            "task.class_weights": "balanced",
+        },
     ),
 ]
 

@@ -27,7 +27,7 @@ from tui_trainer.planning import choices
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.seq2seq import _begin_answers
+from tui_trainer.tasks.seq2seq import begin_answers
 
 TASK = find_task("seq2seq")
 SETTINGS = {
@@ -207,9 +207,8 @@ def test_answers_in_another_language_begin_as_they_did_in_training(kind, answer,
     """mBART names the language of an answer at its end, mBART-50 at its beginning."""
     words = [(word, -1.0) for word in ("<s>", "<pad>", "</s>", "<unk>", "▁a")]
     tokenizer, model = kind(vocab=words, src_lang="en_XX", tgt_lang="ro_RO"), tiny_model("mbart")
-    ids = tokenizer(text_target="a")["input_ids"]
-    assert tokenizer.convert_ids_to_tokens(ids) == answer
-    _begin_answers(model, tokenizer, ids)
+    assert tokenizer.convert_ids_to_tokens(tokenizer(text_target="a")["input_ids"]) == answer
+    begin_answers(model, tokenizer)
     settings = model.generation_config
     assert tokenizer.convert_ids_to_tokens([settings.decoder_start_token_id]) == [start]
     forced = settings.forced_bos_token_id

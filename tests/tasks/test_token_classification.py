@@ -289,6 +289,28 @@ def test_loss_and_gradient_are_those_of_transformers_for_any_cut(cut):
     torch.testing.assert_close(gradient(mine), gradient(theirs), atol=2e-5, rtol=1e-5)
 
 
+def test_balanced_tags_weigh_by_the_words_of_the_training_side_that_have_them(tmp_path):
+    """Tokens without a tag, such as the rest of a word and the special ones, are not counted."""
+    draw = random.Random(3)
+    rows = [{"tokens": ["Parisian", str(n), "eats"], "ner_tags": [draw.choice("AB"), "O", "O"]} for n in range(40)]
+    config, data = prepared(tmp_path, rows, {"task.class_weights": "balanced"})
+    model = small_bert().eval()
+    train = Rows(data.train_path)
+    labels = np.concatenate([train.example(number).labels for number in range(len(train))])
+    labels = torch.from_numpy(labels[labels != IGNORE].astype(np.int64))
+    counts = labels.bincount()
+    assert len(labels) == 3 * len(train) and data.eval_path is not None
+    logits_NC = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(1))
+    wanted = F.cross_entropy(logits_NC, labels, weight=len(labels) / (3 * counts), reduction="sum")
+    loss = TASK.objective(config, data, model, chunk_tokens=0)
+    assert loss.of_logits(logits_NC, labels).item() == pytest.approx(wanted.item())
+    scored = TASK.scorer(config, data, loss)
+    assert scored._loss is loss  # what is held out is measured with the same weights
+    plain = TASK.objective(config_of(tmp_path / "rows.jsonl"), data, model, chunk_tokens=0)
+    unweighted = F.cross_entropy(logits_NC, labels, reduction="sum").item()
+    assert plain.of_logits(logits_NC, labels).item() == pytest.approx(unweighted) != pytest.approx(wanted.item())
+
+
 def test_the_loss_of_transformers_is_the_mean_of_ours():
     """The model's own loss with the same labels, on rows of one length that need no padding."""
     rows, model = tagged_rows((6, 6, 6)), small_bert()

@@ -30,7 +30,7 @@ def import_config(
     The TOML goes to standard output and the report to standard error; with --to, the file and the report on
     standard output.
     """
-    from tui_trainer.importing.imported import import_file, write_toml
+    from tui_trainer.importing.imported import import_file, refuse_other_runs, write_toml
     from tui_trainer.importing.words import as_values, report_lines
 
     if force and to is None:
@@ -38,6 +38,7 @@ def import_config(
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
     imported = import_file(file, kind)
+    refuse_other_runs(imported)
     if to is not None:
         write_toml(to, imported.toml, force=force)
     if as_json:

@@ -36,3 +36,14 @@ class TaskSection(Section):
         memory="logits grow with it",
         step="x2",
     )
+    source_language: str = option(
+        "",
+        "The language of the texts, where the tokenizer marks it (NLLB, M2M100, mBART), by its name there: eng_Latn, "
+        "en, en_XX.",
+        advanced=True,
+    )
+    target_language: str = option(
+        "",
+        "Sequence to sequence: the language of the answers, where the tokenizer marks it: fra_Latn, fr, fr_XX.",
+        advanced=True,
+    )

@@ -18,6 +18,7 @@ LIBRARIES = (
     "accelerate",
     "bitsandbytes",
     "flash-attn",
+    "flash-attn-3",
     "liger-kernel",
     "deepspeed",
     "triton",

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 
 class Why(StrEnum):
-    """Why a key of the file has no line in ours; what needs a decision comes first."""
+    """Why a key of the file has no line in ours; what needs a decision comes first.
 
+    REFUSED: it decides what is learnt or which weights are trained, so without it the rest would be another run.
+    """
+
+    REFUSED = "cannot be trained here"
     DOES_NOT_FIT = "does not fit"
     UNKNOWN = "not known"
     NOT_SUPPORTED = "not supported"
@@ -82,6 +86,13 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Something that makes it another kind of training, which tui-trainer does not have: refused unless it is off."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Same:
     """These values are what tui-trainer does anyway; others are not supported."""
 
@@ -90,7 +101,7 @@ class Same:
     otherwise: str
 
 
-Rule = To | Left | Off | Same
+Rule = To | Left | Off | Refused | Same
 
 
 @dataclass(frozen=True, slots=True)

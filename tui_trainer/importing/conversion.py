@@ -8,11 +8,14 @@ from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
-from tui_trainer.importing.contract import Kind, Left, LeftOut, Off, Rewrite, Rule, Same, To, Why
+from tui_trainer.importing.contract import Kind, Left, LeftOut, Off, Refused, Rewrite, Rule, Same, To, Why
 from tui_trainer.importing.fitting import fit
 
 _EMPTY = "empty in the file"
 _OFF = "off in the file"
+# What a run learns, and which of its weights: a file that means another value of these is another run.
+_DECISIVE = frozenset({"task.type", "tuning.method"})
+_TILL_THEN = "until it is set, the preset or the default counts"
 
 
 class Conversion:
@@ -51,10 +54,12 @@ class Conversion:
         try:
             fitting = fit(key, value)
         except ValueError as error:
-            self.leave(Why.NOT_YET if ours and isinstance(value, str) else Why.DOES_NOT_FIT, str(error), *names)
+            why = Why.NOT_YET if ours and isinstance(value, str) else Why.DOES_NOT_FIT
+            self.leave_unfit(key, error, *names, why=why)
             return False
         if key in self.values and not same(self.values[key], fitting):
-            self.leave(Why.DOES_NOT_FIT, f"{key} has another value already, from a key before", *names)
+            why = Why.REFUSED if key in _DECISIVE else Why.DOES_NOT_FIT
+            self.leave(why, f"{key} has another value already, from a key before", *names)
             return False
         for name in names:
             self._waiting.pop(name, None)
@@ -67,6 +72,13 @@ class Conversion:
         for name in names:
             self._waiting.pop(name, None)
             self.left_out.append(LeftOut(key=name, value=self.given[name], why=why, reason=reason))
+
+    def leave_unfit(self, key: str, error: ValueError, *names: str, why: Why = Why.DOES_NOT_FIT) -> None:
+        """The setting `key` does not take what these keys say."""
+        if key in _DECISIVE:
+            self.leave(Why.REFUSED, str(error), *names)
+        else:
+            self.leave(why, f"{error}; {_TILL_THEN}", *names)
 
     def apply_rules(self, kind: Kind) -> None:
         """What still waits, key by key."""
@@ -96,6 +108,9 @@ class Conversion:
             case Off():
                 why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (Why.NOT_SUPPORTED, rule.reason)
                 self.leave(why, reason, name)
+            case Refused():
+                why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (Why.REFUSED, rule.reason)
+                self.leave(why, reason, name)
             case Same():
                 usual = any(alike(value, one) for one in rule.values)
                 why, reason = (Why.ALWAYS, rule.reason) if usual else (Why.NOT_SUPPORTED, rule.otherwise)
@@ -116,7 +131,7 @@ class Conversion:
         try:
             value = rule.convert(value) if rule.convert else value
         except ValueError as error:
-            self.leave(Why.DOES_NOT_FIT, str(error), name)
+            self.leave_unfit(rule.key, error, name)
             return
         self.write(rule.key, value, name, reason=rule.reason, ours=False)
 

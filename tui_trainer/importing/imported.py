@@ -15,11 +15,11 @@ from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.importing import find_kind
-from tui_trainer.importing.contract import Kind, LeftOut, Rewrite
+from tui_trainer.importing.contract import Kind, LeftOut, Rewrite, Why
 from tui_trainer.importing.conversion import convert
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.recognise import recognise, spread
-from tui_trainer.importing.words import left_out_line, shown, sources_text, unsaid_line
+from tui_trainer.importing.words import left_out_line, refusal_words, shown, sources_text, unsaid_line
 from tui_trainer.safe_text import one_line
 
 _PATH_WIDTH = 200
@@ -93,6 +93,19 @@ def import_file(path: Path, kind_name: str = "") -> Imported:
     )
     _check(imported)
     return imported
+
+
+def refuse_other_runs(imported: Imported) -> None:
+    """Raises ConfigError for a file that means another kind of training than there is, and for one that sets nothing:
+    what it leaves to the defaults would be another run than it describes."""
+    path = str(imported.path)
+    refused = [one for one in imported.left_out if one.why is Why.REFUSED]
+    if refused:
+        hint = "take it out of the file to import the rest, and choose what is trained yourself"
+        raise ConfigError(Problem(message=refusal_words(one), where=path, hint=hint) for one in refused)
+    if not imported.rewrites:
+        told = "; ".join(map(left_out_line, imported.left_out))
+        raise ConfigError(f"sets nothing that there is here: {told}", where=path)
 
 
 def write_toml(path: Path, text: str, *, force: bool = False) -> None:

@@ -147,6 +147,28 @@ def cadence(
     return Together(names, act)
 
 
+def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epochs_default: float) -> Together:
+    """Once in so many epochs, which is a share of all steps here. `epochs` say how many there are."""
+
+    def act(done: Conversion) -> None:
+        found = done.first(*names)
+        if not found:
+            return
+        every = number(found[1])
+        told = next((count for name in epochs if (count := number(done.given.get(name)))), None)
+        total = told or epochs_default
+        if every is None or not every >= 0 or total <= 0:
+            done.leave(Why.DOES_NOT_FIT, "must be a number of epochs, at least 0", found[0])
+        elif every == 0 or every >= total:
+            done.write(key, 0, found[0], reason="only at the end")
+        else:
+            source = "" if told else ", as the recipe has it"
+            reason = f"a share of all steps: every {every:g} of {total:g} epochs{source}"
+            done.write(key, round(every / total, 6), found[0], reason=reason)
+
+    return Together(names, act)
+
+
 def early_stopping(switch: str = "early_stopping", patience: str = "early_stopping_patience") -> Together:
     """A switch and a number, as our one number: 0 is off."""
 
@@ -219,7 +241,7 @@ def method(
         named = done.first(adapter) if adapter else None
         wanted = next((ours for one, ours in (adapters or {}).items() if named and alike(named[1], one)), "")
         if named and not wanted:
-            done.leave(Why.NOT_SUPPORTED, "full, lora and qlora are", adapter)
+            done.leave(Why.REFUSED, "the methods here are full, lora and qlora", adapter)
             return
         bits = next((one for name in four_bit if (one := done.first(name)) and one[1] in (True, 4)), None)
         names = [adapter] if named else []

@@ -37,6 +37,11 @@ def left_out_line(left: LeftOut) -> str:
     return f"{_key(left.key)}: {shown(left.value)} ({left.why}: {left.reason})"
 
 
+def refusal_words(left: LeftOut) -> str:
+    """`task: question-answering cannot be trained here: ...`."""
+    return f"{_key(left.key)}: {shown(left.value)} {left.why}: {left.reason}"
+
+
 def unsaid_line(imported: Imported) -> str:
     """What the other tool takes where the file says nothing: here, our presets count."""
     values = ", ".join(f"{key} = {toml_text(value)}" for key, value in imported.unsaid.items())

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from tui_trainer.config.fields import Setting
 from tui_trainer.config.fitted import fitted
-from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.load import LoadedConfig, Request, all_settings, load, value_of
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.hardware.probe import probe
@@ -46,7 +47,26 @@ def load_config(request: Request) -> LoadedConfig:
     problems.
     """
     hardware = probe()
-    return with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware)))
+    return with_unread_noted(with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware))))
+
+
+def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
+    """Settings of [task] that the user wrote and the task does not read: they change nothing, and that is noted."""
+    try:
+        task = find_task(loaded.config.task.type)
+    except ConfigError:  # told with everything else that is wrong
+        return loaded
+    settings = (setting for setting in all_settings().values() if setting.table == "task" and setting.name != "type")
+    unread = [setting for setting in settings if setting.name not in task.reads and _is_written(loaded, setting)]
+    notes = (
+        f"{setting.key} ({loaded.where(setting.key)}) changes nothing: {task.name} does not read it"
+        for setting in unread
+    )
+    return replace(loaded, notes=(*loaded.notes, *notes))
+
+
+def _is_written(loaded: LoadedConfig, setting: Setting) -> bool:
+    return loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
 
 
 def with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:

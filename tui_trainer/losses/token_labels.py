@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,8 +14,8 @@ from tui_trainer.losses.micro_batch import MicroBatch
 class TokenLabelLoss(ClassificationLoss):
     """`loss(batch)`: nats summed over `batch.label_count` labels, with the graph behind it."""
 
-    def __init__(self, model: Any, *, smoothing: float = 0.0) -> None:
-        super().__init__(model, "single_label_classification", smoothing=smoothing)
+    def __init__(self, model: Any, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
+        super().__init__(model, "single_label_classification", weights=weights, smoothing=smoothing)
 
     def logits(self, batch: MicroBatch) -> Tensor:
         """float32 [N, C]: of the tokens that have a label."""

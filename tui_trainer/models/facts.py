@@ -118,7 +118,7 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
         headers=headers or None,
         damage=damage,
         dtype=_stored_dtype(headers) or _told_dtype(config),
-        tokenizer_key=tokenizer_key(folder, tokenizer_files),
+        tokenizer_key=tokenizer_key(folder, tokenizer_files, config),
         tokenizer_files=tokenizer_files,
         has_remote_code=_has_remote_code(folder, config),
         eos_token_ids=_eos_token_ids(folder, config),

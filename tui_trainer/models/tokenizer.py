@@ -22,14 +22,22 @@ FAST_FILE = "tokenizer.json"
 TOKENIZER_FILES = (
     FAST_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "target.spm",
-    "tekken.json", "chat_template.jinja", "chat_template.json",
+    "tekken.json", "chat_template.jinja", "chat_template.json", "bpe.codes", "vocab-src.json", "vocab-tgt.json",
+    "target_vocab.json", "prophetnet.tokenizer", "sentencepiece.model", "spm_char.model", "dict.txt",
+    "entity_vocab.json", "normalizer.json", "emoji.json", "word_shape.json", "word_pronunciation.json",
+    "byte_maps.json",
 )  # fmt: skip
 # Beside the default template, a file for each other one.
 TEMPLATE_FOLDER = "additional_chat_templates"
 # What transformers reads with the package `sentencepiece` only.
-_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
-_VOCABULARIES = {FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", *_SENTENCEPIECE}
-_LARGEST_TOKENIZER = 256 * 1024 * 1024
+_SENTENCEPIECE = (
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "sentencepiece.model",
+    "spm_char.model",
+)  # fmt: skip
+_VOCABULARIES = {
+    FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", *_SENTENCEPIECE,
+}  # fmt: skip
+LARGEST_TOKENIZER = 256 * 1024 * 1024
 _OF_ENCODERS = ("cls", "sep", "mask")
 # Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
 _FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
@@ -56,20 +64,28 @@ class TokenizerFacts:
 
 
 def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
-    """The names of the tokenizer's files, from `folder` on; empty where there is no vocabulary among them."""
+    """The names of the tokenizer's files, with the code of one that brings its own; empty where there is no vocabulary
+    among them."""
     found = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
-    templates = sorted(f"{TEMPLATE_FOLDER}/{path.name}" for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
-    return (*found, *templates) if _VOCABULARIES.intersection(found) else ()
+    if not _VOCABULARIES.intersection(found):
+        return ()
+    own_code = "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
+    more = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.rglob("*.py") if own_code else ())]
+    return (*found, *sorted(path.relative_to(folder).as_posix() for path in more if path.is_file()))
 
 
-def tokenizer_key(folder: Path, files: Iterable[str]) -> str | None:
-    """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another."""
+def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any]) -> str | None:
+    """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another.
+
+    `config` is that of the model, which may decide the tokenizer's class (`AutoTokenizer.from_pretrained`).
+    """
     import xxhash
 
     names = sorted(files)
     if not names:
         return None
     digest = xxhash.xxh3_128()
+    digest.update(f"{config.get('model_type')}\0{config.get('tokenizer_class')}\0".encode())
     for name in names:
         add_whole_file(digest, folder, name)
     return str(digest.hexdigest())
@@ -145,7 +161,7 @@ def _load(path: str, _changed_at: int) -> Tokenizer:
 
 
 def _read_fast(folder: Path) -> dict[str, Any] | None:
-    content = read_json(folder / FAST_FILE, _LARGEST_TOKENIZER)
+    content = read_json(folder / FAST_FILE, LARGEST_TOKENIZER)
     if content is not None and not isinstance(content.get("model"), dict):
         raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
     return content

@@ -14,6 +14,7 @@ from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
@@ -111,12 +112,11 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
 def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     """Attention kernels that are not on this machine."""
     key, wish = "model.attn_implementation", loaded.config.model.attn_implementation
-    package = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn"}.get(wish, "")
-    if (package or wish == "flex_attention") and target.device == "cpu":
+    kernel = FLASH_KERNELS.get(wish)
+    if (kernel or wish == "flex_attention") and target.device == "cpu":
         return [loaded.problem(key, f"{wish} needs a GPU, and this run is on the CPU", "set it to auto")]
-    if package and hardware.libraries.get(package) is None:
-        hint = "set it to auto: torch has a flash kernel of its own"
-        return [loaded.problem(key, f"{wish} needs the package {package}, which is not installed", hint)]
+    if kernel and (lack := kernel.lack(hardware.libraries)):
+        return [loaded.problem(key, f"{wish} {lack}", "set it to auto: torch has a flash kernel of its own")]
     return []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tui_trainer.models.languages import language_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_count
@@ -45,6 +46,12 @@ def tuning_words(plan: Plan) -> str:
     if trained >= every:
         return f"all {format_count(every)} parameters move"
     return f"{format_count(trained)} of {format_count(every)} parameters move"
+
+
+def marking_lines(plan: Plan) -> list[str]:
+    """In which languages texts are read and written, where the tokenizer marks that."""
+    words = language_words(plan.config)
+    return [f"texts are marked with their languages: {one_line(words)}"] if words else []
 
 
 def model_words(plan: Plan) -> str:

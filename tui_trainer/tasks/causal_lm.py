@@ -36,6 +36,7 @@ class CausalLm(StartsFromModel, LearnsNextToken):
 
     name = "causal_lm"
     title = "Causal language model"
+    reads = ("source_language",)
     packs = True
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:

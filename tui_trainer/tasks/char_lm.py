@@ -33,6 +33,7 @@ class CharLm(LearnsNextToken):
 
     name = "char_lm"
     title = "Character-level language model, from scratch"
+    reads = ()
     packs = False
 
     def problems(self, config: Config) -> list[Problem]:

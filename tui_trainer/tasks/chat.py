@@ -49,6 +49,7 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
 
     name = "chat"
     title = "Chat and instructions"
+    reads = ("loss_on", "chat_template", "source_language")
     packs = True
     continues = False
     specials = FOR_CHAT
@@ -71,7 +72,8 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
 
     def reading(self, config: Config) -> dict[str, Any]:
         wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if trains_tokenizer(config) else "")
-        return {**super().reading(config), "template": template_text(wanted) if wanted else ""}
+        template = template_text(wanted) if wanted else ""
+        return {**super().reading(config), "template": template, "stops": _model_stops(config)}
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
         tokenizer = super().load_tokenizer(config, data)
@@ -197,8 +199,7 @@ def renderer_of(config: Config, tokenizer: Any) -> TalkRenderer:
         named, wanted = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
         template = ChatTemplate(wanted, template_text(wanted), named)
         return TalkRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [named["eos_token"]], loss_on)
-    ids = () if trains_tokenizer(config) else model_of(config, Chat.head).eos_token_ids
-    stops = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(list(ids))]
+    stops = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
     known = [token for token in stops if token]
     added = tokenizer.get_added_vocab()
     special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
@@ -228,6 +229,11 @@ def give_template(config: Config, tokenizer: Any) -> None:
     if trains_tokenizer(config):
         tokenizer.split_special_tokens = False
         tokenizer.init_kwargs["split_special_tokens"] = False
+
+
+def _model_stops(config: Config) -> list[int]:
+    """Tokens with which the model ended its turns before, as its generation_config.json or config.json says."""
+    return [] if trains_tokenizer(config) else list(model_of(config, Chat.head).eos_token_ids)
 
 
 def _stop_ids(config: Config, tokenizer: Any) -> list[int]:

@@ -146,6 +146,8 @@ class Task(Protocol):
 
     name: str
     title: str
+    reads: tuple[str, ...]
+    """Which settings of [task] mean something to it, by name."""
     packs: bool
     """Whether several documents may share a row: only where each token learns from those before it."""
     tells_padding: bool

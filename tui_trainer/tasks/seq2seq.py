@@ -23,6 +23,7 @@ from tui_trainer.data.pair_columns import PairColumns
 from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import Head
+from tui_trainer.models.languages import language_words, set_languages
 from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
 from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, written
@@ -53,6 +54,7 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
     title = "Text to text"
     head: Head = "seq2seq_lm"
     specials = FOR_ANSWERS
+    reads = ("source_prefix", "max_target_length", "source_language", "target_language")
     packs = False
     tells_padding = True
     metrics = SCORES
@@ -79,7 +81,7 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
     ) -> PreTrainedModel:
         model = super().build_model(config, data, tokenizer, dtype, tell)
-        _begin_answers(model, tokenizer, _labels(Rows(data.train_path), 0))
+        begin_answers(model, tokenizer)
         return model
 
     def collate(self, model: Any, pad_id: int) -> Collate:
@@ -119,6 +121,9 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
     ) -> str:
         """The answer to an input, before which `task.source_prefix` is put."""
+        set_languages(config, tokenizer)
+        # An adapter is loaded with the settings of its base model.
+        begin_answers(model, tokenizer)
         text = config.task.source_prefix + text
         ids = tokenizer(text, truncation=True, max_length=config.data.max_length)["input_ids"]
         return written(model, tokenizer, ids, sampling)
@@ -157,14 +162,14 @@ class _Reader(TableReader):
         ]
 
     def notes(self) -> list[str]:
-        return self._pair.notes()
+        languages = language_words(self.config)
+        marked = [f"texts are marked with their languages, {languages}"] if languages else []
+        return [*self._pair.notes(), *marked]
 
     def _ended(self, answer: list[int]) -> list[int]:
-        """With the end token, for tokenizers that do not write it. Behind it a language may be named."""
-        end = self.tokenizer.eos_token_id
-        if end is None or end in answer[-2:]:
-            return answer
-        return [*answer[: self._target_length - 1], end]
+        """With the end token, for tokenizers that do not write it."""
+        end = _missing_end(self.tokenizer, answer)
+        return [*answer[: self._target_length - 1], *end] if end else answer
 
 
 def _fit_problems(config: Config) -> list[Problem]:
@@ -201,13 +206,22 @@ def _start_id(config: Any) -> int | None:
     return int(found)
 
 
-def _begin_answers(model: Any, tokenizer: PreTrainedTokenizerBase, answer: Sequence[int]) -> None:
-    """What the model writes begins as in training, here and wherever it is loaded: like this answer."""
-    start, settings = _start_id(model.config), model.generation_config
-    settings.decoder_start_token_id = int(answer[-1]) if start is None else start
-    first = int(answer[0])
-    if len(answer) > 1 and first in tokenizer.all_special_ids:
-        settings.forced_bos_token_id = first
+def begin_answers(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """What the model writes begins as in training, here and wherever it is loaded: as the tokenizer begins answers."""
+    empty, some = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
+    settings, start = model.generation_config, _start_id(model.config)
+    if start is None:
+        start = [*empty, *_missing_end(tokenizer, empty)][-1]
+    settings.decoder_start_token_id = int(start)
+    # What stands before a text whatever it is; a tokenizer of T5's kind puts nothing there.
+    settings.forced_bos_token_id = int(some[0]) if len(empty) > 1 and some[0] == empty[0] else None
+    settings._from_model_config = False  # or generate() may make it anew from the config
+
+
+def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:
+    """The end token, where it does not stand at the end already; behind it a language may be named."""
+    end = tokenizer.eos_token_id
+    return [] if end is None or end in answer[-2:] else [end]
 
 
 def _labels(rows: Rows, index: int) -> Any:

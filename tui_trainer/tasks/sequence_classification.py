@@ -31,6 +31,7 @@ from tui_trainer.tasks.parts.class_scores import (
     multi_label_scores,
     number_scores,
 )
+from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced, ones_weights
 from tui_trainer.tasks.parts.labelled_texts import LabelledTexts, refuse_settings
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
@@ -53,6 +54,7 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
 
     name = "sequence_classification"
     title = "Classification of texts"
+    reads = ("problem_type", "class_weights", "source_language")
     packs = False
     tells_padding = True
     continues = False
@@ -116,9 +118,8 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
         from tui_trainer.losses.classification import ClassificationLoss
 
         kind = data.details["problem_type"]
-        balanced = config.task.class_weights == "balanced"
         known = len(data.details["names"])
-        weights = class_weights(Rows(data.train_path), kind, known).tolist() if balanced else ()
+        weights = class_weights(Rows(data.train_path), kind, known).tolist() if is_balanced(config) else ()
         return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
@@ -192,14 +193,9 @@ class _Scorer:
 
 
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
-    """Of one label a row n / (C n_c), which is 1 in the mean over the rows, as in scikit-learn's "balanced"; a class
-    that no training row has weighs 1. With several labels a row, of each class its zeros to a one."""
+    """Of the classes of the training rows, or with several labels a row of the ones of each class."""
     labels = _labels_of(rows, kind)
-    if kind == "multi_label_classification":
-        ones = labels.sum(axis=0)
-        return np.where(ones > 0, (len(labels) - ones) / np.maximum(ones, 1), 1.0)
-    counts = np.bincount(labels, minlength=classes)
-    return np.where(counts > 0, len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
+    return ones_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
 
 
 def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:

@@ -12,16 +12,19 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tui_trainer.config.sections import Config
 from tui_trainer.data.byte_bpe import FOR_WORDS
 from tui_trainer.data.collate import IGNORE, Batch, Collate, collate_whole, padded
-from tui_trainer.data.rows import Rows, TokenRow
+from tui_trainer.data.rows import LABELS, Rows, TokenRow
 from tui_trainer.data.spans import word_places
 from tui_trainer.data.tags import OUTSIDE, entities, marks_entities
 from tui_trainer.errors import Problem
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
+from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 from tui_trainer.tasks.parts.tag_scores import METRICS, counts_for
@@ -45,6 +48,7 @@ class TokenClassification(StartsFromModel, LearnsFromTable):
 
     name = "token_classification"
     title = "Tags of words, such as names"
+    reads = ("class_weights", "source_language")
     packs = False
     tells_padding = True
     continues = False
@@ -108,7 +112,8 @@ class TokenClassification(StartsFromModel, LearnsFromTable):
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         from tui_trainer.losses.token_labels import TokenLabelLoss
 
-        return TokenLabelLoss(model, smoothing=config.training.label_smoothing_factor)
+        weights = tag_weights(Rows(data.train_path), len(data.details["names"])) if is_balanced(config) else ()
+        return TokenLabelLoss(model, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _Scorer(objective, data.details["names"], data.details["scheme"])
@@ -176,6 +181,13 @@ def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
     tokens = row.tokens.tolist()
     for start, end in pairwise([*places, len(tokens) - closing_tokens]):
         yield tuple(tokens[start:end]), labels[start]
+
+
+def tag_weights(rows: Rows, tags: int) -> list[float]:
+    """Of each tag, by how many words of the rows have it."""
+    labels = rows.values(LABELS)
+    weights: list[float] = balanced_weights(labels[labels != IGNORE].astype(np.int64), tags).tolist()
+    return weights
 
 
 def usual_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
 from tui_trainer.checklist.memory_fit import regime_with
-from tui_trainer.hardware.abilities import BF16_FROM as FLASH_FROM
-from tui_trainer.hardware.abilities import abilities, dotted
+from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory import activation_bytes_per_token
 from tui_trainer.planning.regime import Regime
@@ -22,7 +22,7 @@ _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 m
 
 def look(context: Context) -> Verdict:
     basis, wish = context.basis, context.config.model.attn_implementation
-    if wish.startswith("flash_attention") and (reason := _no_flash(context)):
+    if reason := _no_flash(context, wish):
         return warned(f"{wish}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
     fused = _activations(context, replace(basis.shape, attention_dropout=0.0), regime_with(context, {_KEY: "auto"}))
     if wish == "eager":
@@ -72,12 +72,10 @@ def _kernel(context: Context) -> str:
     return f" ({attention_words(abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes)))})"
 
 
-def _no_flash(context: Context) -> str:
+def _no_flash(context: Context, wish: str) -> str:
     """Why the card cannot use the library of that name, or empty."""
-    gpu = context.basis.target.gpu
-    if gpu and gpu.capability and gpu.capability < FLASH_FROM:
-        return f"it needs compute capability {dotted(FLASH_FROM)}, this card has {dotted(gpu.capability)}"
-    return ""
+    gpu, kernel = context.basis.target.gpu, FLASH_KERNELS.get(wish)
+    return kernel.too_old(gpu.capability) if kernel and gpu and gpu.capability else ""
 
 
 CHECK = Check(

@@ -8,7 +8,7 @@ from typing import Any
 from tui_trainer.data.hub_path import MAIN, HubPath
 from tui_trainer.data.hub_path import PREFIX as HUB_PREFIX
 from tui_trainer.importing import together, trainer_names
-from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Together, Why
+from tui_trainer.importing.contract import Kind, Left, Off, Refused, Same, To, Together, Why
 from tui_trainer.importing.conversion import Conversion, off
 from tui_trainer.importing.data_places import data_place
 from tui_trainer.local_paths import is_here
@@ -18,7 +18,7 @@ _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 _TALKS = ("chat_template", "sharegpt", "alpaca", "input_output")
 _OWN_TOKENS = Off("the tokenizer stays as it is")
 _NO_PART = Off("there is no such part")
-_ONLY_SUPERVISED = Off("models learn from texts and answers, not from preferences or rewards")
+_NO_REWARDS = "models learn from texts and answers, not from preferences or rewards"
 # What it calls num_epochs, lr_scheduler and optimizer.
 _OTHER_NAMES = ("num_train_epochs", "lr_scheduler_type", "optim")
 _NOT_SENT = Left(Why.NOT_NEEDED, "nothing is sent anywhere")
@@ -78,6 +78,10 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
             read |= {"field", "text_column"}
             if column := columns.pop():
                 done.write("data.text_column", column, name, ours=False)
+    elif forms != ["None"]:
+        told = one_line(", ".join(forms), 60)
+        done.leave(Why.REFUSED, f"no task here reads the type {told}; nearest: chat_template and completion", name)
+        read |= {"type"}
     unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(map(str, rest)), 60)
@@ -177,7 +181,7 @@ KIND = Kind(
         "loss_watchdog_threshold": Off("a loss that is no number is shown, and nothing stops by itself"),
         "loss_watchdog_patience": Left(Why.NOT_NEEDED, "it belongs to the watchdog"),
         "plugins": _NO_PART,
-        "rl": _ONLY_SUPERVISED,
+        "rl": Refused(_NO_REWARDS),
         "strict": Left(Why.ALWAYS, "an unknown setting is an error"),
         "output_dir": trainer_names.RULES["output_dir"],
         "auto_resume_from_checkpoints": trainer_names.RESUMED,
@@ -231,7 +235,8 @@ KIND = Kind(
         "peft_*": Off("plain LoRA is trained"),
         **dict.fromkeys(("lora_*", "loraplus_*", "relora*"), Off("plain LoRA is trained")),
         **dict.fromkeys(("use_*", "quantize_*", "*_implementation", "flash_*", "gptq*", "qat", "tiled_*"), _NO_PART),
-        **dict.fromkeys(("reward_*", "trl", "vllm", "ebft", "kto_*", "dpo_*", "orpo_*"), _ONLY_SUPERVISED),
+        **dict.fromkeys(("reward_model", "process_reward_model"), Refused(_NO_REWARDS)),
+        **dict.fromkeys(("reward_*", "trl", "vllm", "ebft", "kto_*", "dpo_*", "orpo_*"), Off(_NO_REWARDS)),
         **dict.fromkeys(("cosine_*", "lr_*", "eta_min"), Off("the schedules take no arguments")),
         "model_*": Off("the model's own config.json counts"),
     },

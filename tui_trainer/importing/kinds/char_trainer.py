@@ -19,6 +19,7 @@ _TRAINING: Mapping[str, Rule] = {
     "use_amp": To("training.mixed_precision", values={True: "auto", False: "no"}),
     "device": trainer_names.DEVICE,
 }
+_EPOCHS, _EPOCHS_OF_THE_RECIPE = ("training.epochs", "training.num_epochs"), 25
 _DATA: Mapping[str, Rule] = {
     "max_chars": To("data.max_chars"),
     "block_size": To("data.max_length"),
@@ -49,7 +50,10 @@ KIND = Kind(
     title="a character-level trainer",
     rank=6,
     telltale=frozenset(
-        {"training.batch_size", "training.use_compile", "training.gradient_clip", "training.log_interval", "max_chars"}
+        {
+            "training.batch_size", "training.use_compile", "training.gradient_clip", "training.log_interval",
+            "training.save_every", "max_chars",
+        }
     ),
     rules={
         **{f"training.{name}": rule for name, rule in (*_TRAINING.items(), *_DATA.items())},
@@ -61,6 +65,9 @@ KIND = Kind(
     },
     together=(
         together.batch(("training.batch_size",), ("training.gradient_accumulation_steps",)),
+        together.every_epochs(
+            "checkpoint.save_steps", ("training.save_every", "save_every"), _EPOCHS, _EPOCHS_OF_THE_RECIPE
+        ),
         Together((), _start_from_recipe),
     ),
-)
+)  # fmt: skip

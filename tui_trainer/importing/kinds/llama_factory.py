@@ -9,6 +9,7 @@ from tui_trainer.importing.conversion import Conversion
 from tui_trainer.importing.fitting import whole
 
 _ONLY_SUPERVISED = Left(Why.NOT_SUPPORTED, "models learn from texts and answers, not from preferences or rewards")
+_OTHER_TRAINING = Left(Why.REFUSED, f"{_ONLY_SUPERVISED.reason}; nearest: sft (chat) and pt (causal_lm)")
 _KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _NAMES_IN_ITS_LIST = "it is a name in its dataset_info.json"
 
@@ -41,7 +42,7 @@ KIND = Kind(
         "stage": To(
             "task.type",
             values={"pt": "causal_lm", "sft": "chat"},
-            leave=dict.fromkeys(("rm", "ppo", "dpo", "kto"), _ONLY_SUPERVISED),
+            leave=dict.fromkeys(("rm", "ppo", "dpo", "kto"), _OTHER_TRAINING),
         ),
         "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
         "lora_rank": To("tuning.r"),

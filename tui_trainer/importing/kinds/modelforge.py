@@ -1,10 +1,15 @@
-"""ModelForge's JSON (guide C). Where a file says nothing else, it cuts a batch into 4 parts of 1 row."""
+"""ModelForge's JSON (guide C). Where a file says nothing else, it cuts a batch into 4 parts of 1 row.
+
+Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664.
+"""
 
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, To, Why
 from tui_trainer.importing.data_places import data_place
+from tui_trainer.importing.task_names import task_by
 
-_TASKS = {"text-generation": "causal_lm", "summarization": "seq2seq"}
+# Its third task, extractive question answering, marks the answer in a text: no task here does.
+_TASKS = {"text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq"}
 
 KIND = Kind(
     name="modelforge",
@@ -16,7 +21,7 @@ KIND = Kind(
         **trainer_names.MODEL,
         **trainer_names.LORA,
         **trainer_names.FOUR_BITS,
-        "task": To("task.type", values=_TASKS),
+        "task": To("task.type", convert=task_by(_TASKS)),
         "model_name": To("model.model_name_or_path"),
         "provider": To(
             "model.provider",
@@ -26,11 +31,12 @@ KIND = Kind(
             },
         ),
         "dataset": To("data.path", convert=data_place),
-        "strategy": Left(Why.NOT_NEEDED, "tuning.method and task.type say it"),
         "use_4bit": Off("weights in 4 bits go with the method qlora only"),
         "use_8bit": Off("weights in 8 bits are not trained on; 16 bits or 4 are"),
         "use_nested_quant": To("quantization.bnb_4bit_use_double_quant"),
-        "max_seq_length": To("data.max_length"),
+        "max_seq_length": To("data.max_length", leave={-1: Left(Why.NOT_SUPPORTED, "data.max_length is a number")}),
+        "eval_split": To("data.eval_fraction"),
+        "device": trainer_names.DEVICE,
         "packing": To("data.packing", "documents in one row do not see each other here"),
         "compute_specs": Left(Why.AUTOMATIC, "a hardware profile is found for the card"),
     },
@@ -42,7 +48,25 @@ KIND = Kind(
         together.warmup(),
         trainer_names.EVALUATE,
         trainer_names.SAVE,
-        together.method(four_bit=("use_4bit", "load_in_4bit"), lora=trainer_names.LORA_NAMES),
+        together.method(
+            "strategy",
+            {"sft": "lora", "qlora": "qlora"},
+            four_bit=("use_4bit", "load_in_4bit"),
+            lora=trainer_names.LORA_NAMES,
+            model=("model_name",),
+            otherwise="lora",
+        ),
     ),
     families=trainer_names.FAMILIES,
+    defaults={
+        "training.num_train_epochs": 1,
+        "training.learning_rate": 2e-4,
+        "training.warmup_steps": 0.03,
+        "training.weight_decay": 0.001,
+        "training.max_grad_norm": 0.3,
+        "training.gradient_checkpointing": True,
+        "data.group_by_length": True,
+        "data.eval_fraction": 0.2,
+        "tuning.lora_dropout": 0.1,
+    },
 )

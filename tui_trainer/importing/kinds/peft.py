@@ -5,6 +5,7 @@ Source: `LoraConfig` of peft 0.21.
 
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Why
+from tui_trainer.importing.task_names import task_by
 
 _TASKS = {
     "CAUSAL_LM": "causal_lm",
@@ -27,7 +28,7 @@ KIND = Kind(
     rules={
         "base_model_name_or_path": To("model.model_name_or_path"),
         "revision": To("model.revision"),
-        "task_type": To("task.type", values=_TASKS),
+        "task_type": To("task.type", convert=task_by(_TASKS)),
         "r": To("tuning.r"),
         "lora_alpha": To("tuning.lora_alpha"),
         "lora_dropout": To("tuning.lora_dropout"),

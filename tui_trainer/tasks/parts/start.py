@@ -13,6 +13,7 @@ from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.models.scratch import scratch_config, scratch_problems
@@ -55,6 +56,8 @@ class StartsFromModel:
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
         facts = model_of(config, self.head)
         found = length_problems(facts.shape, config.data.max_length)
+        languages = None if scratch else languages_of(facts.folder, facts.config)
+        found += language_problems(config, languages, has_target=self.head == "seq2seq_lm")
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.
         return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
 
@@ -111,8 +114,10 @@ def trains_tokenizer(config: Config) -> bool:
 
 
 def own_tokenizer(config: Config, head: Head) -> PreTrainedTokenizerBase:
-    """The tokenizer that comes with the model."""
-    return load_tokenizer(require_folder(model_of(config, head)), config.model.trust_remote_code)
+    """The tokenizer that comes with the model, which marks texts with the languages of the settings."""
+    tokenizer = load_tokenizer(require_folder(model_of(config, head)), config.model.trust_remote_code)
+    set_languages(config, tokenizer)
+    return tokenizer
 
 
 def made_tokenizer(path: Path, config: Config, special: Specials) -> PreTrainedTokenizerBase:
@@ -136,4 +141,11 @@ def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
     eos_id = found.eos_token_id if found else None
     if eos_id is None:
         eos_id = next(iter(model.eos_token_ids), None)
-    return model.tokenizer_key or "", eos_id, found.vocabulary if found else model.shape.vocabulary
+    # Code that comes with the model may make another tokenizer of the same files.
+    code = " with its code" if model.has_remote_code and config.model.trust_remote_code else ""
+    languages = f" {words}" if (words := language_words(config)) else ""
+    return (
+        f"{model.tokenizer_key or ''}{code}{languages}",
+        eos_id,
+        found.vocabulary if found else model.shape.vocabulary,
+    )
