@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
+from tui_trainer.hardware.visible_gpus import count_as_the_driver
 from tui_trainer.standard_files import open_standard_files, silence_output, tell
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
     open_standard_files()
+    count_as_the_driver()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return _run(arguments)

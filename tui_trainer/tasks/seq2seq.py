@@ -76,9 +76,15 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         return known or config.task.max_target_length
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+        self,
+        config: Config,
+        data: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: torch.dtype,
+        device: torch.device,
+        tell: Tell,
     ) -> PreTrainedModel:
-        model = super().build_model(config, data, tokenizer, dtype, tell)
+        model = super().build_model(config, data, tokenizer, dtype, device, tell)
         _begin_answers(model, tokenizer, _labels(Rows(data.train_path), 0))
         return model
 

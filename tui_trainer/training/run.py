@@ -15,6 +15,7 @@ from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.desk import Desk
+from tui_trainer.training.device import device_of, use_device
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.recorder import memory_before
 from tui_trainer.training.session import Session
@@ -92,16 +93,15 @@ def _prepare_process(plan: Plan) -> None:
     transformers_logging.set_verbosity_error()
     if plan.device == "cuda":
         _prepare_gpu(plan)
+    use_device(device_of(plan))
 
 
 def _prepare_gpu(plan: Plan) -> None:
-    if plan.gpu_uuid and not torch.cuda.is_initialized():
-        # By its name that never changes: the driver and torch may count the cards in another order.
-        os.environ["CUDA_VISIBLE_DEVICES"] = plan.gpu_uuid
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     training = plan.config.training
     torch.set_float32_matmul_precision("high" if training.tf32 and not training.deterministic else "highest")
     if training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Where CUDA is at work already, as for a second run, the first has said so.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # Not `warn_only`: then torch's attention kernels stay as they are, and the backward pass differs from run to run.
     torch.use_deterministic_algorithms(training.deterministic)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.safe_text import one_line
@@ -59,7 +60,7 @@ class Workbench(Forecast):
         hardware: Hardware,
         glyphs: Glyphs,
         *,
-        gpu: int | None = None,
+        gpu: GpuChoice = None,
         attach_to: RunFolder | None = None,
     ) -> None:
         super().__init__(hardware, gpu)
