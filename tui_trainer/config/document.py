@@ -42,8 +42,7 @@ class Document:
     ) -> None:
         """`fit` changes presets that do not suit the rest, as it is done without a screen (`config/fitted.py`)."""
         self.request = request
-        self.file = request.config_file
-        self.revision = 0
+        self.file, self.revision = request.config_file, 0
         self._choose_hardware, self._judge, self._fit = choose_hardware, judge, fit
         # As in load(): a file that names no recipe wants none.
         self._default_recipe = default_recipe(request, user_layers(request, []))

@@ -71,6 +71,9 @@ class PreviewDialog(Dialog):
         except _Closed:
             return ()
 
+    def by_clock(self) -> object:
+        return self._far
+
     def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
         self._far = _Far(what, done, total, unit)
         if self._is_closed:

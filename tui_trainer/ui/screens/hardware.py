@@ -8,7 +8,7 @@ from tui_trainer.hardware.probe import probe_again
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page
-from tui_trainer.ui.screens.hardware_view import draw_hardware, most_scroll
+from tui_trainer.ui.screens.hardware_view import draw_hardware, live_lines, most_scroll
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
@@ -20,6 +20,7 @@ class HardwarePage(Page):
         super().__init__(bench)
         self._top = 0
         self._size = (80, 22)
+        self._furthest: tuple[object, int] = (None, 0)
         self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         self._profile = self._match()
 
@@ -50,17 +51,26 @@ class HardwarePage(Page):
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
         return (profile.name if profile else "none"), why
 
-    def _most(self) -> int:
-        width, height = self._size
+    def by_clock(self, width: int) -> object:
         bench = self.bench
-        return most_scroll(
-            self._diagnosis,
-            bench.hardware,
-            profile=self._profile,
-            width=width,
-            height=height,
-            glyphs=bench.glyphs,
-        )
+        return live_lines(self._diagnosis, bench.hardware, bench.gauges, width=width, glyphs=bench.glyphs)
+
+    def _most(self) -> int:
+        """Asked for by each key that scrolls, so it is computed once for a machine and a size."""
+        width, height = self._size
+        hardware = self.bench.hardware
+        asked = (self._size, self._diagnosis, hardware, self._profile)
+        if self._furthest[0] != asked:
+            most = most_scroll(
+                self._diagnosis,
+                hardware,
+                profile=self._profile,
+                width=width,
+                height=height,
+                glyphs=self.bench.glyphs,
+            )
+            self._furthest = (asked, most)
+        return self._furthest[1]
 
     def _scroll(self, lines: int) -> None:
         self._top = min(max(self._top + lines, 0), self._most())
