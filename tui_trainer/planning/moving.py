@@ -56,7 +56,9 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     device, reason = training_device(hardware, gpu)
     if gpu is None or device == "cpu":
         hint = "go on where there is a card, or on the CPU: tui-trainer resume RUN --gpu none"
-        raise ConfigError(Problem(message=f"this run trains on a GPU ({_card(plan)}), and {reason}", hint=hint))
+        raise ConfigError(
+            Problem(message=f"this run trains on a GPU ({one_line(plan.device_name)}), and {reason}", hint=hint)
+        )
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
     words = f"GPU {gpu.index}, {full_name(gpu)}"
