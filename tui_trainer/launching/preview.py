@@ -166,7 +166,7 @@ def _padding(
     if made.packing.value:
         apart = loaded.config.data.model_copy(update={"packing": False})
         alone = replace(loaded, config=loaded.config.model_copy(update={"data": apart}))
-        chosen = made.target.gpu.index if made.target.gpu else "none"
+        chosen: GpuChoice = made.target.gpu.index if made.target.gpu else "none"
         unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
     # Where a model learns the next token, the last token of a row is no input.
     inputs = rows.lengths - 1 if task.packs else rows.lengths

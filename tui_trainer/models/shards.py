@@ -15,7 +15,7 @@ SHARD_BYTES = 2 * GIB
 """Of one file. Tensors that stay together and are larger have a file of their own."""
 
 
-def split(groups: Iterable[tuple[list[str], int]], limit_bytes: int) -> list[list[str]]:
+def split(groups: Iterable[tuple[list[str], int]], limit_bytes: float) -> list[list[str]]:
     """Names by file, in their order. A group, `(names, bytes)`, is never divided."""
     files: list[list[str]] = [[]]
     filled = 0
