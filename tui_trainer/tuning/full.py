@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import TuningSection
-from tui_trainer.models.shards import SHARD_BYTES
+from tui_trainer.models import shards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ class Full:
         _save_generation_config(model, folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        model.save_pretrained(folder, max_shard_size=SHARD_BYTES)
+        model.save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
 
 
 def _save_generation_config(model: Any, folder: Path) -> None:
