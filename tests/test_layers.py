@@ -38,9 +38,7 @@ HEAVY_ROOMS = {"training", "exporting", "losses"}
 ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
 LONGEST_FUNCTION = 80
-LONGEST_FILE = 300
-# One declaration per kind of event, to be read side by side.
-LONGER_FILES = {"runs/events.py": 350}
+LONGEST_FILE = 400
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def long_parts(text: str, path: str) -> list[str]:
         if (length := function.end_lineno - function.lineno + 1) > LONGEST_FUNCTION
     ]
     lines = len(text.splitlines())
-    if lines > LONGER_FILES.get(path, LONGEST_FILE):
+    if lines > LONGEST_FILE:
         wrong.append(f"{path}: {lines} lines")
     return wrong
 

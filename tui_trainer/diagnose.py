@@ -14,7 +14,7 @@ from tui_trainer.hardware import describe
 from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import Row
-from tui_trainer.hardware.diagnosis import Diagnosis, diagnose
+from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.planning.hardware_match import choose_hardware_profile
@@ -26,7 +26,7 @@ _LEAST_WIDTH = 40
 _MARKS = {"bad": "bad ", "warn": "warn", "info": "note"}
 
 
-def print_diagnosis(*, gpu: int | None, as_json: bool) -> int:
+def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     """Prints, and returns 1 when something is bad, else 0. Raises InputError when there is no such GPU."""
     hardware = probe()
     diagnosis = diagnose(hardware, gpu)

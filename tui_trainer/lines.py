@@ -205,7 +205,9 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         *map(one_line, notes),
     ]
     lines += [_plan_line(*row) for row in [*_data_rows(plan), *_model_rows(plan), *_step_rows(plan)]]
-    lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in plan.memory_parts]
+    for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
+        lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
+        lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
     memory = "that of the card" if plan.device == "cuda" else _ADDED

@@ -113,7 +113,7 @@ def test_every_kind_of_change_is_undone_and_redone():
         lambda: document.reset(SEED),
         lambda: document.patch({HEADS: 8, "data.max_length": 64}, "fix of heads"),
         lambda: document.choose_recipe("char-lm"),
-        lambda: document.choose_hardware_profile("none"),
+        lambda: document.set("hardware_profile", "none"),
         lambda: document.reset_all(),
         lambda: document.take("profile = 'quickstart'\n[data]\nmax_length = 32\n"),
     ]
@@ -179,7 +179,7 @@ def test_all_goes_back_to_the_presets_but_the_recipe_stays():
 def test_the_hardware_profile_gives_values_and_can_be_left_out():
     document = opened()
     assert document.value(MICRO) == 16 and document.where(MICRO) == "hardware profile cpu"
-    assert document.choose_hardware_profile("none") is None
+    assert document.set("hardware_profile", "none") is None
     assert document.value(MICRO) == "auto"
 
 

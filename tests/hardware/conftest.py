@@ -17,7 +17,8 @@ GIB = 1 << 30
 
 class FakeNvml:
     """Has the functions of pynvml that are used. `errors` maps the name of a function to NVML's error number, or
-    (name, card) to the error of one card; `cards` holds what differs from an idle H200."""
+    (name, card) to the error of one card; `cards` holds what differs from an idle H200. A card with `instances` is
+    divided (MIG): their UUIDs, each with its free bytes of 18 GiB."""
 
     class NVMLError(Exception):
         def __init__(self, value: int) -> None:
@@ -47,6 +48,8 @@ class FakeNvml:
         for key in (name, (name, card)):
             if key in self.errors:
                 raise self.NVMLError(self.errors[key])
+        if name == "nvmlDeviceGetMigDeviceHandleByIndex":
+            return self._instance(*arguments)
         if not arguments:
             answers = {
                 "nvmlInit": None,
@@ -55,7 +58,27 @@ class FakeNvml:
                 "nvmlDeviceGetCount": len(self.cards),
             }
             return answers[name]
+        if isinstance(card, tuple):
+            return self._of_instance(name, *card)
         return card if name == "nvmlDeviceGetHandleByIndex" else self._of_card(name, self.cards[card], card)
+
+    def _instance(self, card: int, place: int) -> tuple[int, str]:
+        """Places that hold no instance are an error of their own (NVML_ERROR_NOT_FOUND)."""
+        found = list(self.cards[card].get("instances", {}))
+        if place >= len(found):
+            raise self.NVMLError(6)
+        return card, found[place]
+
+    def _of_instance(self, name: str, card: int, uuid: str) -> Any:
+        """What an instance answers; power, temperature and use are the card's alone (NVML_ERROR_INVALID_ARGUMENT)."""
+        answers = {
+            "nvmlDeviceGetName": "NVIDIA H200 MIG 1g.18gb",
+            "nvmlDeviceGetUUID": uuid,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=18 * GIB, free=self.cards[card]["instances"][uuid]),
+        }
+        if name not in answers:
+            raise self.NVMLError(2)
+        return answers[name]
 
     def _of_card(self, name: str, differs: dict[str, Any], index: int) -> Any:
         card = {"free": 140 * GIB, "total": 141 * GIB, "use": 25, "processes": []} | differs
@@ -70,7 +93,8 @@ class FakeNvml:
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlDeviceGetComputeRunningProcesses": card["processes"],
             "nvmlDeviceGetGraphicsRunningProcesses": [],
-            "nvmlDeviceGetMigMode": card.get("mig", [0, 0]),
+            "nvmlDeviceGetMigMode": card.get("mig", [int("instances" in card)] * 2),
+            "nvmlDeviceGetMaxMigDeviceCount": 7,
         }[name]
 
 

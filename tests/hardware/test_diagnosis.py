@@ -54,6 +54,12 @@ def test_the_freest_card_is_taken_then_the_least_used(machine, gpu):
     assert diagnose(machine(gpus=silent)).gpu.index == 1
 
 
+def test_no_card_is_taken_where_none_is_asked_for(machine, gpu):
+    diagnosis = diagnose(machine(gpus=(gpu(),)), "none")
+    assert (diagnosis.device, diagnosis.gpu, diagnosis.device_reason) == ("cpu", None, "asked for with --gpu none")
+    assert not diagnosis.gpu_is_chosen
+
+
 def test_lost_and_hidden_cards_are_not_taken(machine, gpu):
     cards = (gpu(0, problem="has fallen off the bus"), gpu(1, visible=False), gpu(2, memory_free_bytes=GIB))
     diagnosis = diagnose(machine(gpus=cards))

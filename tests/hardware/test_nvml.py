@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tui_trainer.hardware.nvml import Nvml, read_cards, session
+from tui_trainer.hardware.gauges import GaugeSampler
+from tui_trainer.hardware.nvml import Nvml, read_cards, session, with_memory_now
+from tui_trainer.hardware.probe import look
 
 CODES = (1, 2, 3, 4, 9, 10, 12, 13, 15, 16, 18, 999)
 CARD_CALLS = (
@@ -136,7 +138,7 @@ def test_cuda_visible_devices_hides_cards(fake_nvml, monkeypatch):
     assert visible("") == []
     assert visible("-1") == []
     assert visible("GPU-") == []
-    assert visible("MIG-4b0a") == [0, 1, 2, 3]
+    assert visible("MIG-4b0a") == [], "CUDA shows a process nothing but the instance, which none of these cards has"
 
 
 def test_a_driver_that_hangs_is_a_problem_after_the_deadline_and_leaves_one_thread(fake_nvml):
@@ -177,11 +179,70 @@ def test_the_live_look_does_not_start_a_sick_driver_again_and_again(fake_nvml):
     assert library.calls.count("nvmlInit") == 1
 
 
-def test_a_driver_that_is_installed_while_the_program_runs_is_found(monkeypatch):
-    monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", lambda: False)
-    assert session() is None
-    monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", lambda: True)
+def test_a_machine_without_a_driver_is_searched_once_until_it_is_looked_at_again(monkeypatch, tmp_path):
+    searches = []
+
+    def has_driver() -> bool:
+        searches.append(1)
+        return len(searches) > 1
+
+    monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", has_driver)
+    assert session(again=True) is None
+    sampler = GaugeSampler(tmp_path)
+    for _ in range(5):
+        sampler.look_at_cards()
+    assert session() is None and len(searches) == 1
+    look()
+    assert len(searches) == 2, "reading the machine anew searches as well"
     assert session() is session() is not None
+
+
+@pytest.fixture(autouse=True)
+def forget_the_driver():
+    yield
+    session(again=True)
+
+
+DIVIDED = {"instances": {"MIG-a1": 17 << 30, "MIG-b2": 4 << 30}}
+
+
+@pytest.mark.parametrize(("named", "uuid", "free_bytes"), [
+    ("MIG-b2", "MIG-b2", 4 << 30), ("MIG-b", "MIG-b2", 4 << 30), ("MIG-b2,MIG-a1", "MIG-b2", 4 << 30),
+    ("GPU-0000", "MIG-a1", 17 << 30), (None, "MIG-a1", 17 << 30),
+])  # fmt: skip
+def test_of_a_divided_card_the_memory_of_the_instance_counts_that_cuda_gives_a_process(
+    named, uuid, free_bytes, fake_nvml, monkeypatch
+):
+    if named:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    nvml = Nvml(fake_nvml(DIVIDED, {}))
+    card, other = nvml.gpus()
+    assert (card.mig_uuid, card.cuda_uuid, card.uuid, card.mig_enabled) == (uuid, uuid, "GPU-0000", True)
+    assert (card.memory_bytes, card.memory_free_bytes, card.name) == (18 << 30, free_bytes, "NVIDIA H200 MIG 1g.18gb")
+    assert (card.capability, card.power_watts, card.problem) == ((9, 0), 80.5, "")
+    assert (card.visible, other.visible) == (True, named is None)
+    assert [gpu.memory_free_bytes for gpu in nvml.live()] == [free_bytes, 140 << 30]
+
+
+def test_a_divided_card_whose_instances_are_closed_reports_no_memory_and_stays(fake_nvml, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a1")
+    (card,) = Nvml(fake_nvml(DIVIDED, errors={"nvmlDeviceGetMigDeviceHandleByIndex": 4})).gpus()
+    assert (card.mig_uuid, card.memory_bytes, card.memory_free_bytes) == (None, None, None)
+    assert card.visible and card.name == "NVIDIA H200"
+
+
+def test_memory_of_cards_is_that_of_now_and_of_a_driver_that_hangs_that_of_before(fake_nvml):
+    library = fake_nvml({}, {})
+    nvml = Nvml(library)
+    before = nvml.gpus()
+    library.cards[1]["free"] = 1 << 30
+    now = with_memory_now(before, nvml)
+    assert [gpu.memory_free_bytes for gpu in now] == [140 << 30, 1 << 30]
+    assert [gpu.uuid for gpu in now] == [gpu.uuid for gpu in before]
+    assert with_memory_now(before, None) == before
+    never = library.hang = Event()
+    assert with_memory_now(before, nvml, deadline_seconds=0.05) == before
+    never.set()
 
 
 def test_the_driver_is_started_once(fake_nvml):

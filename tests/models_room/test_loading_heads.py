@@ -188,3 +188,30 @@ def test_weights_in_pickles_are_converted_with_the_head_that_matters(tmp_path):
     assert "AutoModelForCausalLM as M" in conversion_command(tmp_path)
     assert "import AutoModel as M" in conversion_command(tmp_path, "token_classification")
     assert "AutoModelForSeq2SeqLM as M" in conversion_command(tmp_path, "seq2seq_lm")
+
+
+def test_weights_are_loaded_to_the_card_and_not_by_way_of_the_whole_model_on_the_host(folder_of, monkeypatch):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    asked, load_really = [], AutoModelForCausalLM.from_pretrained
+
+    def from_pretrained(*args, **kwargs):
+        asked.append(kwargs.pop("device_map", None))
+        return load_really(*args, **kwargs)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    for device in (None, torch.device("cpu"), torch.device("cuda", 1)):
+        load(folder_of("llama"), "causal_lm", device=device)
+    assert asked == [None, None, {"": torch.device("cuda", 1)}]
+
+
+@pytest.mark.gpu
+def test_weights_that_were_loaded_to_the_card_are_those_of_the_files(folder_of):
+    import torch
+
+    on_card, _ = load(folder_of("llama"), "causal_lm", device=torch.device("cuda", 0))
+    on_host, _ = load(folder_of("llama"), "causal_lm")
+    assert {parameter.device.type for parameter in on_card.parameters()} == {"cuda"}
+    pairs = zip(on_card.state_dict().values(), on_host.state_dict().values(), strict=True)
+    assert all(torch.equal(one.cpu(), other) for one, other in pairs)

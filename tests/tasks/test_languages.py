@@ -95,7 +95,7 @@ def test_the_decoder_reads_the_labels_one_place_later_and_writes_in_the_target_l
     config = loaded(kind).config
     data = prepared(config, tmp_path)
     tokenizer = TASK.load_tokenizer(config, data)
-    model = TASK.build_model(config, data, tokenizer, torch.float32, lambda words: None).eval()
+    model = TASK.build_model(config, data, tokenizer, torch.float32, torch.device("cpu"), print).eval()
     rows = [Rows(data.train_path).example(row) for row in range(3)]
     batch = TASK.collate(model, tokenizer.pad_token_id)(rows)
     labels = torch.from_numpy(batch.labels)

@@ -124,7 +124,7 @@ async def until(pilot, true) -> None:
 def test_the_screen_takes_keys_while_the_preview_is_made_and_closing_gives_it_up(monkeypatch):
     began, go_on, given_up = threading.Event(), threading.Event(), threading.Event()
 
-    def slow(loaded, count, progress):
+    def slow(loaded, count, progress, *, gpu):
         progress("tokenising", 1.0, 4.0, "characters")
         began.set()
         assert go_on.wait(60)
@@ -153,7 +153,7 @@ def test_the_screen_takes_keys_while_the_preview_is_made_and_closing_gives_it_up
 
 
 def test_what_is_wrong_with_the_data_stands_in_the_box(monkeypatch):
-    def refuse(loaded, count, progress):
+    def refuse(loaded, count, progress, *, gpu):
         raise DataError("the text is empty", where="rows.jsonl, line 9")
 
     monkeypatch.setattr(launching, "make_preview", refuse)

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import choices
-from tui_trainer.planning.fit import Room, with_dry_run
+from tui_trainer.planning.fit import Room
+from tui_trainer.planning.moving import setup_of
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.regime import Regime
-from tui_trainer.tasks import find_task
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -30,23 +31,10 @@ class Basis:
     regime: Regime
 
     @classmethod
-    def of(cls, loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
+    def of(cls, loaded: LoadedConfig, hardware: Hardware, plan: Plan, gpu: GpuChoice = None) -> Basis:
         """Raises InputError where the model is no longer what it was when the plan was made."""
-        config, target = loaded.config, choices.Target.of(hardware)
-        shape = find_task(config.task.type).model_shape(config, plan.vocabulary.value, plan.classes)
-        regime = choices.regime(
-            config,
-            shape,
-            target,
-            precision=plan.precision.value,
-            weights=plan.weights_dtype.value,
-            packed=plan.packing.value,
-            chunk=plan.loss_chunk_tokens.value,
-            widest_row=plan.widest_row,
-        )
-        tokens = plan.train_tokens.value / max(plan.train_rows.value, 1)
-        regime = replace(regime, most_rows=plan.most_rows, document_tokens=0.0 if plan.packing.value else tokens)
-        regime, _ = with_dry_run(config, shape, regime, plan.vocabulary.value)
+        config, target = loaded.config, choices.Target.of(hardware, gpu)
+        shape, regime = setup_of(plan, config, target)
         return cls(target=target, room=Room.of(hardware, target), shape=shape, regime=regime)
 
     def regime_with(self, loaded: LoadedConfig, hardware: Hardware, patch: Mapping[str, Any]) -> Regime:

@@ -16,7 +16,8 @@ from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
-from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning.choices import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
@@ -42,6 +43,7 @@ class Context:
     hardware: Hardware
     plan: Plan | None = None
     plan_basis: Basis | None = None
+    chosen_gpu: GpuChoice = None
     facts: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
     all_tokens: int | None = None
@@ -56,6 +58,16 @@ class Context:
     @property
     def config(self) -> Config:
         return self.loaded.config
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The card that would be used; a chosen one even where it cannot be."""
+        return choose_gpu(self.hardware.gpus, self.chosen_gpu)[0]
+
+    @property
+    def device(self) -> Device:
+        """What training runs on, with or without a plan."""
+        return self.plan.device if self.plan else training_device(self.hardware, self.gpu, self.chosen_gpu)[0]
 
     @property
     def planned(self) -> Plan:

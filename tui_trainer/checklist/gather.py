@@ -15,6 +15,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
@@ -34,22 +35,24 @@ def gather(
     *,
     hardware: Hardware | None = None,
     plan: Plan | None = None,
+    gpu: GpuChoice = None,
 ) -> Context:
     """Everything that the checks need. A plan that was made already is taken as it is.
 
-    Of `hardware` the free memory is read anew: it may be as old as the program.
+    Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
     hardware = with_memory_now(hardware or probe())
     facts = _facts(loaded.config, progress)
     problems: tuple[Problem, ...] = ()
     if plan is None:
-        plan, problems = _plan(loaded, hardware, facts, progress)
+        plan, problems = _plan(loaded, hardware, facts, progress, gpu)
     cache = prepared_data_folder()
     return Context(
         loaded=loaded,
         hardware=hardware,
         plan=plan,
-        plan_basis=_basis(loaded, hardware, plan),
+        chosen_gpu=gpu,
+        plan_basis=_basis(loaded, hardware, plan, gpu),
         facts=facts,
         problems=problems or _start_problems(loaded),
         all_tokens=_all_tokens(loaded.config, facts, progress),
@@ -70,18 +73,18 @@ def _facts(config: Config, progress: Progress | None) -> DataFacts | None:
 
 
 def _plan(
-    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts | None, progress: Progress | None
+    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts | None, progress: Progress | None, gpu: GpuChoice
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
     """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
     try:
         if facts is None or not facts.rows:
-            return estimated_plan(loaded, progress), ()
-        return planning.make(loaded, hardware, facts), ()
+            return estimated_plan(loaded, progress, gpu=gpu), ()
+        return planning.make(loaded, hardware, facts, chosen_gpu=gpu), ()
     except InputError as error:
         problems = error.problems
     with suppress(InputError):
         if facts and facts.rows:
-            return planning.make(loaded, _of_unknown_size(hardware), facts), problems
+            return planning.make(loaded, _of_unknown_size(hardware), facts, chosen_gpu=gpu), problems
     return None, problems
 
 
@@ -98,9 +101,9 @@ def _of_unknown_size(hardware: Hardware) -> Hardware:
     return replace(hardware, memory_bytes=None, gpus=cards)
 
 
-def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None) -> Basis | None:
+def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None, gpu: GpuChoice) -> Basis | None:
     with suppress(InputError):
-        return Basis.of(loaded, hardware, plan) if plan else None
+        return Basis.of(loaded, hardware, plan, gpu) if plan else None
     return None
 
 

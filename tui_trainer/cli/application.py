@@ -11,9 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import InputError
+from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.hardware.diagnosis import GpuChoice
 
 _DEFAULT_COMMAND = "train"
 MODEL_KEY = "model.model_name_or_path"
@@ -40,9 +42,9 @@ ModelName = Annotated[
 TaskName = Annotated[
     str, typer.Option("--task", metavar="NAME", help="Short for --set task.type=NAME.", show_default=False)
 ]
-GpuIndex = Annotated[
-    int | None,
-    typer.Option("--gpu", metavar="N", min=0, help="The card to use; without it the freest.", show_default=False),
+GpuName = Annotated[
+    str,
+    typer.Option("--gpu", metavar="N", help="The card to use, or none; without it the freest.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
@@ -109,9 +111,29 @@ def request_of(
 
 
 def load(
-    config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str, model: str = ""
+    config: Path | None,
+    profile: str,
+    assignments: list[str] | None,
+    data: str,
+    task: str,
+    model: str = "",
+    *,
+    gpu: GpuChoice = None,
 ) -> LoadedConfig:
     """The config for this machine. Raises ConfigError with all problems."""
     from tui_trainer.launching.start import load_config
 
-    return load_config(request_of(config, profile, assignments, data, task, model))
+    return load_config(request_of(config, profile, assignments, data, task, model), gpu=gpu)
+
+
+def gpu_choice(word: str) -> GpuChoice:
+    """What `--gpu` asks for. Raises InputError for a card that there is not, or for no number."""
+    if word in ("", "none"):
+        return "none" if word else None
+    if not (word.isascii() and word.isdigit()):
+        raise InputError(f"--gpu takes the number of a card, or none, and not {one_line(word, 40)!r}")
+    from tui_trainer.hardware.diagnosis import choose_gpu
+    from tui_trainer.hardware.probe import probe
+
+    choose_gpu(probe().gpus, int(word))
+    return int(word)

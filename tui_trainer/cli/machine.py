@@ -12,22 +12,23 @@ from tui_trainer.cli.application import (
     Assignments,
     ConfigFile,
     DataPath,
-    GpuIndex,
+    GpuName,
     ModelName,
     ProfileName,
     TaskName,
     app,
+    gpu_choice,
     load,
 )
 from tui_trainer.standard_files import show_progress
 
 
 @app.command()
-def diagnose(gpu: GpuIndex = None, as_json: AsJson = False) -> None:
+def diagnose(gpu: GpuName = "", as_json: AsJson = False) -> None:
     """Show the hardware, the drivers and the libraries, and what is wrong with them."""
     from tui_trainer.diagnose import print_diagnosis
 
-    raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
+    raise typer.Exit(print_diagnosis(gpu=gpu_choice(gpu), as_json=as_json))
 
 
 @app.command()

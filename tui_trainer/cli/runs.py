@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice
 from tui_trainer.errors import EXIT_DONE, InputError
 from tui_trainer.standard_files import tell
 
 
 @app.command()
-def resume(run: RunReference = "last", as_json: AsJson = False) -> None:
-    """Go on with a run from its newest whole checkpoint."""
+def resume(run: RunReference = "last", gpu: GpuName = "", as_json: AsJson = False) -> None:
+    """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
     from tui_trainer import headless
     from tui_trainer.launching.start import open_again
     from tui_trainer.runs.registry import find_run, summarise
@@ -25,7 +25,7 @@ def resume(run: RunReference = "last", as_json: AsJson = False) -> None:
     if summarise(folder).status == "finished":
         tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
-    raise typer.Exit(headless.follow(open_again(folder), as_json=as_json))
+    raise typer.Exit(headless.follow(open_again(folder, gpu=gpu_choice(gpu)), as_json=as_json))
 
 
 @app.command()

@@ -13,10 +13,12 @@ from tui_trainer.cli.application import (
     Assignments,
     ConfigFile,
     DataPath,
+    GpuName,
     ModelName,
     ProfileName,
     TaskName,
     app,
+    gpu_choice,
     load,
 )
 from tui_trainer.standard_files import show_progress
@@ -30,6 +32,7 @@ def plan(
     data: DataPath = "",
     task: TaskName = "",
     model: ModelName = "",
+    gpu: GpuName = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
@@ -37,8 +40,9 @@ def plan(
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.planning.words import data_words
 
-    loaded = load(config, profile, assignments, data, task, model)
-    made = estimated_plan(loaded, show_progress)
+    chosen = gpu_choice(gpu)
+    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    made = estimated_plan(loaded, show_progress, gpu=chosen)
     if as_json:
         print(made.model_dump_json(indent=1))
         return

@@ -11,11 +11,12 @@ from tui_trainer.cli.application import (
     Assignments,
     ConfigFile,
     DataPath,
-    GpuIndex,
+    GpuName,
     ModelName,
     ProfileName,
     TaskName,
     app,
+    gpu_choice,
     load,
     request_of,
 )
@@ -24,6 +25,7 @@ from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
+    from tui_trainer.hardware.diagnosis import GpuChoice
 
 
 @app.command()
@@ -34,39 +36,33 @@ def train(
     data: DataPath = "",
     task: TaskName = "",
     model: ModelName = "",
-    gpu: GpuIndex = None,
+    gpu: GpuName = "",
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Train here without screens, and print lines.")] = False,
     as_json: AsJson = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")] = False,
 ) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
     asked = (config, profile, assignments, data, task, model)
-    if gpu is not None:
-        from tui_trainer.hardware.diagnosis import diagnose
-        from tui_trainer.hardware.probe import probe
-        from tui_trainer.hardware.visible_gpus import wish_for_gpu
-
-        diagnose(probe(), gpu)
-        wish_for_gpu(gpu)
+    chosen = gpu_choice(gpu)
     if no_ui:
-        raise typer.Exit(_train(load(*asked), as_json))
+        raise typer.Exit(_train(load(*asked, gpu=chosen), chosen, as_json))
     if as_json:
         raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
     if any(asked):
         # What is wrong with it is said before the terminal is taken.
-        load(*asked)
+        load(*asked, gpu=chosen)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=gpu, ascii_only=ascii_only))
+    raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only))
 
 
-def _train(loaded: LoadedConfig, as_json: bool) -> int:
+def _train(loaded: LoadedConfig, gpu: GpuChoice, as_json: bool) -> int:
     from tui_trainer import headless, lines
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.launching.start import open_new
 
-    plan = estimated_plan(loaded, show_progress)
-    run = open_new(loaded, plan)
+    plan = estimated_plan(loaded, show_progress, gpu=gpu)
+    run = open_new(loaded, plan, gpu=gpu)
     greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
     greeting += loaded.notes
     if not run.remembered:

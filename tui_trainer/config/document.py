@@ -42,8 +42,7 @@ class Document:
     ) -> None:
         """`fit` changes presets that do not suit the rest, as it is done without a screen (`config/fitted.py`)."""
         self.request = request
-        self.file = request.config_file
-        self.revision = 0
+        self.file, self.revision = request.config_file, 0
         self._choose_hardware, self._judge, self._fit = choose_hardware, judge, fit
         # As in load(): a file that names no recipe wants none.
         self._default_recipe = default_recipe(request, user_layers(request, []))
@@ -156,10 +155,6 @@ class Document:
         old, gone = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
         return next(iter(self.patch({**gone, "profile": name}, f"recipe {old or 'none'} -> {name}")), None)
 
-    def choose_hardware_profile(self, name: str) -> Problem | None:
-        """`auto`, `none`, or a name."""
-        return self.set("hardware_profile", name)
-
     def preview_recipe(self, name: str, *, keep_own: bool = True) -> RecipePreview:
         """What `choose_recipe` would do. Raises ConfigError when there is no such recipe."""
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
@@ -225,6 +220,11 @@ class Document:
         self._found.clear()
         self._read()
         self._become(self._placed({}, edits))
+
+    def machine_changed(self) -> None:
+        """The hardware profile may be another one now; edits and history stay."""
+        self._found.clear()
+        self._become(self._edits)
 
     def mark_saved(self, path: Path, digest: str) -> None:
         """What there is now stands in this file."""

@@ -10,10 +10,12 @@ from tui_trainer.hardware.abilities import Abilities, abilities
 from tui_trainer.hardware.catalogue import Card, find_card
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.problems import HardwareProblem, machine_problems, torch_problem
-from tui_trainer.hardware.visible_gpus import VARIABLE, wished_gpu
+from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.safe_text import one_line
 
 Device = Literal["cpu", "cuda"]
+GpuChoice = int | Literal["none"] | None
+"""A card by the driver's number, none (the CPU), or None: the freest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +38,13 @@ class Diagnosis:
         return any(problem.severity == "bad" for problem in self.problems)
 
 
-def training_device(hardware: Hardware, gpu: Gpu | None) -> tuple[Device, str]:
-    """What training runs on, and why: the GPU wherever the installed torch can compute on it."""
+def training_device(hardware: Hardware, gpu: Gpu | None, chosen: GpuChoice = None) -> tuple[Device, str]:
+    """What training runs on, and why: the GPU wherever the installed torch can compute on it.
+
+    `gpu` is what `choose_gpu` found for `chosen`.
+    """
+    if chosen == "none":
+        return "cpu", "asked for with --gpu none"
     if gpu is not None and (why_not := torch_problem(hardware, gpu)):
         return "cpu", one_line(why_not.sentence)
     if gpu is not None:
@@ -49,32 +56,30 @@ def training_device(hardware: Hardware, gpu: Gpu | None) -> tuple[Device, str]:
     return "cpu", "no NVIDIA GPU was found on this machine"
 
 
-def diagnose(hardware: Hardware, chosen_gpu: int | None = None) -> Diagnosis:
+def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> Diagnosis:
     """Looks at the facts only. Raises InputError when there is no GPU `chosen_gpu`, or it is hidden.
 
     A chosen card that does not answer is taken all the same: it is one of the problems then.
     """
     gpu, gpu_reason = choose_gpu(hardware.gpus, chosen_gpu)
-    device, device_reason = training_device(hardware, gpu)
+    device, device_reason = training_device(hardware, gpu, chosen_gpu)
     card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
     return Diagnosis(
         device=device,
         device_reason=device_reason,
         gpu=gpu,
         gpu_reason=gpu_reason,
-        gpu_is_chosen=chosen_gpu is not None,
+        gpu_is_chosen=gpu is not None and chosen_gpu is not None,
         card=card,
         abilities=abilities(gpu.capability, card) if gpu else None,
         problems=machine_problems(hardware, gpu),
     )
 
 
-def choose_gpu(gpus: tuple[Gpu, ...], chosen: int | None) -> tuple[Gpu | None, str]:
-    """The chosen card, else the one with the most free memory, then the least used. Raises InputError.
-
-    `chosen` None: the one of `wish_for_gpu`, if there was one.
-    """
-    chosen = wished_gpu() if chosen is None else chosen
+def choose_gpu(gpus: tuple[Gpu, ...], chosen: GpuChoice) -> tuple[Gpu | None, str]:
+    """The chosen card, else the one with the most free memory, then the least used. Raises InputError."""
+    if chosen == "none":
+        return None, ""
     if chosen is not None:
         return _asked_for(gpus, chosen), "by its number"
     usable = [gpu for gpu in gpus if gpu.visible and not gpu.problem]

@@ -20,6 +20,8 @@ _SPIN, _TURNS, _WAIT_POLICY = "GOMP_SPINCOUNT", "3000", "OMP_WAIT_POLICY"
 # The values with which cuBLAS gives the same bits each time. Source: NVIDIA, cuBLAS, "Results Reproducibility"; torch
 # refuses matmuls in its deterministic mode with any other.
 _WORKSPACE, _DETERMINISTIC = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+# CUDA counts the fastest card first, the driver by PCI bus, as `visible_gpus.py` reads bare numbers.
+_ORDER = "CUDA_DEVICE_ORDER"
 
 
 def prepare_environment() -> None:
@@ -28,6 +30,7 @@ def prepare_environment() -> None:
         # For GNU's OpenMP, which torch brings.
         os.environ.setdefault(_SPIN, _TURNS)
     os.environ.setdefault(_WORKSPACE, _DETERMINISTIC[0])
+    os.environ.setdefault(_ORDER, "PCI_BUS_ID")
 
 
 def determinism_problems(environment: Mapping[str, str] = os.environ) -> list[Problem]:

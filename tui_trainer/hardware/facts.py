@@ -35,9 +35,16 @@ class Gpu:
     visible: bool = True
     """False when CUDA_VISIBLE_DEVICES hides it from this process."""
     mig_enabled: bool | None = None
-    """Divided into instances (MIG): a process gets less than the memory that is reported here."""
+    """Divided into instances (MIG), of which a process gets one: name and memory are those of that instance."""
+    mig_uuid: str | None = None
+    """That instance: the one that CUDA_VISIBLE_DEVICES names, else the card's first."""
     problem: str = ""
     """Why the card does not answer, such as a card that has fallen off the bus."""
+
+    @property
+    def cuda_uuid(self) -> str:
+        """The name of what CUDA computes on, which never changes: the MIG instance, else the card. Empty: unknown."""
+        return self.mig_uuid or self.uuid or ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -17,7 +18,7 @@ import psutil
 from tui_trainer.hardware import signs
 from tui_trainer.hardware.deadline import within
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess
-from tui_trainer.hardware.visible_gpus import visible_indices
+from tui_trainer.hardware.visible_gpus import visible_indices, visible_names
 
 NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 4, 9, 10, 12
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
@@ -113,10 +114,18 @@ class Nvml:
         return self._measured(index, handle)
 
     def _measured(self, index: int, handle: Any) -> Gpu:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle, get=lambda info: (info.total, info.free))
+        """A card, or of a divided one the instance that a process gets: its name and memory, the rest of the card."""
+        is_divided = self._ask("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0]))
+        mig_uuid, instance = self._instance(handle) if is_divided else (None, handle)
+        memory = name = None
+        if instance is not None:
+            memory = self._ask("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
+            name = self._ask("nvmlDeviceGetName", instance)
         return Gpu(
             index=index,
-            name=self._ask("nvmlDeviceGetName", handle),
+            name=name or self._ask("nvmlDeviceGetName", handle),
+            mig_enabled=is_divided,
+            mig_uuid=mig_uuid,
             memory_bytes=memory[0] if memory else None,
             memory_free_bytes=memory[1] if memory else None,
             utilisation_share=self._ask("nvmlDeviceGetUtilizationRates", handle, get=lambda rates: rates.gpu / 100),
@@ -124,6 +133,19 @@ class Nvml:
             power_watts=self._ask("nvmlDeviceGetPowerUsage", handle, get=_watts),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", handle, get=_watts),
         )
+
+    def _instance(self, card: Any) -> tuple[str | None, Any]:
+        """(UUID, handle) of the instance that CUDA gives a process on a divided card: the first that the environment
+        names, else the card's first. (None, None) where there is none, or this user may not see them.
+        """
+        count = self._ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0
+        handles = [self._ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index) for index in range(count)]
+        found = [(self._ask("nvmlDeviceGetUUID", handle), handle) for handle in handles if handle is not None]
+        for name in visible_names() or ():
+            for uuid, handle in found:
+                if name.startswith("MIG-") and uuid and uuid.startswith(name):
+                    return uuid, handle
+        return found[0] if found else (None, None)
 
     def _gpu(self, index: int) -> Gpu:
         handle, problem = self._handle(index)
@@ -134,7 +156,6 @@ class Nvml:
             uuid=self._ask("nvmlDeviceGetUUID", handle),
             capability=self._ask("nvmlDeviceGetCudaComputeCapability", handle, get=tuple),
             processes=self._processes(handle),
-            mig_enabled=self._ask("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0])),
             problem=self._health(handle),
         )
 
@@ -160,8 +181,18 @@ class Nvml:
 _of_this_program = Nvml()
 
 
-def session() -> Nvml | None:
-    """The session of this program; None while the machine has no sign of an NVIDIA driver."""
+def session(*, again: bool = False) -> Nvml | None:
+    """The session of this program; None when the machine has no sign of an NVIDIA driver.
+
+    That there is none is remembered: `again` looks for one that was installed or loaded since.
+    """
+    if again:
+        _found.cache_clear()
+    return _found()
+
+
+@cache
+def _found() -> Nvml | None:
     return _of_this_program if signs.has_driver() else None
 
 
@@ -171,6 +202,28 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
         return None, ()
     hung = Driver(problem=f"the NVIDIA driver does not answer: no word in {deadline_seconds:g} s", error_code=TIMEOUT)
     return within(deadline_seconds, lambda: _ask_all(nvml)) or (hung, ())
+
+
+def with_memory_now(
+    gpus: tuple[Gpu, ...], nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS
+) -> tuple[Gpu, ...]:
+    """The same cards with their memory, and how busy they are, as of now. As they were where the driver hangs."""
+    if nvml is None or not gpus:
+        return gpus
+    now = {gpu.index: gpu for gpu in within(deadline_seconds, nvml.live) or ()}
+    return tuple(_as_now(gpu, now.get(gpu.index)) for gpu in gpus)
+
+
+def _as_now(gpu: Gpu, now: Gpu | None) -> Gpu:
+    if now is None or (now.name != gpu.name and not now.problem):
+        return gpu
+    return replace(
+        gpu,
+        memory_bytes=now.memory_bytes,
+        memory_free_bytes=now.memory_free_bytes,
+        utilisation_share=now.utilisation_share,
+        problem=now.problem or gpu.problem,
+    )
 
 
 def _ask_all(nvml: Nvml) -> tuple[Driver, tuple[Gpu, ...]]:

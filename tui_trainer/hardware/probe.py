@@ -17,16 +17,22 @@ from tui_trainer.hardware.facts import Hardware
 
 @cache
 def probe() -> Hardware:
-    """The facts of this machine, read once in a process."""
+    """The facts of this machine, read once in a process, and again by `probe_again`."""
     return look()
 
 
+def probe_again() -> Hardware:
+    """The facts of this machine now, for everybody in this process."""
+    probe.cache_clear()
+    return probe()
+
+
 def look() -> Hardware:
-    """The facts of this machine now."""
+    """The facts of this machine now; a driver that was missing before is looked for again."""
     memory, limits = psutil.virtual_memory(), read_limits()
     limit = limits.memory_bytes
     cpu_name, cpu_flags = processor.read_cpuinfo()
-    driver, gpus = nvml.read_cards(nvml.session())
+    driver, gpus = nvml.read_cards(nvml.session(again=True))
     versions = libraries.read_versions()
     return Hardware(
         cpu_name=cpu_name,
@@ -50,8 +56,17 @@ def look() -> Hardware:
 
 
 def with_memory_now(hardware: Hardware) -> Hardware:
-    """The same facts with the memory that is free now: reading it takes less than a millisecond."""
-    return replace(hardware, memory_available_bytes=_available_bytes(psutil.virtual_memory().available, read_limits()))
+    """The same facts with the memory that is free now, of the machine and of its cards.
+
+    The machine's takes less than a millisecond; a driver that hangs is waited for.
+    """
+    gpus = nvml.with_memory_now(hardware.gpus, nvml.session())
+    return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus)
+
+
+def memory_available_now() -> int:
+    """Bytes of the machine's memory that can be had now. Quick enough to be asked for each picture."""
+    return _available_bytes(psutil.virtual_memory().available, read_limits())
 
 
 def _available_bytes(of_machine: int, limits: Limits) -> int:

@@ -87,13 +87,20 @@ def _card_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
             remedy = f"sudo nvidia-smi --gpu-reset -i {gpu.index}" if "reset" in gpu.problem else "sudo reboot"
             yield HardwareProblem(severity="bad", sentence=f"GPU {gpu.index} {one_line(gpu.problem)}", remedy=remedy)
         elif gpu.mig_enabled:
-            sentence = f"GPU {gpu.index} is divided (MIG): its figures are the whole card's, a process gets a part"
-            yield HardwareProblem(severity="info", sentence=sentence, remedy="nvidia-smi -L")
+            yield _divided(gpu)
     hidden = [str(gpu.index) for gpu in hardware.gpus if not gpu.visible]
     if hidden:
         sentence = f"{VARIABLE} hides GPU {', '.join(hidden)}"
         severity: Severity = "info" if len(hidden) < len(hardware.gpus) else "warn"
         yield HardwareProblem(severity=severity, sentence=sentence, remedy=f"unset {VARIABLE}")
+
+
+def _divided(gpu: Gpu) -> HardwareProblem:
+    if gpu.mig_uuid:
+        sentence = f"GPU {gpu.index} is divided (MIG): its memory here is that of the instance {one_line(gpu.mig_uuid)}"
+        return HardwareProblem(severity="info", sentence=sentence, remedy="nvidia-smi -L")
+    sentence = f"GPU {gpu.index} is divided (MIG), and no instance of it can be seen"
+    return HardwareProblem(severity="warn", sentence=sentence, remedy=f"nvidia-smi mig -i {gpu.index} -lgi")
 
 
 def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:

@@ -1,8 +1,8 @@
-"""Which cards CUDA_VISIBLE_DEVICES leaves to this process, in the driver's own numbering.
+"""Which cards CUDA_VISIBLE_DEVICES leaves to this process, in the driver's own numbering. Only the user sets it.
 
 CUDA counts the fastest card first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; the driver counts by PCI bus. With different
-cards in one machine a bare number is therefore ambiguous, and is read as the driver's.
-Source: CUDA C++ Programming Guide, "CUDA Environment Variables".
+cards in one machine a bare number is therefore ambiguous, and is read as the driver's: see `environment.py`.
+Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "CUDA Device Enumeration".
 """
 
 from __future__ import annotations
@@ -13,43 +13,39 @@ from collections.abc import Iterable, Mapping
 from tui_trainer.hardware.facts import Gpu
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-_WISH = "TUI_TRAINER_GPU"
 
 
-def wish_for_gpu(index: int | None) -> None:
-    """The card, in the driver's numbering, that everything in this process uses from now on; None: the freest."""
-    if index is None:
-        os.environ.pop(_WISH, None)
-    else:
-        os.environ[_WISH] = str(index)
-
-
-def wished_gpu() -> int | None:
-    """What `wish_for_gpu` was told, here or in the process that started this one."""
-    word = os.environ.get(_WISH, "")
-    return int(word) if word.isascii() and word.isdigit() else None
+def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The words of the variable; None without it, which leaves every card."""
+    value = environment.get(VARIABLE)
+    return None if value is None else [word.strip() for word in value.split(",")]
 
 
 def visible_indices(gpus: Iterable[Gpu], environment: Mapping[str, str] = os.environ) -> set[int]:
-    """Indices of the cards that are left; all of them without the variable, and for MIG names, which name no card."""
-    uuids = {gpu.index: gpu.uuid for gpu in gpus}
-    wish = environment.get(VARIABLE)
-    if wish is None or wish.strip().startswith("MIG-"):
-        return set(uuids)
+    """Indices of the cards that are left, a card with the named MIG instance among them; all without the variable."""
+    cards, names = list(gpus), visible_names(environment)
+    if names is None:
+        return {gpu.index for gpu in cards}
     found: set[int] = set()
-    for word in map(str.strip, wish.split(",")):
-        index = _index_of(word, uuids)
+    for name in names:
+        index = _index_of(name, cards)
         if index is None:
             # CUDA takes the names before the first that it does not know.
             break
         found.add(index)
+        if name.startswith("MIG-"):
+            # A process gets one instance, whatever is named behind it.
+            break
     return found
 
 
-def _index_of(word: str, uuids: Mapping[int, str | None]) -> int | None:
-    if word.isascii() and word.isdigit():
-        return int(word) if int(word) in uuids else None
-    if not word.startswith("GPU-"):
+def _index_of(name: str, gpus: list[Gpu]) -> int | None:
+    if name.isascii() and name.isdigit():
+        return next((gpu.index for gpu in gpus if gpu.index == int(name)), None)
+    if not name.startswith(("GPU-", "MIG-")):
         return None
-    matches = [index for index, uuid in uuids.items() if uuid and uuid.startswith(word)]
+    # The instances of a divided card may be closed to this user: then it may be the one that is meant.
+    unknown = [gpu.index for gpu in gpus if name.startswith("MIG-") and gpu.mig_enabled and gpu.mig_uuid is None]
+    matches = [gpu.index for gpu in gpus if any(uuid and uuid.startswith(name) for uuid in (gpu.uuid, gpu.mig_uuid))]
+    matches = matches or unknown
     return matches[0] if len(matches) == 1 else None

@@ -186,8 +186,8 @@ _SPEED: Mapping[str, Rule] = {
     "dataloader_in_order": Left(Why.ALWAYS, "batches come in the order of the seed"),
     "dataloader_multiprocessing_context": LIVING_THREADS,
     "remove_unused_columns": Left(Why.AUTOMATIC, "only the columns that are learnt are read"),
-    "use_cpu": Off("an empty CUDA_VISIBLE_DEVICES hides the GPUs"),
-    "no_cuda": Off("an empty CUDA_VISIBLE_DEVICES hides the GPUs"),
+    "use_cpu": Off("`--gpu none` trains on the CPU"),
+    "no_cuda": Off("`--gpu none` trains on the CPU"),
     "use_mps_device": Off("training is on an NVIDIA GPU or a CPU"),
     "use_ipex": Off("torch computes without extensions"),
 }

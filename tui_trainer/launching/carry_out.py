@@ -20,6 +20,7 @@ from tui_trainer.errors import (
 from tui_trainer.launching import prepare
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.planning.calibration import keep_calibration, load_of_others
+from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import PhaseChanged, Progress, RunFailed, RunFinished, RunProblem, RunStarted
@@ -89,11 +90,12 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
     journal.append(_started(run, checkpoint), PhaseChanged(phase="preparing", step=step))
     progress = _ProgressLines(journal, run.controls)
     if run.plan:
+        _take_new_place(run, run.plan, journal)
         prepare.tell_changed_versions(run.plan, journal)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
     else:
         assert run.loaded is not None, "a run has a plan or a config"
-        plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress)
+        plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu)
     prepare.announce(plan, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
     progress.stop_if_asked()
@@ -124,6 +126,14 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
             load=None if plan.device == "cuda" else load_of_others(plan.threads.value, monotonic() - started),
         )
     return result.reason
+
+
+def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:
+    """A run that goes on elsewhere says so, and so does its plan from now on."""
+    if run.moved:
+        prepare.write_plan(run.folder, plan)
+        hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
+        journal.append(RunProblem(step=_saved_step(run), kind="another device", message=run.moved, hint=hint))
 
 
 def _saved_step(run: OpenRun) -> int:

@@ -14,6 +14,7 @@ from tui_trainer.data.prepare import PreparedData
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.rows import evenly_spaced
 from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
@@ -29,7 +30,7 @@ from tui_trainer.tasks.contract import Baselines, DataFacts
 _PACKAGES = ("tui-trainer", "torch", "transformers", "peft", "bitsandbytes", "tokenizers", "safetensors", "numpy")
 
 
-def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Plan:
+def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
     """The plan before anything is prepared; exact where the data was prepared before. Raises InputError.
 
     Whether it was is known by a hash of all data: `progress` tells how far that is.
@@ -45,7 +46,7 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None) -> Pl
     if problems := setting_problems(loaded, facts.eval_rows):
         raise ConfigError(problems)
     try:
-        return planning.make(loaded, with_memory_now(probe()), facts)
+        return planning.make(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
     except ConfigError as error:
         raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
 
@@ -58,9 +59,12 @@ def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:
 
 
 def exact_plan(
-    loaded: LoadedConfig, folder: RunFolder, journal: JournalWriter, progress: Progress
+    loaded: LoadedConfig, folder: RunFolder, journal: JournalWriter, progress: Progress, *, gpu: GpuChoice
 ) -> tuple[Plan, PreparedData]:
-    """Prepare the data, and write the plan that the run will follow. Raises InputError."""
+    """Prepare the data, and write the plan that the run will follow, for the memory that is free now.
+
+    Raises InputError.
+    """
     data = _prepare(loaded.config, journal, progress)
     task = find_task(loaded.config.task.type)
     plan = planning.make(
@@ -70,9 +74,15 @@ def exact_plan(
         data_key=data.folder.name,
         model_key=task.model_key(loaded.config),
         versions=versions(),
+        chosen_gpu=gpu,
     )
-    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
+    write_plan(folder, plan)
     return plan, data
+
+
+def write_plan(folder: RunFolder, plan: Plan) -> None:
+    """Into plan.json, whole or not at all. Raises FolderError."""
+    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:

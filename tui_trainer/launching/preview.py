@@ -19,6 +19,7 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.data.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.rows import Rows
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.models.config_only import config_only
@@ -65,7 +66,7 @@ class Preview:
         return counts.bad_rows + counts.untrained_rows + counts.short_documents + repeats
 
 
-def make_preview(loaded: LoadedConfig, count: int, progress: Progress) -> Preview:
+def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: GpuChoice = None) -> Preview:
     """`count` rows of the batches. Prepares the data where that was not done yet.
 
     Raises InputError for what a run would be refused for, but not for memory that does not suffice.
@@ -76,7 +77,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress) -> Previe
     task = find_task(config.task.type)
     data = task.prepare(config, prepared_data_folder(), progress)
     facts = task.facts(config, data)
-    made = planning.decide(loaded, with_memory_now(probe()), facts)
+    made = planning.decide(loaded, with_memory_now(probe()), facts, gpu)
     rows = Rows(data.train_path)
     order = RowOrder(
         rows.lengths,
@@ -165,7 +166,8 @@ def _padding(
     if made.packing.value:
         apart = loaded.config.data.model_copy(update={"packing": False})
         alone = replace(loaded, config=loaded.config.model_copy(update={"data": apart}))
-        unpacked = planning.decide(alone, with_memory_now(probe()), facts)
+        chosen: GpuChoice = made.target.gpu.index if made.target.gpu else "none"
+        unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
     # Where a model learns the next token, the last token of a row is no input.
     inputs = rows.lengths - 1 if task.packs else rows.lengths
     return PaddingShares.of(

@@ -13,12 +13,14 @@ from tui_trainer.config.fitted import fitted
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, load, value_of
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
-from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import Head
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.planning.moving import moved
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -30,7 +32,10 @@ from tui_trainer.tasks import find_task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRun:
-    """A run that nobody else has. A new one has a config and no plan yet; one that goes on has its plan."""
+    """A run that nobody else has. A new one has a config and no plan yet; one that goes on has its plan.
+
+    `gpu` is what was asked for. `moved` says where it goes on instead of on the card of its plan; empty: there.
+    """
 
     folder: RunFolder
     lock: RunLock
@@ -40,14 +45,18 @@ class OpenRun:
     plan: Plan | None
     is_new: bool
     remembered: bool
+    gpu: GpuChoice = None
+    moved: str = ""
 
 
-def load_config(request: Request) -> LoadedConfig:
+def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
     """The config for this machine; presets that are too long for the model are cut. Raises ConfigError with all
     problems.
     """
     hardware = probe()
-    return with_unread_noted(with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware))))
+    return with_unread_noted(
+        with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware, gpu)))
+    )
 
 
 def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
@@ -108,12 +117,12 @@ def start_problems(loaded: LoadedConfig) -> list[Problem]:
     return [loaded.placed(problem) for problem in model_problems(facts, model.init, model.trust_remote_code)]
 
 
-def open_new(loaded: LoadedConfig, estimate: Plan | None = None) -> OpenRun:
+def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoice = None) -> OpenRun:
     """Make the run folder and write what was asked. Raises InputError for what can be known before, and then makes
     no folder. `estimate` is the estimated plan of this very config, where it was made already.
     """
     if estimate is None or estimate.config != loaded.config:
-        estimated_plan(loaded)
+        estimated_plan(loaded, gpu=gpu)
     if problems := start_problems(loaded):
         raise ConfigError(problems)
     output = loaded.config.output
@@ -139,18 +148,24 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None) -> OpenRun:
         plan=None,
         is_new=True,
         remembered=remembered,
+        gpu=gpu,
     )
 
 
-def open_again(folder: RunFolder) -> OpenRun:
-    """Take hold of a run that was begun. Raises FolderError when it is in use or its files are damaged."""
+def open_again(folder: RunFolder, *, gpu: GpuChoice = None) -> OpenRun:
+    """Take hold of a run that was begun; without `gpu` it goes on on the card of its plan, where that is here.
+
+    Raises FolderError when it is in use or its files are damaged, InputError when it cannot go on on this machine.
+    """
     lock = RunLock(folder.lock)
     lock.acquire()
     # What was asked before this moment was meant for an earlier start.
     controls = Controls(folder.control)
     try:
-        plan = read_plan(folder)
-        loaded = None if plan else load_config(Request(config_file=folder.config))
+        plan, words = read_plan(folder), ""
+        if plan:
+            plan, words = moved(plan, with_memory_now(probe()), gpu)
+        loaded = None if plan else load_config(Request(config_file=folder.config), gpu=gpu)
         journal = JournalWriter(folder.journal)
     except BaseException:
         lock.release()
@@ -165,6 +180,8 @@ def open_again(folder: RunFolder) -> OpenRun:
         plan=plan,
         is_new=False,
         remembered=remembered,
+        gpu=gpu,
+        moved=words,
     )
 
 

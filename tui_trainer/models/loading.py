@@ -63,15 +63,17 @@ def load_pretrained(
     model: ModelSection,
     dtype: torch.dtype,
     *,
+    device: torch.device | None = None,
     head: Head = "causal_lm",
     labels: Labels | None = None,
     pad_token_id: int | None = None,
     four_bits: FourBits | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> PreTrainedModel:
-    """The model with its own weights, on the CPU. Raises ConfigError when weights and config do not fit together.
+    """The model with its own weights. Raises ConfigError when weights and config do not fit together.
 
-    With `four_bits` it is packed while it is loaded, on the GPU where there is one, and `dtype` is that of the rest.
+    To a GPU each tensor goes as soon as it is read: the whole model is never in the machine's memory. None: the CPU.
+    With `four_bits` it is packed while it is loaded, and `dtype` is that of the rest.
 
     A classifier's head that the files lack, or have for another number of labels, is made anew from torch's global
     generator, and `tell` gets a sentence about it. Without `labels` a classifier keeps those of its config.
@@ -92,6 +94,7 @@ def load_pretrained(
                 ignore_mismatched_sizes=head in CLASSIFYING,
                 weights_only=True,
                 **_attention(model),
+                **({"device_map": {"": device}} if device is not None and device.type != "cpu" else {}),
                 **_packing(four_bits, folder, shape, model, dtype, kind),
             )
     except ConfigError:

@@ -15,6 +15,7 @@ from tui_trainer.planning import choices, memory
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
+from tui_trainer.planning.host_memory import host_memory
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 from tui_trainer.planning.steps import Steps
@@ -61,7 +62,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "device": made.target.device,
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
         "device_reason": made.target.reason,
-        "gpu_uuid": (gpu.uuid or "") if gpu else "",
+        "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
         "threads": _threads(hardware),
     }
@@ -149,6 +150,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
         "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
+        **host_memory(made.shape, regime, config, choices.loader_workers(loaded, made.target).value),
     }
 
 

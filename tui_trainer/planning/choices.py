@@ -11,7 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.abilities import abilities, dotted
 from tui_trainer.hardware.catalogue import find_card
-from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
+from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
@@ -44,9 +44,9 @@ class Target:
     gpu: Gpu | None
 
     @classmethod
-    def of(cls, hardware: Hardware, chosen_gpu: int | None = None) -> Target:
+    def of(cls, hardware: Hardware, chosen_gpu: GpuChoice = None) -> Target:
         gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
-        device, reason = training_device(hardware, gpu)
+        device, reason = training_device(hardware, gpu, chosen_gpu)
         return cls(device=device, reason=reason, gpu=gpu if device == "cuda" else None)
 
     @property
@@ -102,7 +102,7 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
     if loaded.config.model.dtype == "float16" and loaded.config.tuning.method == "full":
         message = "weights that train cannot be float16: their updates would be lost"
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
-    if training.optim in _NEEDS_BITSANDBYTES:
+    if training.optim in NEEDS_BITSANDBYTES:
         problems += _bitsandbytes_problems(loaded, hardware, target)
     if training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
@@ -120,7 +120,7 @@ def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target
     return []
 
 
-_NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
+NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 
 
 def _bitsandbytes_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:

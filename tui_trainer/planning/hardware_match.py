@@ -24,7 +24,7 @@ from typing import Any, TypeGuard
 from tui_trainer.config.profiles import Profile, all_profiles, find_profile
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.abilities import Version, dotted
-from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
+from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import GIB
@@ -33,7 +33,7 @@ _CPU_KEYS = ("device", "name", "cores_at_most")
 _CUDA_KEYS = ("device", "name", "capability_at_least", "capability_below", "memory_gib", "cores_at_most")
 
 
-def choose_hardware_profile(wish: str, hardware: Hardware, chosen_gpu: int | None = None) -> tuple[Profile | None, str]:
+def choose_hardware_profile(wish: str, hardware: Hardware, chosen_gpu: GpuChoice = None) -> tuple[Profile | None, str]:
     """The profile for `hardware_profile = "auto" | NAME | "none"`, and why; of several that match, the most specific.
 
     Raises ConfigError for an unknown name or a [match] that is not understood, InputError for a wrong `chosen_gpu`.
@@ -43,10 +43,11 @@ def choose_hardware_profile(wish: str, hardware: Hardware, chosen_gpu: int | Non
     if wish != "auto":
         return find_profile(wish, "hardware"), "chosen by name"
     gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
+    device, _ = training_device(hardware, gpu, chosen_gpu)
     matching = [
         (profile, reason)
         for profile in all_profiles("hardware").values()
-        if (reason := why_it_matches(profile, hardware, gpu))
+        if (reason := why_it_matches(profile, hardware, gpu, device))
     ]
     if not matching:
         return None, "no hardware profile matches this machine"

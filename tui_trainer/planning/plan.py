@@ -17,6 +17,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.mixture import SourceRows
 from tui_trainer.data.named_splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.planning import choices, memory
@@ -24,6 +25,7 @@ from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
+from tui_trainer.planning.host_memory import host_memory_problems
 from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision
@@ -43,7 +45,7 @@ class Plan(BaseModel):
     recipe: str
     hardware_profile: str
     hardware_reason: str
-    device: str
+    device: Device
     device_name: str
     device_reason: str
     gpu_uuid: str
@@ -81,6 +83,9 @@ class Plan(BaseModel):
     sample_every_steps: Planned[int]
     memory_parts: tuple[memory.MemoryPart, ...]
     memory_bytes: Planned[int]
+    host_memory_parts: tuple[memory.MemoryPart, ...] = ()
+    host_memory_bytes: Planned[int] | None = None
+    """Of the machine, for a run on a GPU; None on a CPU, where `memory_bytes` is the machine's."""
     checkpoint_bytes: Planned[int]
     final_model_bytes: int
     disk_bytes: Planned[int]
@@ -98,7 +103,7 @@ def make(
     data_key: str = "",
     model_key: str = "",
     versions: dict[str, str] | None = None,
-    chosen_gpu: int | None = None,
+    chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
@@ -115,12 +120,13 @@ def make(
         budget = room.share * room.total_bytes
         ways = remedies(decisions.shape, decisions.regime, config, decisions.cut.micro, budget)
         problems += memory_problems(loaded, room, needed, ways)
+    problems += host_memory_problems(plan.host_memory_bytes, hardware)
     if problems:
         raise ConfigError(problems)
     return plan
 
 
-def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: int | None = None) -> Decisions:
+def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
     """What `auto` becomes, and how the batch is cut. Raises ConfigError with all problems."""
     config = loaded.config
     target = choices.Target.of(hardware, chosen_gpu)

@@ -90,7 +90,13 @@ class CharLm(LearnsNextToken):
         return tokenizer_of_file(data.tokenizer_path, data.max_length, special)
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+        self,
+        config: Config,
+        data: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: torch.dtype,
+        device: torch.device,
+        tell: Tell,
     ) -> PreTrainedModel:
         shape = load_config(None, config, vocabulary=data.counts.vocabulary, tokenizer=tokenizer)
         return new_model(shape, config.model, dtype)

@@ -81,10 +81,16 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
         return tokenizer
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+        self,
+        config: Config,
+        data: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: torch.dtype,
+        device: torch.device,
+        tell: Tell,
     ) -> PreTrainedModel:
         """Generation stops at the end of a turn, and where the model stopped before."""
-        model: Any = super().build_model(config, data, tokenizer, dtype, tell)
+        model: Any = super().build_model(config, data, tokenizer, dtype, device, tell)
         model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
         model.generation_config._from_model_config = False  # or generate() may make it anew from the config
         return model  # type: ignore[no-any-return]

@@ -185,9 +185,16 @@ class Task(Protocol):
         """The tokenizer that the final model is saved with."""
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+        self,
+        config: Config,
+        data: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: torch.dtype,
+        device: torch.device,
+        tell: Tell,
     ) -> PreTrainedModel:
-        """The model before the first step; random weights come from torch's global generator.
+        """The model before the first step; stored weights are loaded to `device` tensor by tensor, and random ones come
+        from torch's global generator, on the CPU: a seed gives the same ones on every device.
 
         `tell` gets a sentence about what the files do not bring, such as a new head. Raises ConfigError.
         """

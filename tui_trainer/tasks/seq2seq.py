@@ -78,9 +78,15 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         return known or config.task.max_target_length
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+        self,
+        config: Config,
+        data: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: torch.dtype,
+        device: torch.device,
+        tell: Tell,
     ) -> PreTrainedModel:
-        model = super().build_model(config, data, tokenizer, dtype, tell)
+        model = super().build_model(config, data, tokenizer, dtype, device, tell)
         begin_answers(model, tokenizer)
         return model
 

@@ -1,5 +1,7 @@
 """What a checkpoint holds, and how it goes back: trained weights, optimiser, random state, position. No pickle.
 
+Tensors go to the host and back one file of bounded size after the other: the machine needs no room for all of them.
+
 The folder also has the configuration (of the model, or of the adapter) and the tokenizer, so transformers or peft load
 it as it is.
 """
@@ -7,6 +9,9 @@ it as it is.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -15,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.errors import CheckpointError
+from tui_trainer.models import shards
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.learner import Learner
@@ -29,9 +35,8 @@ def save_checkpoint(checkpoints: Path, learner: Learner, position: Position) -> 
     folder = checkpoint_folder.begin(checkpoints, position.step)
     method = learner.method
     try:
-        weights = {name: tensor.contiguous() for name, tensor in method.weights(learner.model).items()}
-        save_file(apart(weights), folder / method.weights_file, metadata={"format": "pt"})
-        save_file(learner.updater.tensors(), folder / OPTIMISER)
+        _save_weights(learner, folder)
+        _save_shards(learner.updater.tensors(), folder, OPTIMISER, by_parameter=True)
         save_file(random_tensors() | learner.numbers.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
         method.describe(learner.model, folder)
@@ -40,6 +45,52 @@ def save_checkpoint(checkpoints: Path, learner: Learner, position: Position) -> 
     except BaseException:
         checkpoint_folder.abandon(folder)
         raise
+
+
+def _save_weights(learner: Learner, folder: Path) -> None:
+    method = learner.method
+    weights = method.weights(learner.model)
+    limit = shards.SHARD_BYTES if method.index_file else math.inf
+    files = _save_shards(weights, folder, method.weights_file, limit_bytes=limit, metadata={"format": "pt"})
+    if len(files) > 1:
+        index = shards.index_of(files, sum(tensor.nbytes for tensor in weights.values()))
+        (folder / method.index_file).write_text(json.dumps(index, indent=1))
+
+
+def _save_shards(
+    tensors: dict[str, Tensor],
+    folder: Path,
+    single: str,
+    *,
+    by_parameter: bool = False,
+    limit_bytes: float | None = None,
+    metadata: dict[str, str] | None = None,
+) -> dict[str, list[str]]:
+    """Write tensors into one file or several, each copied to the host alone. Returns the names in each file.
+
+    `by_parameter`: those whose names differ in their last part only are in one file.
+    """
+    limit_bytes = shards.SHARD_BYTES if limit_bytes is None else limit_bytes
+    split = shards.split(_groups(tensors, by_parameter), limit_bytes)
+    files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
+    for file, names in files.items():
+        save_file(_on_host(tensors, names), folder / file, metadata=metadata)
+    return files
+
+
+def _groups(tensors: dict[str, Tensor], by_parameter: bool) -> Iterator[tuple[list[str], int]]:
+    ordered = sorted(tensors, key=_parameter_of) if by_parameter else list(tensors)
+    for _, group in groupby(ordered, key=_parameter_of if by_parameter else None):
+        names = list(group)
+        yield names, sum(tensors[name].nbytes for name in names)
+
+
+def _parameter_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _on_host(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    return apart({name: tensors[name].cpu().contiguous() for name in names})
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -54,7 +105,7 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def load_checkpoint(checkpoint: CheckpointFolder, learner: Learner) -> Position:
     """Put a checkpoint back, to the bit. Raises CheckpointError when it is not of this model."""
     load_weights(checkpoint.path, learner)
-    learner.updater.load_tensors(load_file(checkpoint.path / OPTIMISER))
+    learner.updater.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMISER)))
     random = load_file(checkpoint.path / RANDOM)
     _restore_random(random)
     learner.numbers.load_tensors(random)
@@ -66,16 +117,19 @@ def load_checkpoint(checkpoint: CheckpointFolder, learner: Learner) -> Position:
 
 def load_weights(folder: Path, learner: Learner) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
-    saved, wanted = load_file(folder / learner.method.weights_file), learner.method.weights(learner.model)
-    if saved.keys() != wanted.keys():
-        odd = sorted(saved.keys() ^ wanted.keys())
+    weights = learner.method.weights(learner.model)
+    odd = set(weights)
+    for path in shards.files_of(folder, learner.method.weights_file):
+        saved = load_file(path)
+        odd ^= saved.keys()
+        for name in saved.keys() & weights.keys():
+            if saved[name].shape != weights[name].shape:
+                raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
+            weights[name].copy_(saved[name])
+    if odd:
         raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: {odd[0]} and {len(odd) - 1} more differ"
+            f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
         )
-    for name, tensor in wanted.items():
-        if saved[name].shape != tensor.shape:
-            raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
-        tensor.copy_(saved[name])
 
 
 def random_tensors() -> dict[str, Tensor]:

@@ -18,9 +18,10 @@ from tui_trainer.training.ahead import Ahead
 from tui_trainer.training.batches import Batches, Layout
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers
+from tui_trainer.training.device import device_of
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
-from tui_trainer.training.model import build_model, device_of
+from tui_trainer.training.model import build_model
 from tui_trainer.training.optimiser import Updater, build_schedule
 from tui_trainer.training.precision import Numbers
 from tui_trainer.tuning import find_method

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.tuning import find_method
@@ -24,7 +23,7 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell) -> A
     def tell_new(words: str) -> None:
         tell("new weights", words, "they learn from your data: normal for a task that the model was not made for")
 
-    model = find_task(config.task.type).build_model(config, job.data, tokenizer, dtype, tell_new)
+    model = find_task(config.task.type).build_model(config, job.data, tokenizer, dtype, device, tell_new)
     refuse_poisoned(model, config.model.model_name_or_path)
     model = find_method(config.tuning.method).apply(
         model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
@@ -52,8 +51,3 @@ def checkpoint_activations(model: Any) -> None:
     """Keep the layers' inputs only. transformers 5.2x renames the switch, and will drop the old name."""
     switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     switch({"use_reentrant": False})
-
-
-def device_of(plan: Plan) -> torch.device:
-    """Where a run computes. `training/process.py` has hidden all cards but the chosen one."""
-    return torch.device("cuda:0" if plan.device == "cuda" else "cpu")

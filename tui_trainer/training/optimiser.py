@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -82,17 +82,28 @@ class Updater:
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `tensors` gave. Raises CheckpointError when a parameter's state is not there."""
-        by_name = _by_parameter(tensors)
-        if odd := sorted(by_name.keys() - self._named.keys()):
-            raise CheckpointError(f"the optimiser state holds unknown tensors, such as those of {odd[0]}")
-        for name, parameter in self._trained.items():
-            state = by_name.get(name, {})
-            if name in self._masters:
-                self._load_master(name, state.pop(_MASTER, None))
-            # No state at all: it never had a gradient, or every step so far was passed over (fp16).
-            if state and (missing := sorted(self.kind.needed_keys - state.keys())):
-                raise CheckpointError(f"the optimiser state of {name} lacks {', '.join(missing)}")
-            self._load_state(name, parameter, state)
+        self.load_shards([tensors])
+
+    def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
+        """The same in several parts, one after the other; what belongs to a parameter is in one of them."""
+        without_master = dict.fromkeys(self._masters)
+        for tensors in shards:
+            by_name = _by_parameter(tensors)
+            if odd := sorted(by_name.keys() - self._named.keys()):
+                raise CheckpointError(f"the optimiser state holds unknown tensors, such as those of {odd[0]}")
+            for name, state in by_name.items():
+                without_master.pop(name, None)
+                self._load_parameter(name, state)
+        for name in without_master:
+            self._load_master(name, None)
+
+    def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
+        if name in self._masters:
+            self._load_master(name, state.pop(_MASTER, None))
+        # No state at all: it never had a gradient, or every step so far was passed over (fp16).
+        if state and (missing := sorted(self.kind.needed_keys - state.keys())):
+            raise CheckpointError(f"the optimiser state of {name} lacks {', '.join(missing)}")
+        self._load_state(name, self._trained[name], state)
 
     def _load_master(self, name: str, saved: Tensor | None) -> None:
         master = self._masters[name]

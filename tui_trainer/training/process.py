@@ -19,8 +19,8 @@ from transformers.utils import logging as transformers_logging
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.environment import determinism_problems
-from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.planning.plan import Plan
+from tui_trainer.training.device import device_of, use_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,6 @@ def _show_progress_bars(shown: bool) -> None:
     (transformers_logging.enable_progress_bar if shown else transformers_logging.disable_progress_bar)()
 
 
-def _choose_cards(names: str | None) -> None:
-    # CUDA keeps the cards that it began with; then the variable goes on saying which these are.
-    if not torch.cuda.is_initialized():
-        _CARDS_VARIABLE.set(names)
-
-
 def _be_deterministic(strict: bool) -> None:
     # It loads the compiler's settings, which most runs do without.
     if strict != torch.are_deterministic_algorithms_enabled():
@@ -62,11 +56,9 @@ _DETERMINISTIC = _Setting(torch.are_deterministic_algorithms_enabled, _be_determ
 _MATMULS = _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 _THREADS = _Setting(torch.get_num_threads, torch.set_num_threads)
 _TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
-_CARDS_VARIABLE = _variable(VARIABLE)
-_CARDS = _Setting(_CARDS_VARIABLE.read, _choose_cards)
 _VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
 _PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
-_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _CARDS, _VERBOSITY, _PROGRESS_BARS)
+_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _VERBOSITY, _PROGRESS_BARS)
 
 
 @contextmanager
@@ -91,12 +83,12 @@ def _set(plan: Plan) -> None:
     _TOKENIZERS.set("false")
     _VERBOSITY.set(logging.ERROR)
     _PROGRESS_BARS.set(False)
-    if on_gpu and plan.gpu_uuid:
-        # By its name that never changes: the driver and torch may count the cards in another order.
-        _CARDS.set(plan.gpu_uuid)
+    if on_gpu:
+        # Where CUDA is at work already, as for a second run, the first has said so.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     _MATMULS.set("high" if on_gpu and training.tf32 and not strict else "highest")
     _DETERMINISTIC.set(strict)
+    use_device(device_of(plan))
 
 
 def give_memory_back() -> None:

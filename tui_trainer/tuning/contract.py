@@ -18,6 +18,8 @@ class Method(Protocol):
     title: str
     weights_file: str
     """What a checkpoint calls the file with the trained weights: the name under which libraries look for it."""
+    index_file: str
+    """What they look for instead where the weights are in several files; empty where they read one only."""
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
         """The model to train: what moves requires a gradient, and nothing else does. Raises ConfigError.

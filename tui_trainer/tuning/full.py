@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import TuningSection
+from tui_trainer.models import shards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +18,7 @@ class Full:
     name = "full"
     title = "all weights"
     weights_file = "model.safetensors"
+    index_file = "model.safetensors.index.json"
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
         return model
@@ -32,7 +34,7 @@ class Full:
         _save_generation_config(model, folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
 
 
 def _save_generation_config(model: Any, folder: Path) -> None:

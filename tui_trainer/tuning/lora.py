@@ -27,6 +27,7 @@ class Lora:
     name = "lora"
     title = "LoRA"
     weights_file = "adapter_model.safetensors"
+    index_file = ""
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
         import torch

@@ -58,18 +58,17 @@ class TrainerApp(App[None], inherit_bindings=False):
     def __init__(self, bench: Workbench, keymap: Keymap) -> None:
         self._wants_no_color = bool(os.environ.get("NO_COLOR"))
         super().__init__(driver_class=PatientDriver, ansi_color=True)
-        self.bench = bench
-        self.keymap = keymap
+        self.bench, self.keymap = bench, keymap
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
         self.everywhere = Everywhere(self)
         self.guard: TerminalGuard | None = None
-        self.crash = ""
+        self.crash, self._has_begun = "", False
         self.when_shown: Callable[[], None] = lambda: None
-        self._has_begun = False
         self._dialogs: list[Dialog] = []
         self._picture: list[Line] = []
+        self._shown_by_clock: object = None
         color_system = None if self._wants_no_color else self.console.color_system
         self._canvas = Canvas(styles_for(color_system, no_color=self._wants_no_color))
 
@@ -116,6 +115,7 @@ class TrainerApp(App[None], inherit_bindings=False):
     def draw(self) -> None:
         """Compute the picture and show it."""
         width, height = self.size
+        self._shown_by_clock = self._by_clock()
         if self._is_too_small:
             self._picture = too_small(width, height, (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=self.bench.run_is_alive)
         else:
@@ -123,6 +123,11 @@ class TrainerApp(App[None], inherit_bindings=False):
         if self.bench.glyphs.ascii:
             self._picture = [in_ascii(line) for line in self._picture]
         self._canvas.show(self._picture)
+
+    def _by_clock(self) -> object:
+        """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
+        page = self._is_too_small or self.page.by_clock(self.size.width)
+        return self.size, self.bench.by_clock(), page, [dialog.by_clock() for dialog in self._dialogs]
 
     def _compose_picture(self, width: int, height: int) -> list[Line]:
         bench = self.bench
@@ -176,13 +181,14 @@ class TrainerApp(App[None], inherit_bindings=False):
         return action.place == "app" or self.page.available(action)
 
     def tick(self) -> None:
-        """Once a second: what is new is taken in and drawn."""
+        """Once a second: what is new is taken in, and drawn where it shows."""
         if self.guard is not None and hung_up():
             self.leave(Leaving.LOST)
             return
-        self.bench.tick()
+        has_news = self.bench.tick()
         self.page.tick()
-        self.draw()
+        if has_news or self._by_clock() != self._shown_by_clock:
+            self.draw()
         if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
             self.refresh(layout=True)
 

@@ -61,4 +61,5 @@ class CurrentRun(WatchedRun):
         if reason and reason != self._told_failing:
             self._told_failing = reason
             self._add(f"the journal cannot be written ({one_line(reason)}): training goes on, unseen", "bad")
+            return True
         return news

@@ -36,6 +36,10 @@ class Dialog:
     def paste(self, text: str) -> None:
         """A pasted text; most dialogs take none."""
 
+    def by_clock(self) -> object:
+        """As of a page: what changes without a key or an answer."""
+        return ()
+
     def draw(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
         """The whole box, at most `height` lines high."""
         wide = min(width - 4, _WIDEST)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.probe import with_memory_now
+from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Forecast:
     app: TrainerApp
     background: Background
 
-    def __init__(self, hardware: Hardware, chosen_gpu: int | None) -> None:
+    def __init__(self, hardware: Hardware, chosen_gpu: GpuChoice) -> None:
         self.hardware, self.chosen_gpu = hardware, chosen_gpu
         self.document: Document | None = None
         self.plan: Plan | None = None
@@ -45,9 +46,9 @@ class Forecast:
         self._preset_recipe = ""
 
     @property
-    def memory_free_bytes(self) -> int | None:
+    def memory_free_bytes(self) -> int:
         """What can be had now; the rest of `hardware` is as old as its look."""
-        return with_memory_now(self.hardware).memory_available_bytes
+        return memory_available_now()
 
     def offer_start(self) -> None:
         """Say what would happen; one more key begins."""
@@ -74,6 +75,7 @@ class Forecast:
             return
         self._keep_draft(document)
         loaded, problems, revision = document.loaded, document.own_problems, document.revision
+        gpu = self.chosen_gpu
         if loaded is None or problems:
             self._planned((revision, None, problems))
             self._checked((revision, []))
@@ -83,13 +85,20 @@ class Forecast:
             from tui_trainer.launching.prepare import estimated_plan
 
             try:
-                return revision, estimated_plan(loaded), ()
+                return revision, estimated_plan(loaded, gpu=gpu), ()
             except InputError as error:
                 # What is wrong with files names a file and no setting: it belongs beside the path.
                 return revision, None, tuple(replace(one, key=one.key or "data.path") for one in error.problems)
 
         self.background.do("plan", plan, self._planned)
         self._plan_presets(document)
+
+    def machine_changed(self) -> None:
+        """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
+        if self.document is not None:
+            self._preset_recipe = ""
+            self.document.machine_changed()
+            self.config_changed()
 
     def _keep_draft(self, document: Document) -> None:
         """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
@@ -106,14 +115,14 @@ class Forecast:
             return
         if recipe == self._preset_recipe:
             return
-        self._preset_recipe = recipe
+        self._preset_recipe, gpu = recipe, self.chosen_gpu
 
         def plan() -> Plan | None:
             from tui_trainer.config.load import Request, load
             from tui_trainer.launching.prepare import estimated_plan
 
             try:
-                return estimated_plan(load(Request(profile=recipe), self._choose_hardware))
+                return estimated_plan(load(Request(profile=recipe), self._choose_hardware), gpu=gpu)
             except InputError:
                 return None
 
@@ -139,12 +148,13 @@ class Forecast:
         if document is None or document.loaded is None:
             return
         loaded, revision, plan, hardware = document.loaded, document.revision, self.plan, self.hardware
+        gpu = self.chosen_gpu
 
         def check() -> tuple[int, list[Finding]]:
             from tui_trainer.checklist.gather import gather
             from tui_trainer.checklist.run import run_checks
 
-            return revision, run_checks(gather(loaded, hardware=hardware, plan=plan))
+            return revision, run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
 
         self.background.do("checks", check, self._checked)
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
@@ -39,7 +40,7 @@ _LEFT_BY_SIGNAL = 128
 def run_screens(
     make_request: Callable[[], Request] | None = None,
     *,
-    gpu: int | None = None,
+    gpu: GpuChoice = None,
     ascii_only: bool = False,
     attach_to: RunFolder | None = None,
 ) -> int:

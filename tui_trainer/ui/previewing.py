@@ -65,11 +65,14 @@ class PreviewDialog(Dialog):
         from tui_trainer.launching.preview import make_preview
 
         try:
-            return make_preview(self._loaded, _SAMPLES, self._hear)
+            return make_preview(self._loaded, _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
         except _Closed:
             return ()
+
+    def by_clock(self) -> object:
+        return self._far
 
     def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
         self._far = _Far(what, done, total, unit)

@@ -165,7 +165,7 @@ def start(bench: Workbench) -> None:
         bench.app.open(_refusal(bench))
         return
     try:
-        run = CurrentRun(open_new(loaded, bench.plan))
+        run = CurrentRun(open_new(loaded, bench.plan, gpu=bench.chosen_gpu))
     except InputError as error:
         tell_refusal(bench, error.problems)
         return
@@ -188,7 +188,7 @@ def _resume(bench: Workbench, before: WatchedRun) -> None:
     if _is_refused_now(bench):
         return
     try:
-        run = CurrentRun(open_again(before.folder))
+        run = CurrentRun(open_again(before.folder, gpu=bench.chosen_gpu))
     except InputError as error:
         bench.tell(one_line(str(error)), "bad")
         return

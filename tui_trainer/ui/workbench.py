@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.safe_text import one_line
@@ -59,7 +60,7 @@ class Workbench(Forecast):
         hardware: Hardware,
         glyphs: Glyphs,
         *,
-        gpu: int | None = None,
+        gpu: GpuChoice = None,
         attach_to: RunFolder | None = None,
     ) -> None:
         super().__init__(hardware, gpu)
@@ -121,9 +122,9 @@ class Workbench(Forecast):
         if draft is not None:
             self.app.offer_draft(draft)
 
-    def tick(self) -> None:
-        """Once a second."""
-        self.poll_run()
+    def tick(self) -> bool:
+        """Once a second. Whether anything is to be shown that was not there before."""
+        notice, has_news = self.notice, self.poll_run()
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
             self.notice = None
@@ -132,6 +133,11 @@ class Workbench(Forecast):
         self._tell_refusal()
         if self.leave_when_over and not self.run_is_alive:
             self.leave()
+        return has_news or self.notice != notice
+
+    def by_clock(self) -> object:
+        """What every screen shows of a run that changes without news in its journal."""
+        return self.run_is_alive, self.run is not None and self.run.is_interrupted
 
     def _tell_refusal(self) -> None:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
-from tui_trainer.hardware.diagnosis import choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.hardware.visible_gpus import VARIABLE
@@ -12,11 +11,13 @@ from tui_trainer.units import format_bytes
 
 def look(context: Context) -> Verdict:
     hardware = context.hardware
-    gpu, _ = choose_gpu(hardware.gpus, None)
-    device = context.plan.device if context.plan else training_device(hardware, gpu)[0]
+    gpu, device = context.gpu, context.device
     cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
     if device == "cuda" and gpu:
         return _used(hardware, gpu)
+    if hardware.gpus and context.chosen_gpu == "none":
+        sentence = f"the GPU stays idle, as --gpu none asks: trains on the CPU ({cpu})"
+        return warned(sentence, advice="leave out --gpu none")
     if hardware.gpus:
         return _idle(hardware, gpu, cpu)
     if hardware.driver and hardware.driver.problem:

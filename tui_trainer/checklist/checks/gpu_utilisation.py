@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
-from tui_trainer.hardware.diagnosis import choose_gpu, training_device
 
 
 def look(context: Context) -> Verdict:
@@ -14,8 +13,7 @@ def look(context: Context) -> Verdict:
         )
     used = [f"GPU {gpu.index} {gpu.utilisation_share:.0%}" for gpu in gpus if gpu.utilisation_share is not None]
     now = ", ".join(used) if used else f"{len(gpus)} GPUs, not reported"
-    device = context.plan.device if context.plan else training_device(context.hardware, choose_gpu(gpus, None)[0])[0]
-    then = "the Train screen shows it while a run is going" if device == "cuda" else "this run is on the CPU"
+    then = "the Train screen shows it while a run is going" if context.device == "cuda" else "this run is on the CPU"
     return not_applicable(f"before a run there is nothing to measure ({now} busy); {then}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
-from tui_trainer.hardware.diagnosis import choose_gpu
 from tui_trainer.hardware.problems import torch_problem
 
 
@@ -16,7 +15,7 @@ def look(context: Context) -> Verdict:
     named = f"torch {torch}" if torch else "torch"
     if hardware.driver is None:
         return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
-    gpu, _ = choose_gpu(hardware.gpus, None)
+    gpu = context.gpu
     if gpu is None:
         return not_applicable(f"no GPU of this machine can be used now: {named} only has to work on the CPU")
     if problem := torch_problem(hardware, gpu):

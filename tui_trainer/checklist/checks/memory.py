@@ -26,11 +26,27 @@ def look(context: Context) -> Verdict:
     if room.free_bytes:
         sentence += f", {needed / room.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
-    if not is_short(context):
+    details += _host_details(context)
+    if not is_short(context) and not _host_shortage(context):
         return passed(sentence, *details)
+    if not is_short(context) and (words := _host_shortage(context)):
+        return failed(words, *details, advice="close other programs, or raise the limit of the container or job")
     fix = way_to_fit(context)
     verdict = failed if needed > room.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice="" if fix else _advice(context))
+
+
+def _host_shortage(context: Context) -> str:
+    """A run on a GPU for which the machine itself has too little free; empty where it has enough, or nobody knows."""
+    needed, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
+    if needed is None or free is None or needed.value <= free:
+        return ""
+    wanted = f"the run needs {format_bytes(needed.value)} of the machine's memory beside the GPU's"
+    return f"{wanted}, of which {format_bytes(free)} are free"
+
+
+def _host_details(context: Context) -> list[str]:
+    return [f"on the machine, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
 
 
 def _advice(context: Context) -> str:

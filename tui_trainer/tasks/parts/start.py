@@ -84,7 +84,13 @@ class StartsFromModel:
         return made_tokenizer(data.tokenizer_path, config, self.specials)
 
     def build_model(
-        self, config: Config, data: PreparedData, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, tell: Tell
+        self,
+        config: Config,
+        data: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: torch.dtype,
+        device: torch.device,
+        tell: Tell,
     ) -> PreTrainedModel:
         model, labels = config.model, self.labels(config, data)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
@@ -93,6 +99,7 @@ class StartsFromModel:
                 folder,
                 model,
                 dtype,
+                device=device,
                 head=self.head,
                 labels=labels,
                 pad_token_id=filling_id(tokenizer),

@@ -12,6 +12,7 @@ from tui_trainer.ui.spans import Line, fit
 if TYPE_CHECKING:
     from tui_trainer.config.document import Document
     from tui_trainer.planning.plan import Plan
+    from tui_trainer.ui.screens.config_estimate import PlanSummary
 
 
 class ConfigPage(ConfigFiles):
@@ -28,24 +29,32 @@ class ConfigPage(ConfigFiles):
     def draw(self, width: int, height: int) -> list[Line]:
         if self.model is None:
             return [fit([], width), fit([("  reading the settings ...", "dim")], width)]
-        from tui_trainer.ui.screens.config_estimate import PlanSummary
-        from tui_trainer.ui.screens.config_memory import room_for
         from tui_trainer.ui.screens.config_view import draw_config
 
         bench = self.bench
-
-        def summary(plan: Plan | None) -> PlanSummary | None:
-            return PlanSummary.of(plan, room_for(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
-
         return draw_config(
             self.model,
-            plan=summary(bench.plan),
-            preset_plan=summary(bench.preset_plan),
+            plan=self._summary(bench.plan),
+            preset_plan=self._summary(bench.preset_plan),
             planning=bench.is_planning,
             width=width,
             height=height,
             glyphs=bench.glyphs,
         )
+
+    def _summary(self, plan: Plan | None) -> PlanSummary | None:
+        """Beside the memory that is free now."""
+        from tui_trainer.ui.screens.config_estimate import PlanSummary
+        from tui_trainer.ui.screens.config_memory import room_for
+
+        bench = self.bench
+        return PlanSummary.of(plan, room_for(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
+
+    def by_clock(self, width: int) -> object:
+        from tui_trainer.ui.screens.config_memory import memory_lines
+
+        found = [self._summary(plan) for plan in (self.bench.plan, self.bench.preset_plan)]
+        return [(one.cells, memory_lines(one.memory_use, width, self.bench.glyphs)) for one in found if one]
 
     # ------------------------------------------------------------- keys
 

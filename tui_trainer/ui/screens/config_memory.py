@@ -94,7 +94,7 @@ class MemoryUse:
 
 def room_for(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> Room:
     """The memory where a plan computes: of its card, or of the machine with what is free there now."""
-    gpu = next((card for card in hardware.gpus if (card.uuid or "") == plan.gpu_uuid), None)
+    gpu = next((card for card in hardware.gpus if card.cuda_uuid == plan.gpu_uuid), None)
     on_gpu = plan.device == "cuda" and gpu is not None
     target = Target(device="cuda" if on_gpu else "cpu", reason=plan.device_reason, gpu=gpu if on_gpu else None)
     room = Room.of(hardware, target)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tui_trainer.hardware.diagnosis import Diagnosis, diagnose
+from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.probe import look
-from tui_trainer.hardware.visible_gpus import wish_for_gpu
+from tui_trainer.hardware.probe import probe_again
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page
-from tui_trainer.ui.screens.hardware_view import draw_hardware, most_scroll
+from tui_trainer.ui.screens.hardware_view import draw_hardware, live_lines, most_scroll
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
@@ -21,6 +20,7 @@ class HardwarePage(Page):
         super().__init__(bench)
         self._top = 0
         self._size = (80, 22)
+        self._furthest: tuple[object, int] = (None, 0)
         self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         self._profile = self._match()
 
@@ -51,17 +51,26 @@ class HardwarePage(Page):
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
         return (profile.name if profile else "none"), why
 
-    def _most(self) -> int:
-        width, height = self._size
+    def by_clock(self, width: int) -> object:
         bench = self.bench
-        return most_scroll(
-            self._diagnosis,
-            bench.hardware,
-            profile=self._profile,
-            width=width,
-            height=height,
-            glyphs=bench.glyphs,
-        )
+        return live_lines(self._diagnosis, bench.hardware, bench.gauges, width=width, glyphs=bench.glyphs)
+
+    def _most(self) -> int:
+        """Asked for by each key that scrolls, so it is computed once for a machine and a size."""
+        width, height = self._size
+        hardware = self.bench.hardware
+        asked = (self._size, self._diagnosis, hardware, self._profile)
+        if self._furthest[0] != asked:
+            most = most_scroll(
+                self._diagnosis,
+                hardware,
+                profile=self._profile,
+                width=width,
+                height=height,
+                glyphs=self.bench.glyphs,
+            )
+            self._furthest = (asked, most)
+        return self._furthest[1]
 
     def _scroll(self, lines: int) -> None:
         self._top = min(max(self._top + lines, 0), self._most())
@@ -86,10 +95,9 @@ class HardwarePage(Page):
 
     def next_gpu(self) -> None:
         """The cards one after the other, then no choice again: the freest."""
-        indices = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
+        indices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
         here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
         self.bench.chosen_gpu = indices[(here + 1) % len(indices)]
-        wish_for_gpu(self.bench.chosen_gpu)
         self._renew()
         gpu = self._diagnosis.gpu
         self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
@@ -97,13 +105,13 @@ class HardwarePage(Page):
     def look_again(self) -> None:
         """Read the machine anew; a driver that hangs does not hold the keys."""
         self.bench.tell("looking ...", "dim")
-        self.bench.background.do("hardware", look, self._looked)
+        self.bench.background.do("hardware", probe_again, self._looked)
 
     def _looked(self, hardware: Hardware) -> None:
         self.bench.hardware = hardware
-        if all(gpu.index != self.bench.chosen_gpu for gpu in hardware.gpus):
+        chosen = self.bench.chosen_gpu
+        if chosen != "none" and all(gpu.index != chosen for gpu in hardware.gpus):
             self.bench.chosen_gpu = None
-            wish_for_gpu(None)
         self._renew()
         self.bench.tell("read anew: memory, disks, cards and their processes", "good")
         self.bench.app.draw()
@@ -111,3 +119,4 @@ class HardwarePage(Page):
     def _renew(self) -> None:
         self._diagnosis = diagnose(self.bench.hardware, self.bench.chosen_gpu)
         self._profile = self._match()
+        self.bench.machine_changed()

@@ -79,7 +79,7 @@ def _system(machine: Machine) -> Section:
     return titled(machine, "system", rows_of(machine, describe.system_rows(machine.hardware))) if machine.wide else []
 
 
-def _processor(machine: Machine) -> Section:
+def processor_section(machine: Machine) -> Section:
     gauges = machine.gauges or Gauges()
     rows = rows_of(machine, describe.processor_rows(machine.hardware))
     busy: Line = [(pad("busy", LABEL), "dim"), (bar(gauges.cpu_share, BAR, machine.glyphs), "accent")]
@@ -137,5 +137,5 @@ def _libraries(machine: Machine) -> Section:
 
 _PARTS: tuple[Callable[[Machine], Section], ...] = (
     *(_device, gpu_table, card_section, peak_section, others_section),
-    *(_processor, _disk, _libraries, _system),
+    *(processor_section, _disk, _libraries, _system),
 )

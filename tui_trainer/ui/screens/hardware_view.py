@@ -15,8 +15,9 @@ from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.screens.hardware_gpus import gpu_table
 from tui_trainer.ui.screens.hardware_rows import Machine, Section
-from tui_trainer.ui.screens.hardware_sections import sections_of
+from tui_trainer.ui.screens.hardware_sections import processor_section, sections_of
 from tui_trainer.ui.spans import Line, fit
 from tui_trainer.units import GIB
 
@@ -62,6 +63,22 @@ def most_scroll(
     """The furthest that `draw_hardware` scrolls; 0 when everything fits. Gauges change no heights."""
     longest = max(map(len, _columns(diagnosis, hardware, None, profile, width, height, glyphs)))
     return 0 if longest <= height else longest - (height - 1)
+
+
+def live_lines(
+    diagnosis: Diagnosis, hardware: Hardware, gauges: Gauges | None, *, width: int, glyphs: Glyphs
+) -> list[Line]:
+    """The lines with gauges in them, as `draw_hardware` draws them: nothing else changes by itself."""
+    machine = Machine(
+        diagnosis=diagnosis,
+        hardware=hardware,
+        gauges=gauges,
+        profile=("", ""),
+        width=_column_width(width),
+        wide=_column_count(width) > 1,
+        glyphs=glyphs,
+    )
+    return [*gpu_table(machine), *processor_section(machine)]
 
 
 def machine_summary(hardware: Hardware, width: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page
-from tui_trainer.ui.screens.gauges_view import GaugeTrail
+from tui_trainer.ui.screens.gauges_view import HALF_WIDTH, GaugeTrail, gauge_lines
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
@@ -89,6 +89,14 @@ class TrainPage(Page):
     def tick(self) -> None:
         if gauges := self.bench.gauges:
             self._trail.take(gauges, monotonic())
+
+    def by_clock(self, width: int) -> object:
+        if self._frozen is not None:
+            return ()
+        gauges, sparks = self.bench.gauges or Gauges(), self._trail.sparks(monotonic())
+        # In a narrow column and in a wide one the bars have other lengths.
+        drawn = [gauge_lines(gauges, sparks, cells, self.bench.glyphs) for cells in (HALF_WIDTH, 2 * HALF_WIDTH)]
+        return drawn, self._log()
 
     def _offer(self) -> list[str]:
         bench = self.bench

@@ -1,0 +1,92 @@
+"""Memory of the machine beside a run on a card: by part, and what is said where there is too little of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import run_checks
+from tui_trainer.config.load import Request
+from tui_trainer.errors import ConfigError
+from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.launching.start import load_config
+from tui_trainer.lines import plan_lines
+from tui_trainer.models.shards import SHARD_BYTES
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.host_memory import LIBRARIES_BYTES
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import GIB
+
+CARD = Gpu(
+    index=0, name="NVIDIA H200", uuid="GPU-0", capability=(9, 0), memory_bytes=141 * GIB, memory_free_bytes=140 * GIB
+)
+MACHINE = Hardware(
+    cpu_name="Test CPU", usable_cores=8, memory_bytes=64 * GIB, memory_available_bytes=60 * GIB, platform="Linux",
+    python_version="3.11", gpus=(CARD,), driver=Driver(version="580", cuda=(13, 0)), torch_cuda=(13, 0),
+    libraries={"torch": "2.15.0", "peft": "0.18"},
+)  # fmt: skip
+FACTS = DataFacts(
+    rows=400, eval_rows=0, tokens=40_000, eval_tokens=0, vocabulary=128_256, row_tokens=100.0, exact=True, reason="",
+)  # fmt: skip
+
+
+def planned(recipe, hardware=MACHINE, **settings):
+    assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
+    return planning.make(load_config(Request(profile=recipe, assignments=assignments)), hardware, FACTS)
+
+
+def parts(plan):
+    return {part.name: part.bytes for part in plan.host_memory_parts}
+
+
+def test_neither_the_model_nor_the_state_of_its_optimizer_is_ever_whole_on_the_host(monkeypatch):
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+    huge = replace(CARD, memory_bytes=400 * GIB, memory_free_bytes=400 * GIB)
+    plan = planned("llama-8b-lora", replace(MACHINE, gpus=(huge,)), tuning__method="full")
+    embedding = 128_256 * 4096
+    assert plan.checkpoint_bytes.value > 12 * 8e9
+    found = parts(plan)
+    # The embedding is the largest parameter: its two moments are more than a shard, and four readers hold it at once.
+    assert 8 * embedding > SHARD_BYTES and found.pop("libraries") == LIBRARIES_BYTES
+    assert found.pop("batches") < 1 << 22
+    assert [*found.values()] == [16 * embedding]
+    adapters = parts(planned("llama-8b-lora"))
+    assert adapters["loading"] == 16 * embedding and "saving" not in adapters
+
+
+def test_a_model_from_scratch_is_made_on_the_host_and_counted_there():
+    shape = {"model__scratch__hidden_size": 2048, "model__scratch__num_hidden_layers": 24}
+    plan = planned("finetune", model__init="scratch", tuning__method="full", **shape)
+    assert parts(plan)["loading"] == 4 * plan.parameters.value
+
+
+def test_on_a_cpu_there_is_one_memory():
+    plan = planned("quickstart", replace(MACHINE, gpus=(), driver=None))
+    assert plan.device == "cpu" and plan.host_memory_bytes is None and plan.host_memory_parts == ()
+    assert not any("host memory" in line for line in plan_lines(plan))
+
+
+def test_the_plan_shows_the_memory_of_the_host_by_part():
+    shown = "\n".join(plan_lines(planned("llama-8b-lora")))
+    assert "host memory" in shown and "torch, transformers and CUDA" in shown
+
+
+def test_a_machine_or_container_with_too_little_memory_is_refused_before_anything_is_loaded():
+    small = replace(MACHINE, memory_bytes=2 * GIB, memory_available_bytes=2 * GIB)
+    with pytest.raises(ConfigError, match=r"of the machine's memory beside the GPU's, which has 2\.0 GiB"):
+        planned("llama-8b-lora", small)
+
+
+def test_the_checklist_fails_where_too_little_of_it_is_free(tmp_path):
+    data = tmp_path / "texts.txt"
+    data.write_text("a line of text\n" * 400)
+    loaded = load_config(Request(profile="llama-8b-lora", assignments=(f"data.path={data}",)))
+    for free, status in ((60 * GIB, "pass"), (3 * GIB, "fail")):
+        context = replace(gather(loaded, hardware=MACHINE), load_average=0.0)
+        context = replace(context, hardware=replace(MACHINE, memory_available_bytes=free))
+        (memory,) = [finding for finding in run_checks(context) if finding.name == "memory"]
+        assert memory.status == status, memory.verdict.evidence
+    assert "of the machine's memory beside the GPU's, of which 3.0 GiB are free" in memory.verdict.evidence
+    assert any(detail.startswith("on the machine, libraries") for detail in memory.verdict.details)

@@ -1,0 +1,274 @@
+"""Runs on machines with made-up cards: which one computes, and how a run goes on where its own card is not."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.hardware.conftest import FakeNvml
+from tui_trainer.cli import main
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigError, InputError, RunError
+from tui_trainer.hardware.facts import Driver, Gpu
+from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.start import open_again, open_new
+from tui_trainer.planning import memory
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.choices import Target
+from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
+from tui_trainer.planning.moving import moved, setup_of
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import RunProblem
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import device, process, session
+
+GIB = 1 << 30
+OLD = "GPU-0000-0ld"
+ON_CARD = {"device": "cuda", "gpu_uuid": OLD, "device_name": "NVIDIA H100 80GB HBM3"}
+CARD = Gpu(
+    index=0, name="NVIDIA H200", uuid="GPU-0000", capability=(9, 0), memory_bytes=141 * GIB,
+    memory_free_bytes=140 * GIB, processes=(),
+)  # fmt: skip
+SECOND = replace(CARD, index=1, uuid="GPU-1000", memory_free_bytes=100 * GIB)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """`machine(CARD, ...)`: this machine has these cards from now on; what it really has is not asked for."""
+
+    def make(*gpus: Gpu):
+        driver = Driver(version="580.65.06", cuda=(13, 2)) if gpus else None
+        hardware = replace(probe(), gpus=gpus, driver=driver, torch_cuda=(13, 0), nvidia_pci_devices=len(gpus))
+        for module in ("start", "prepare"):
+            monkeypatch.setattr(f"tui_trainer.launching.{module}.probe", lambda: hardware)
+        monkeypatch.setattr("tui_trainer.hardware.probe.probe", lambda: hardware)
+        monkeypatch.setattr("tui_trainer.hardware.nvml.session", lambda **_: None)
+        return hardware
+
+    return make
+
+
+@pytest.fixture
+def stopped(tiny_run, monkeypatch):
+    """`stopped(name)`: a run that was stopped after step 6, and then says of itself that it was on a card."""
+    take = session.Session.take_step
+
+    def make(name: str):
+        def take_and_stop(self, step):
+            take(self, step)
+            if step == 6:
+                controls.request(self.job.folder.control, "stop")
+
+        with monkeypatch.context() as stopping:
+            stopping.setattr(session.Session, "take_step", take_and_stop)
+            folder, outcome = tiny_run(name)
+        assert outcome.exit_code == EXIT_STOPPED
+        folder.plan.write_text(json.dumps(json.loads(folder.plan.read_bytes()) | ON_CARD))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def begun(tiny_config):
+    """The plan of a run that began on a card which is not here."""
+    return estimated_plan(tiny_config("one")).model_copy(update=ON_CARD)
+
+
+def problems(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, RunProblem) and event.kind == kind]
+
+
+# ------------------------------------------------------------- which card
+
+
+def two_cards(monkeypatch, *uuids):
+    """CUDA is at work already, as after an earlier run of this program, and shows these cards in this order."""
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(uuids))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    return used
+
+
+def plan_for(uuid, **settings):
+    training = SimpleNamespace(deterministic=False, tf32=False)
+    return SimpleNamespace(
+        device="cuda", gpu_uuid=uuid, threads=SimpleNamespace(value=torch.get_num_threads()),
+        config=SimpleNamespace(training=training), **settings,
+    )  # fmt: skip
+
+
+def test_a_second_run_of_a_program_computes_on_the_card_that_is_chosen_for_it(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    used = two_cards(monkeypatch, "aaaa-1", "BBBB-2")
+    for uuid, index in (("GPU-aaaa-1", 0), ("GPU-bbbb-2", 1), ("GPU-aaaa-1", 0)):
+        with process.settings_of(plan_for(uuid)):
+            assert device.device_of(plan_for(uuid)) == used[-1] == torch.device("cuda", index)
+            assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_what_the_user_lets_cuda_see_stays_as_it_was(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b2")
+    used = two_cards(monkeypatch, "of-the-whole-card")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with process.settings_of(plan_for("MIG-b2")):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-b2"
+    assert used == [torch.device("cuda", 0)], "a process gets one instance, under whatever name"
+
+
+def test_a_card_that_cuda_does_not_show_is_named_with_what_shows_it(monkeypatch):
+    two_cards(monkeypatch, "aaaa-1", "bbbb-2")
+    with pytest.raises(RunError, match=r"does not show this process the card GPU-c.*CUDA_VISIBLE_DEVICES=GPU-c"):
+        device.device_of(plan_for("GPU-c"))
+    two_cards(monkeypatch)
+    with pytest.raises(RunError, match="torch finds no GPU"):
+        device.device_of(plan_for("GPU-aaaa-1"))
+
+
+@pytest.mark.gpu
+def test_the_card_of_a_plan_is_found_under_the_name_that_the_driver_gives_it():
+    for gpu in probe().gpus:
+        if gpu.visible:
+            found = device.device_of(plan_for(gpu.cuda_uuid))
+            device.use_device(found)
+            assert torch.cuda.current_device() == found.index
+            assert torch.cuda.get_device_name(found) in gpu.name
+
+
+def test_a_chosen_card_is_planned_for_and_no_other(machine, tiny_config):
+    machine(CARD, SECOND)
+    loaded = tiny_config("one")
+    uuids = {choice: estimated_plan(loaded, gpu=choice).gpu_uuid for choice in (None, 0, 1, "none")}
+    assert uuids == {None: "GPU-0000", 0: "GPU-0000", 1: "GPU-1000", "none": ""}
+    opened = open_new(loaded, gpu=1)
+    outcome = carry_out(opened)
+    # There is no such card for torch: what counts is the plan that the run made for itself.
+    assert "torch finds no GPU" in outcome.failure and read_plan(opened.folder).gpu_uuid == "GPU-1000"
+    with pytest.raises(InputError, match="there is no GPU 2"):
+        estimated_plan(loaded, gpu=2)
+
+
+def test_free_memory_of_a_card_is_read_anew_for_each_plan(machine, tiny_config, monkeypatch):
+    machine(CARD)
+    library = FakeNvml({})
+    monkeypatch.setattr("tui_trainer.hardware.nvml.session", lambda **_: Nvml(library))
+    real, seen = planning.make, []
+
+    def make(loaded, hardware, facts, **rest):
+        seen.append(hardware.gpus[0].memory_free_bytes // GIB)
+        return real(loaded, hardware, facts, **rest)
+
+    monkeypatch.setattr(planning, "make", make)
+    library.cards[0]["free"] = 70 * GIB
+    opened = open_new(tiny_config("one"))
+    library.cards[0]["free"] = 2 * GIB
+    carry_out(opened)
+    assert seen == [70, 2], "one when the run is opened, one right before it starts"
+
+
+def test_the_command_takes_a_number_or_none(capsys):
+    for word in ("one", "-1", "1.5"):
+        assert main(["plan", f"--gpu={word}"]) == EXIT_BAD_INPUT
+        assert "takes the number of a card, or none" in capsys.readouterr().err
+    assert main(["plan", "--gpu", "99"]) == EXIT_BAD_INPUT
+    assert "there is no GPU 99" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------- going on elsewhere
+
+
+def test_a_run_goes_on_on_a_card_that_is_here_and_says_so(machine, stopped):
+    folder = stopped("one")
+    machine(CARD, SECOND)
+    before = read_plan(folder)
+    opened = open_again(folder)
+    assert (opened.plan.gpu_uuid, opened.plan.device_name) == ("GPU-0000", "NVIDIA H200")
+    carry_out(opened)
+    (event,) = problems(folder, "another device")
+    assert event.message == "the card of the plan (NVIDIA H100 80GB HBM3) is not here: GPU 0, NVIDIA H200 goes on"
+    after = read_plan(folder)
+    assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
+    opened = open_again(folder, gpu=1)
+    assert opened.plan.gpu_uuid == "GPU-1000"
+    assert opened.moved == "going on with GPU 1, NVIDIA H200 instead of the card of the plan (NVIDIA H200)"
+    opened.lock.release()
+
+
+def test_a_run_stays_on_its_own_card_with_the_plan_as_it_is(machine, begun):
+    plan = begun
+    hardware = machine(SECOND, replace(CARD, uuid=OLD, memory_free_bytes=GIB // 2))
+    assert moved(plan, hardware, None) == (plan, "")
+    hidden = replace(hardware, gpus=(SECOND, replace(CARD, uuid=OLD, visible=False)))
+    assert moved(plan, hidden, None)[0].gpu_uuid == "GPU-1000"
+
+
+def test_on_a_smaller_card_the_step_is_split_anew_and_learns_the_same(machine, begun):
+    plan = begun
+    target = Target.of(machine(CARD), 0)
+    shape, setup = setup_of(plan, plan.config, target)
+    needed = {
+        rows: memory.total_bytes(parts_of_run(shape, setup, plan.config, rows, min(rows, 4))) for rows in (1, 2, 3, 4)
+    }
+    assert plan.per_device_train_batch_size.value == 4 and needed[2] < needed[3] < needed[4]
+    small = replace(CARD, memory_free_bytes=int(needed[2] / GPU_SHARE) + 1, memory_bytes=2 * GIB)
+    changed, words = moved(plan, machine(small), None)
+    split = (changed.per_device_train_batch_size.value, changed.gradient_accumulation_steps.value)
+    assert split == (2, 2) and changed.per_device_eval_batch_size.value == 2
+    assert changed.effective_batch_size == plan.effective_batch_size and changed.total_steps == plan.total_steps
+    assert words.endswith("with micro-batches of 2 rows instead of 4")
+    assert changed.memory_bytes.value == needed[2] and changed.per_device_train_batch_size.reason == words
+    tiny = replace(CARD, memory_free_bytes=GIB // 2, memory_bytes=GIB // 2)
+    with pytest.raises(ConfigError, match=r"needs about .* with 1 rows in a pass, the GPU has 512"):
+        moved(plan, machine(tiny), None)
+
+
+def test_without_a_card_a_run_goes_on_on_the_cpu_when_that_is_asked_for(machine, stopped, tiny_run, capsys):
+    whole, _ = tiny_run("whole")
+    folder = stopped("one")
+    machine()
+    assert main(["resume", "one"]) == EXIT_BAD_INPUT
+    refusal = capsys.readouterr().err
+    assert "this run trains on a GPU (NVIDIA H100 80GB HBM3), and no NVIDIA GPU" in refusal
+    assert "--gpu none" in refusal and "Traceback" not in refusal
+    assert main(["resume", "one", "--gpu", "none"]) == EXIT_DONE
+    assert (folder.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+    (event,) = problems(folder, "another device")
+    assert "going on on the CPU instead of the card of the plan" in event.message
+    assert (read_plan(folder).device, read_plan(folder).gpu_uuid) == ("cpu", "")
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"precision": {"value": "fp16", "exact": True, "reason": ""}}, "computes in fp16, which is for GPUs"),
+    ({"optim": "paged_adamw_8bit"}, "the optimizer paged_adamw_8bit runs on a GPU only"),
+])  # fmt: skip
+def test_what_the_cpu_cannot_do_is_said_before_anything_is_loaded(changes, words, machine, begun):
+    content = begun.model_dump()
+    (content["config"]["training"] if "optim" in changes else content).update(changes)
+    with pytest.raises(ConfigError, match=words):
+        moved(Plan.model_validate(content), machine(), "none")
+
+
+def test_a_card_without_bf16_does_not_take_over_a_run_in_bf16(machine, begun):
+    plan = begun.model_copy(update={"precision": begun.precision.model_copy(update={"value": "bf16"})})
+    old = replace(CARD, name="Tesla T4", capability=(7, 5), memory_bytes=16 * GIB, memory_free_bytes=15 * GIB)
+    with pytest.raises(ConfigError, match=r"computes in bf16, which a card of compute capability 7\.5 has not"):
+        moved(plan, machine(old), None)
+
+
+def test_a_run_on_the_cpu_is_not_moved_to_a_card(machine, begun):
+    plan = begun.model_copy(update={"device": "cpu", "gpu_uuid": ""})
+    hardware = machine(CARD)
+    assert moved(plan, hardware, None) == (plan, "") == moved(plan, hardware, "none")
+    with pytest.raises(ConfigError, match="was planned for the CPU"):
+        moved(plan, hardware, 0)

@@ -1,0 +1,159 @@
+"""Tensors leave the device and come back one file of bounded size after the other, with nothing lost on the way."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from tui_trainer.errors import EXIT_DONE
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.models import shards
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import RunProblem, RunStarted
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import checkpoint
+from tui_trainer.training.session import Session
+
+LIMIT_BYTES = 9000
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", LIMIT_BYTES)
+
+
+@pytest.fixture
+def stop_after(monkeypatch):
+    """`stop_after(step)`: the run is asked to stop there; `stop_after(0)`: no more."""
+    asked, take = [0], Session.take_step
+
+    def take_and_ask(self, step):
+        take(self, step)
+        if step == asked[0]:
+            controls.request(self.job.folder.control, "stop")
+
+    monkeypatch.setattr(Session, "take_step", take_and_ask)
+    return lambda step: asked.__setitem__(0, step)
+
+
+class Meter:
+    """Bytes of tensors that a writer has on the host at one time: those that it was given and that still live."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.alive = self.most = self.files = 0
+        to_host, save = checkpoint._on_host, checkpoint.save_file
+
+        def on_host(tensors, names):
+            # As from a card: a copy, also on a machine where device and host are one.
+            return {name: self._counted(tensor.clone()) for name, tensor in to_host(tensors, names).items()}
+
+        def save_file(tensors, *args, **kwargs):
+            self.files += 1
+            save(tensors, *args, **kwargs)
+
+        monkeypatch.setattr(checkpoint, "_on_host", on_host)
+        monkeypatch.setattr(checkpoint, "save_file", save_file)
+
+    def _counted(self, tensor):
+        self.alive += tensor.nbytes
+        self.most = max(self.most, self.alive)
+        weakref.finalize(tensor, self._gone, tensor.nbytes)
+        return tensor
+
+    def _gone(self, count: int) -> None:
+        self.alive -= count
+
+
+def test_the_host_never_holds_more_than_one_shard_while_a_checkpoint_is_saved(small_shards, tiny_run, monkeypatch):
+    meter = Meter(monkeypatch)
+    folder, outcome = tiny_run("one", {"training.max_steps": 2})
+    assert outcome.exit_code == EXIT_DONE
+    saved = folder.checkpoints / "step-2"
+    state = sum(path.stat().st_size for path in saved.glob("optimiser*"))
+    assert meter.files > 8 and meter.most <= LIMIT_BYTES < state / 4
+    assert meter.alive == 0
+
+
+def test_a_run_resumed_from_shards_is_the_one_that_never_stopped_to_the_bit(small_shards, tiny_run, stop_after):
+    dropout = {"model.scratch.attention_dropout": 0.2}
+    whole, _ = tiny_run("whole", dropout)
+    stop_after(6)
+    parted, _ = tiny_run("parted", dropout)
+    assert len(list((parted.checkpoints / "step-6").glob("optimiser-*-of-*.safetensors"))) > 2
+    stop_after(0)
+    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    for step in ("checkpoints/step-10", "model"):
+        ours, others = (sorted((folder.root / step).glob("*.safetensors")) for folder in (whole, parted))
+        assert [path.name for path in ours] == [path.name for path in others] and len(ours) > 2
+        assert all(one.read_bytes() == other.read_bytes() for one, other in zip(ours, others, strict=True))
+
+
+def test_a_damaged_or_missing_shard_makes_the_checkpoint_before_it_count(small_shards, tiny_run, stop_after):
+    stop_after(8)
+    folder, _ = tiny_run("one", {"checkpoint.save_steps": 4})
+    newest = sorted((folder.checkpoints / "step-8").glob("optimiser-*"))
+    newest[1].unlink()
+    stop_after(0)
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    events = read_all(folder.journal)
+    (damage,) = [event for event in events if isinstance(event, RunProblem)]
+    assert damage.kind == "checkpoint damaged" and newest[1].name in damage.message
+    assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 4]
+
+
+def test_a_checkpoint_in_one_file_is_resumed_by_a_run_that_writes_shards(tiny_run, stop_after, monkeypatch):
+    whole, _ = tiny_run("whole")
+    stop_after(6)
+    parted, _ = tiny_run("parted")
+    assert (parted.checkpoints / "step-6" / checkpoint.OPTIMISER).is_file()
+    stop_after(0)
+    monkeypatch.setattr(shards, "SHARD_BYTES", LIMIT_BYTES)
+    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    assert tensors_in(parted.checkpoints / "step-10") == tensors_in(whole.checkpoints / "step-10")
+
+
+def test_transformers_loads_weights_that_lie_in_shards(small_shards, tiny_run):
+    folder, _ = tiny_run("one", {"training.max_steps": 1})
+    saved = folder.checkpoints / "step-1"
+    index = json.loads((saved / "model.safetensors.index.json").read_bytes())
+    assert len(set(index["weight_map"].values())) > 2
+    loaded, final = (AutoModelForCausalLM.from_pretrained(path) for path in (saved, folder.model))
+    both = zip(loaded.state_dict().values(), final.state_dict().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in both)
+
+
+def tensors_in(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for path in sorted(folder.glob("optimiser*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            found |= {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
+    return found
+
+
+def test_tensors_are_split_in_order_and_groups_are_never_divided():
+    groups = [(["a.x", "a.y"], 6), (["b"], 4), (["c"], 1), (["d"], 30), (["e"], 1)]
+    assert shards.split(groups, 10) == [["a.x", "a.y", "b"], ["c"], ["d"], ["e"]]
+    assert shards.split(groups, 1000) == [["a.x", "a.y", "b", "c", "d", "e"]]
+    assert shards.split([], 10) == [[]]
+    assert shards.file_names("model.safetensors", 2) == [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+
+
+def test_weights_that_are_not_those_of_the_model_are_named(small_shards, tiny_run, stop_after, monkeypatch):
+    stop_after(4)
+    folder, _ = tiny_run("one")
+    stop_after(0)
+    load = checkpoint.load_file
+
+    def lacking(path):
+        return {name: tensor for name, tensor in load(path).items() if "lm_head" not in name and "norm" not in name}
+
+    monkeypatch.setattr(checkpoint, "load_file", lacking)
+    outcome = carry_out(open_again(folder))
+    assert "does not have the weights of this model" in outcome.failure

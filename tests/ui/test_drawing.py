@@ -1,0 +1,145 @@
+"""What a tick costs: a picture is computed when something in it has changed, and then once."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.hardware.probe import probe
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.workbench import Workbench
+
+QUIET = Gauges(cpu_share=0.25, memory_used_bytes=1 << 30, memory_bytes=5 << 30, disk_used_bytes=1, disk_bytes=2)
+PAGES = ("hardware", "config", "checklist", "train")
+
+
+class StillGauges:
+    """Stands for the sampler: the same figures until a test gives others."""
+
+    def __init__(self) -> None:
+        self.latest, self.stale = QUIET, False
+
+    def start(self) -> None:
+        pass
+
+    stop = start
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each page's picture was computed, and how often the columns of the Hardware screen."""
+    counted: Counter[str] = Counter()
+
+    def count(module: str, name: str, key: str) -> None:
+        home = importlib.import_module(f"tui_trainer.ui.screens.{module}")
+        real = getattr(home, name)
+
+        def counting(*args, **kwargs):
+            counted[key] += 1
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(home, name, counting)
+
+    for module, name, key in (
+        ("hardware", "draw_hardware", "hardware"),
+        ("hardware_view", "sections_of", "columns"),
+        ("config_view", "draw_config", "config"),
+        ("checklist_view", "draw_checklist", "checklist"),
+        ("train_view", "draw_train", "train"),
+    ):
+        count(module, name, key)
+    return counted
+
+
+def ticking(calls, look):
+    """Opens the screens with a clock that only `look(app, pilot)` moves."""
+
+    async def run() -> None:
+        bench = Workbench(lambda: Request(profile="quickstart"), replace(probe(), gpus=()), UNICODE)
+        bench._sampler = StillGauges()
+        app = TrainerApp(bench, Keymap())
+        async with app.run_test(size=(80, 24)) as pilot:
+            while not bench.findings:
+                await pilot.pause(0.02)
+            app.tick()
+            await look(app, pilot)
+        assert not app.crash
+
+    asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch):
+    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+    monkeypatch.setattr("tui_trainer.ui.screens.train.monotonic", lambda: 100.0)
+    monkeypatch.setattr("tui_trainer.ui.forecast.memory_available_now", lambda: 4 << 30)
+
+
+def test_no_picture_is_computed_while_nothing_in_it_changes(calls):
+    async def look(app, pilot) -> None:
+        for number, place in enumerate(PAGES):
+            app.bench.go(number)
+            app.tick()
+            app.draw()
+            calls.clear()
+            for _ in range(5):
+                app.tick()
+            assert calls[place] == 0, place
+
+    ticking(calls, look)
+
+
+def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(calls):
+    async def look(app, pilot) -> None:
+        for number, place in ((0, "hardware"), (3, "train")):
+            app.bench.go(number)
+            app.bench._sampler.latest = QUIET
+            app.draw()
+            calls.clear()
+            app.bench._sampler.latest = replace(QUIET, cpu_share=0.75)
+            app.tick()
+            assert calls[place] == 1, place
+            app.tick()
+            app.bench._sampler.latest = replace(QUIET, cpu_share=0.75, memory_used_bytes=(1 << 30) + 4096)
+            app.tick()
+            assert calls[place] == 1 or place == "train", "a figure that is drawn as before is no change"
+
+    ticking(calls, look)
+
+
+def test_free_memory_and_a_notice_that_has_passed_are_changes(calls, monkeypatch):
+    async def look(app, pilot) -> None:
+        app.bench.go(1)
+        app.draw()
+        calls.clear()
+        monkeypatch.setattr("tui_trainer.ui.forecast.memory_available_now", lambda: 2 << 30)
+        app.tick()
+        assert calls["config"] == 1
+        app.bench.tell("a word")
+        app.draw()
+        calls.clear()
+        for _ in range(10):
+            app.tick()
+        assert calls["config"] == 1 and app.bench.notice is None
+
+    ticking(calls, look)
+
+
+def test_the_columns_of_the_hardware_screen_are_laid_out_once_for_a_picture(calls):
+    async def look(app, pilot) -> None:
+        app.bench.go(0)
+        app.draw()
+        calls.clear()
+        app.draw()
+        assert calls == {"hardware": 1, "columns": 1}
+
+    ticking(calls, look)

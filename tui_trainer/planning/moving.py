@@ -1,0 +1,173 @@
+"""A run that goes on elsewhere than where it began: on another card of this machine, on another node, on the CPU.
+
+What a step learns from stays: the effective batch, the precision and the steps are those of the plan. Only how the
+batch is split into forward passes follows the memory that is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.abilities import dotted
+from tui_trainer.hardware.describe import full_name
+from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning import memory
+from tui_trainer.planning.choices import NEEDS_BITSANDBYTES, Target, regime
+from tui_trainer.planning.fit import Room, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
+from tui_trainer.planning.host_memory import host_memory, host_memory_problems
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.times import shape_key
+from tui_trainer.safe_text import one_line
+from tui_trainer.tasks import find_task
+from tui_trainer.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Split:
+    """A step as forward passes: rows in one of them, how many make a step, rows of an evaluation's."""
+
+    micro: int
+    accumulation: int
+    eval_batch: int
+
+
+def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
+    """The plan as it is carried out on this machine, and a clause about what is different; empty: nothing is.
+
+    Without a choice the run stays on its card where that is here, else it takes the freest one. Raises ConfigError when
+    it cannot go on here, InputError for a choice that there is not.
+    """
+    if plan.device == "cpu":
+        if isinstance(chosen, int):
+            hint = "start a new run to train on a GPU: precision and memory are planned for it then"
+            raise ConfigError(Problem(message="this run was planned for the CPU, and goes on there", hint=hint))
+        return plan, ""
+    if chosen == "none":
+        return _onto(plan, hardware, Target.of(hardware, chosen), f"going on on the CPU instead of {_card(plan)}")
+    own = _own_card(plan, hardware)
+    gpu = own if chosen is None and own else choose_gpu(hardware.gpus, chosen)[0]
+    device, reason = training_device(hardware, gpu)
+    if gpu is None or device == "cpu":
+        hint = "go on where there is a card, or on the CPU: tui-trainer resume RUN --gpu none"
+        raise ConfigError(
+            Problem(message=f"this run trains on a GPU ({one_line(plan.device_name)}), and {reason}", hint=hint)
+        )
+    if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
+        return plan, ""
+    words = f"GPU {gpu.index}, {full_name(gpu)}"
+    words = f"going on with {words} instead of {_card(plan)}" if own else f"{_card(plan)} is not here: {words} goes on"
+    return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
+
+
+def setup_of(plan: Plan, config: Config, target: Target) -> tuple[ModelShape, Regime]:
+    """The model and how it is trained, as memory depends on it, with what the plan has decided for this config."""
+    shape = find_task(config.task.type).model_shape(config, plan.vocabulary.value, plan.classes)
+    setup = regime(
+        config,
+        shape,
+        target,
+        precision=plan.precision.value,
+        weights=plan.weights_dtype.value,
+        packed=plan.packing.value,
+        chunk=plan.loss_chunk_tokens.value,
+        widest_row=plan.widest_row,
+    )
+    tokens = plan.train_tokens.value / max(plan.train_rows.value, 1)
+    setup = replace(setup, most_rows=plan.most_rows, document_tokens=0.0 if plan.packing.value else tokens)
+    return shape, with_dry_run(config, shape, setup, plan.vocabulary.value)[0]
+
+
+def _card(plan: Plan) -> str:
+    return f"the card of the plan ({one_line(plan.device_name)})"
+
+
+def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
+    cards = (gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem)
+    return next((gpu for gpu in cards if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
+
+
+def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[Plan, str]:
+    if obstacles := [*_obstacles(plan, target)]:
+        raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
+    shape, setup = setup_of(plan, plan.config, target)
+    split = _split(plan, shape, setup, Room.of(hardware, target))
+    if split.micro != plan.per_device_train_batch_size.value:
+        words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
+    gpu, config = target.gpu, plan.config
+    parts = parts_of_run(shape, setup, config, split.micro, split.eval_batch)
+    changes: dict[str, Any] = {
+        "device": target.device,
+        "device_name": full_name(gpu) if gpu else hardware.cpu_name,
+        "device_reason": target.reason,
+        "gpu_uuid": gpu.cuda_uuid if gpu else "",
+        "cpu_name": hardware.cpu_name,
+        "per_device_train_batch_size": _exact(split.micro, words),
+        "gradient_accumulation_steps": _exact(split.accumulation, words),
+        "per_device_eval_batch_size": _exact(split.eval_batch, words),
+        "memory_parts": parts,
+        "memory_bytes": Planned(value=memory.total_bytes(parts), exact=False, reason=plan.memory_bytes.reason),
+        "step_seconds": Planned(value=None, exact=False, reason="only a measured step can tell: the device is another"),
+        "duration_seconds": Planned(value=None, exact=False, reason="the device is another one than at the start"),
+        "shape_key": shape_key(
+            shape,
+            setup,
+            split.micro,
+            min(plan.effective_batch_size.value, plan.train_rows.value),
+            row_tokens(config, setup),
+        ),
+    }
+    changes |= host_memory(shape, setup, config, plan.loader_workers.value)
+    if problems := host_memory_problems(changes["host_memory_bytes"], hardware):
+        raise ConfigError(problems)
+    return plan.model_copy(update=changes), words
+
+
+def _exact(value: int, reason: str) -> Planned[int]:
+    return Planned(value=value, exact=True, reason=reason)
+
+
+def _obstacles(plan: Plan, target: Target) -> list[tuple[str, str]]:
+    """What the run computes with and this device has not, each with what to do."""
+    capability = target.gpu.capability if target.gpu else None
+    if target.device == "cuda":
+        if plan.precision.value != "bf16" or target.bf16 is not False or capability is None:
+            return []
+        has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
+        return [(has, "choose a card of compute capability 8.0 or newer: --gpu N")]
+    config, found = plan.config, []
+    if config.tuning.method == "qlora":
+        found.append("weights in 4 bits are unpacked on a GPU only")
+    if config.training.optim in NEEDS_BITSANDBYTES:
+        found.append(f"the optimizer {config.training.optim} runs on a GPU only")
+    if plan.precision.value == "fp16":
+        found.append("the run computes in fp16, which is for GPUs")
+    if config.model.attn_implementation.startswith(("flash_attention", "flex_attention")):
+        found.append(f"{config.model.attn_implementation} runs on a GPU only")
+    return [(obstacle, "go on where there is a card") for obstacle in found]
+
+
+def _split(plan: Plan, shape: ModelShape, setup: Regime, room: Room) -> _Split:
+    """The plan's where its memory is free here, else the largest equal parts that fit. Raises ConfigError."""
+    micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
+    accumulation = plan.gradient_accumulation_steps.value
+
+    def needed_bytes() -> int:
+        return memory.total_bytes(parts_of_run(shape, setup, plan.config, micro, eval_batch))
+
+    if room.free_bytes is not None and needed_bytes() > room.share * room.free_bytes:
+        rows = micro * accumulation if plan.packing.value else plan.effective_batch_size.value
+        fits = largest_micro_batch(shape, setup, plan.config, room, micro)
+        micro = -(-rows // -(-rows // fits))
+        accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)
+    if room.total_bytes is not None and needed_bytes() > room.total_bytes:
+        message = f"the run needs about {format_bytes(needed_bytes())} of memory with {micro} rows in a pass, "
+        message += f"{room.where} has {format_bytes(room.total_bytes)}"
+        raise ConfigError(Problem(message=message, hint="choose another card (--gpu N), or go on where there is one"))
+    return _Split(micro=micro, accumulation=accumulation, eval_batch=eval_batch)
