@@ -20,7 +20,6 @@ from tui_trainer.data.collate import IGNORE
 from tui_trainer.data.rows import Rows, TokenRow
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.losses.chunked_head import has_plain_head
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import choices
@@ -235,11 +234,11 @@ def test_what_is_held_out_is_measured_without_smoothing():
 
 def test_a_bias_behind_the_head_is_not_left_out_in_chunks():
     model, rows = tiny_model("bart"), token_rows()
-    assert has_plain_head(model)
     model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
-    assert not has_plain_head(model)
     batch = micro_batch(TASK.collate(model, 1)(rows))
-    assert NextTokenLoss(model, chunk_tokens=2)(batch).item() == pytest.approx(direct(model, rows).item(), rel=1e-5)
+    loss = NextTokenLoss(model, chunk_tokens=2)
+    assert loss(batch).item() == pytest.approx(direct(model, rows).item(), rel=1e-5)
+    assert loss.chunk_as_the_model(batch) and loss.chunk_tokens == 2
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

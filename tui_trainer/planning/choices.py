@@ -15,9 +15,16 @@ from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.four_bits import FourBits
+from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
+from tui_trainer.models.targets import (
+    head_modules,
+    lora_parameters,
+    match_targets,
+    saved_module_parameters,
+    saves_head,
+)
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 
@@ -162,9 +169,12 @@ def is_from_scratch(config: Config) -> bool:
     return config.task.type == "char_lm" or config.model.init == "scratch"
 
 
-def loss_chunk(loaded: LoadedConfig, target: Target) -> Planned[int]:
+def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     wish, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
+    if shape.logits is None:
+        why = f"{shape.model_type} changes its logits in a way that chunks do not know"
+        return _chosen(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
     if wish != "auto":
         return _chosen(wish, f"from {loaded.where(key)}")
     if target.device == "cuda":
@@ -200,6 +210,7 @@ def regime(
         method=tuning.method,
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
+        saves_head=lora and saves_head(shape, saved),
         lora_rank=tuning.r if lora else 0,
         lora_targets=targets,
         lora_dropout=lora and tuning.lora_dropout > 0,

@@ -128,7 +128,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     precision = choices.precision(loaded, hardware, target, shape)
     weights = choices.weights_dtype(loaded, precision.value)
-    chunk = choices.loss_chunk(loaded, target)
+    chunk = choices.loss_chunk(loaded, target, shape)
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = widest_row(config, facts, packed.value)
     regime = choices.regime(
