@@ -1,4 +1,4 @@
-"""Logits in chunks are those of the model, whatever it makes of its head's product; a plan counts on no other chunks."""
+"""Logits in chunks are those of the model, whatever becomes of its head's product; a plan counts on no other chunks."""
 
 import numpy as np
 import pytest
@@ -104,11 +104,8 @@ def test_a_scale_and_a_cap_at_once_are_followed(batch):
     found = loss._in_chunks(hidden, labels, 0.0)
     wanted = nn.functional.cross_entropy(0.7 * torch.tanh(2 * head(hidden) / 0.7), labels, reduction="sum")
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
-    for one, other in zip(
-        torch.autograd.grad(found, (hidden, head.weight)),
-        torch.autograd.grad(wanted, (hidden, head.weight)),
-        strict=True,
-    ):
+    mine, theirs = (torch.autograd.grad(loss, (hidden, head.weight)) for loss in (found, wanted))
+    for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
@@ -153,7 +150,7 @@ def test_logits_that_a_model_changes_in_a_way_that_is_not_known_are_not_chunked(
 
 # Planned and done -----------------------------------------------------------------------------------------------------
 
-TABLE = [*SHAPES, *SEQ2SEQ, *CHANGED]
+TABLE = list(dict.fromkeys((*SHAPES, *SEQ2SEQ, *CHANGED)))
 
 
 @pytest.mark.parametrize("named_otherwise", [False, True])
