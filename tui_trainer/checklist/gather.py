@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tui_trainer.checklist.basis import Basis
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
 from tui_trainer.checklist.load import load_of_others
@@ -21,6 +20,7 @@ from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import start_problems
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
@@ -100,7 +100,7 @@ def _of_unknown_size(hardware: Hardware) -> Hardware:
 
 def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None) -> Basis | None:
     with suppress(InputError):
-        return Basis.of(loaded, hardware, plan) if plan else None
+        return planning.basis_of(loaded, hardware, plan) if plan else None
     return None
 
 

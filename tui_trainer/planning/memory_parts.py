@@ -9,19 +9,10 @@ from pydantic import BaseModel, ConfigDict
 from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import lora_parameters
+from tui_trainer.planning.optimizer_state import state_bytes
 from tui_trainer.planning.regime import Regime
 
 FLOAT, HALF = 4, 2
-# Bytes of the optimiser's state for each trained parameter. Adafactor keeps sums of rows and columns, SGD (without
-# momentum, as it is built here) nothing; 8-bit AdamW two bytes and a scale for each 256 of them (bitsandbytes).
-STATE_BYTES = {
-    "adamw_torch_fused": 8.0,
-    "adafactor": 0.02,
-    "sgd": 0.0,
-    "adamw_8bit": 2.03,
-    "paged_adamw_8bit": 2.03,
-    "paged_adamw_32bit": 8.0,
-}
 
 
 class MemoryPart(BaseModel):
@@ -124,9 +115,9 @@ class Static:
         return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
 
     def optimiser(self) -> MemoryPart:
-        each = STATE_BYTES[self.regime.optim]
-        formula = f"{each:g} bytes x trained parameters ({self.regime.optim})"
-        return MemoryPart(name="optimiser", bytes=int(each * self.trained), formula=formula)
+        found = state_bytes(self.shape, self.regime, self.trained)
+        formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.regime.optim})"
+        return MemoryPart(name="optimiser", bytes=found, formula=formula)
 
     @property
     def gradient_bytes(self) -> int:
