@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
-from tui_trainer.checklist.load import load_of_others
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.load import load_of_others
 from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.launching.prepare import estimated_plan
