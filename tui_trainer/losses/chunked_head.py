@@ -64,7 +64,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         hidden_grad = torch.empty_like(hidden_Nh) if wants_hidden else None
         # Sums over many chunks lose bits in 16-bit numbers.
         weight_grad = torch.zeros_like(weight_Vh, dtype=torch.float32) if wants_weight else None
-        bias_grad = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None
+        bias_grad = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias and bias_V is not None else None
         for start in range(0, len(hidden_Nh), chunk_tokens):
             chunk = slice(start, start + chunk_tokens)
             hidden, labels = hidden_Nh[chunk], labels_N[chunk, None]
