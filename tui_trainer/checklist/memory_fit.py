@@ -59,7 +59,7 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
     yield switches
     for rung in ladder(context.basis):
         if not rung.drops_data and (as_if_installed or not rung.needs):
-            switches = switches | rung.patch
+            switches = {**switches, **rung.patch}
             yield switches
 
 

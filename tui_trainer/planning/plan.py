@@ -123,7 +123,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
     Raises InputError where the model is no longer what it was when the plan was made.
     """
-    target = choices.Target.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
+    target = choices.Target.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
         loaded=loaded,
         hardware=hardware,

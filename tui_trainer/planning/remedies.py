@@ -72,7 +72,8 @@ def remedies(basis: Basis, budget: float) -> list[str]:
 
     What saves nothing here is left out. The list ends with the first that fits, or says that none does.
     """
-    least, found, shorter = basis.needed_bytes(), [], ""
+    found: list[str] = []
+    least, shorter = basis.needed_bytes(), ""
     for rung in (*_smaller_passes(basis), *ladder(basis)):
         try:
             changed = basis.changed(rung.patch)
