@@ -24,6 +24,7 @@ from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.models import logits
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
@@ -217,6 +218,22 @@ def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, 
     found, _ = losses(method, {"output.name": "switched", **switch})
     assert found == pytest.approx(plain, rel=tolerance, abs=0.0)
     assert found[-1] < found[0]
+
+
+def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_cap_is_not_known(tune, monkeypatch):
+    settings = {"training.max_steps": 4, "checkpoint.save_steps": 0}
+    chunks = settings | {"training.loss_chunk_tokens": 16}
+    runs = [tune("gemma2", changes=settings | {"output.name": "plain"})]
+    runs.append(tune("gemma2", changes=chunks | {"output.name": "chunks"}))
+    # As a model of a later transformers would be.
+    monkeypatch.delitem(logits._RULES, "gemma2")
+    runs.append(tune("gemma2", changes=chunks | {"output.name": "unknown"}))
+    assert [outcome.exit_code for _, outcome in runs] == [0, 0, 0]
+    plain, chunked, unknown = ([step.loss for step in of_kind(folder, StepDone)] for folder, _ in runs)
+    assert chunked == pytest.approx(plain, rel=1e-5)
+    assert unknown == plain
+    problems = [[problem.kind for problem in of_kind(folder, RunProblem)] for folder, _ in runs]
+    assert problems == [[], [], ["loss not in chunks"]]
 
 
 @pytest.mark.parametrize("optim", ["adafactor", "sgd"])

@@ -44,6 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
     "qwen2": _GATED,
     "gemma": {**_GATED, "head_dim": 8},
+    "gemma2": {**_GATED, "head_dim": 8, "final_logit_softcapping": 3.0},
     "phi": _GATED,
     "mistral": _GATED,
     "qwen3": {**_GATED, "head_dim": 8},

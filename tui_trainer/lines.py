@@ -236,8 +236,8 @@ def _model_rows(plan: Plan) -> list[_Row]:
         ("weights", plan.weights_dtype, plan.weights_dtype.value),
         ("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}"),
     ]
-    if plan.loss_chunk_tokens.value:
-        rows.append(("tokens of a loss", plan.loss_chunk_tokens, _count(plan.loss_chunk_tokens)))
+    if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
+        rows.append(("tokens of a loss", chunk, _count(chunk) if chunk.value else "all"))
     if plan.loader_workers.value:
         rows.append(("loader threads", plan.loader_workers, _count(plan.loader_workers)))
     return rows

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.checklist import load
 from tui_trainer.checklist.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.hardware import load
 from tui_trainer.hardware.cgroup import Limits
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan

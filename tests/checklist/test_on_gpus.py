@@ -12,6 +12,7 @@ from tui_trainer.checklist.run import all_checks, patched, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning.remedies import remedies
 from tui_trainer.units import GIB
 
 LIBRARIES = {
@@ -162,6 +163,19 @@ def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):
     assert eight_bits == {"training.optim": "adamw_8bit"}
     nothing = found("memory", seen(asked("llama-8b-lora", {"model.model_name_or_path": "microsoft/phi-4"}), PASCAL))
     assert nothing.status == "fail" and nothing.fix is None and "choose a smaller model" in nothing.verdict.advice
+
+
+@pytest.mark.parametrize(
+    ("hardware", "last"),
+    [(RTX, {"tuning.method": "lora"}), (WITH_BITSANDBYTES, {"training.optim": "adamw_8bit"})],
+)
+def test_a_refusal_and_the_checklist_climb_one_ladder(asked, hardware, last):
+    context = seen(asked("qwen-lora", FULL), hardware)
+    assert found("memory", context).fix == last
+    basis, room = context.basis, context.basis.room
+    named = [sentence for sentence in remedies(basis, room.share * room.free_bytes) if "installed" not in sentence]
+    [(key, value)] = last.items()
+    assert named[-1].startswith(f'{key} = "{value}"')
 
 
 def test_weights_in_4_bits_are_the_last_step_where_there_is_what_packs_them(asked):

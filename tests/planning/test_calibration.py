@@ -2,10 +2,10 @@
 
 import pytest
 
+from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.planning.calibration import (
     Calibration,
     keep_calibration,
-    load_of_others,
     read_calibration,
 )
 from tui_trainer.planning.duration import step_time
@@ -116,8 +116,8 @@ def test_what_an_earlier_version_kept_is_one_run(tmp_path):
 @pytest.mark.parametrize(("seconds", "others"), [(0.0, 3.0), (1e6, 1.0)])
 def test_the_load_of_others_is_without_the_threads_that_trained(seconds, others, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (3.0, 0.0, 0.0))
-    assert load_of_others(2, seconds) == pytest.approx(others)
-    assert load_of_others(8, 1e6) == 0
+    assert load_of_others(load_of_threads(2, seconds)) == pytest.approx(others)
+    assert load_of_others(load_of_threads(8, 1e6)) == 0
 
 
 def test_the_reason_of_a_time_says_how_many_runs_it_comes_from():

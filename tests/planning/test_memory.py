@@ -1,11 +1,20 @@
+from dataclasses import replace
+
 import pytest
+import torch
 
 from tests.planning.families import config_of, regime_of
+from tests.tiny_models import tiny_model
+from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.models.shape import shape_of
+from tui_trainer.models.targets import match_targets
+from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory import memory_parts, total_bytes
 from tui_trainer.planning.memory_cpu import MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory_parts import Static
 from tui_trainer.planning.regime import LayerBytes, Regime
+from tui_trainer.training.optimisers import OPTIMISERS
+from tui_trainer.tuning import find_method
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
@@ -78,11 +87,42 @@ def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
     assert parts(Regime(**HALF))["weights"] == 6 * shape_of(config_of("llama")).parameters
 
 
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "sgd", "adafactor"])
 @pytest.mark.parametrize(
-    ("optim", "each"), [("adamw_torch_fused", 8), ("sgd", 0), ("adamw_8bit", 2.03), ("adafactor", 0.02)]
+    "tuning", [{}, {"target_modules": "q_proj,down_proj"}, {"modules_to_save": "lm_head"}], ids=str
 )
-def test_the_optimiser_keeps_what_its_kind_keeps(optim, each):
-    assert parts(Regime(optim=optim))["optimiser"] == int(each * shape_of(config_of("llama")).parameters)
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, tuning, optim):
+    """Against the optimizer of torch after a step, but for the number of the step."""
+    model, training = tiny_model(family), TrainingSection(optim=optim)
+    shape = shape_of(model.config.to_dict())
+    regime = Regime(optim=optim, trained_parameters=shape.parameters)
+    if tuning:
+        section = TuningSection(method="lora", r=3, **tuning)
+        model = find_method("lora").apply(model, section, seed=0, autocast=False)
+        targets = match_targets(shape, section.target_modules, section.modules_to_save)
+        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        regime = replace(regime, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = OPTIMISERS[optim].build([{"params": weights}], 0.1, training)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    kept = sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if name != "step" and value is not None
+    )
+    assert Static(shape, regime).optimiser().bytes == kept
+    saved, _ = checkpoint_bytes(shape, regime)
+    assert saved - SMALL_FILES_BYTES == 4 * regime.trained_parameters + kept
+
+
+@pytest.mark.parametrize(("optim", "each"), [("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)])
+def test_states_of_bitsandbytes_have_scales_for_their_blocks(optim, each):
+    parameters = shape_of(config_of("llama")).parameters
+    assert parts(Regime(optim=optim))["optimiser"] == int(each * parameters)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -43,12 +43,12 @@ def test_a_plan_of_this_version_is_read_as_it_was_written(plan, tmp_path):
 
 def test_a_plan_of_an_earlier_version_names_the_missing_field_and_what_works(plan, tmp_path):
     fields = json.loads(plan.model_dump_json())
-    del fields["most_rows"], fields["widest_row"]
+    del fields["training_setup"], fields["widest_row"]
     problem = refused(tmp_path, fields | {"plan_version": 2})
     known = fields["plan_version"]
     assert problem.message == (
         f"plan.json was written by tui-trainer 0.0.9 (plan_version 2, where this one reads {known}): "
-        "missing: widest_row, most_rows"
+        "missing: widest_row, training_setup"
     )
     config = tmp_path / "a run" / "config.toml"
     assert f"`tui-trainer '{config}' --set 'output.name=a run-anew'` starts anew" in problem.hint

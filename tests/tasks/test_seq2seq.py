@@ -14,16 +14,18 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MBart50Tokenizer,
 from transformers.trainer_pt_utils import LabelSmoother
 
 from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.memory_fit import memory_with
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.collate import IGNORE
 from tui_trainer.data.rows import Rows, TokenRow
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.losses.chunked_head import has_plain_head
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import choices
+from tui_trainer.planning.basis import with_settings
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
@@ -234,11 +236,23 @@ def test_what_is_held_out_is_measured_without_smoothing():
 
 def test_a_bias_behind_the_head_is_not_left_out_in_chunks():
     model, rows = tiny_model("bart"), token_rows()
-    assert has_plain_head(model)
     model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
-    assert not has_plain_head(model)
     batch = micro_batch(TASK.collate(model, 1)(rows))
-    assert NextTokenLoss(model, chunk_tokens=2)(batch).item() == pytest.approx(direct(model, rows).item(), rel=1e-5)
+    loss = NextTokenLoss(model, chunk_tokens=2)
+    assert loss(batch).item() == pytest.approx(direct(model, rows).item(), rel=1e-5)
+    assert loss.chunk_as_the_model(batch) and loss.chunk_tokens == 2
+
+
+@pytest.mark.parametrize(("family", "method"), [("bart", "full"), ("t5", "lora")])
+def test_the_checklist_reckons_with_the_very_setup_of_the_plan(family, method, loaded, no_dry_run):
+    """With half the rows in a pass it finds what a plan for these finds, answers counted in."""
+    asked = loaded(family, {"training.per_device_train_batch_size": 8, "tuning.method": method})
+    context = gather(asked)
+    half = with_settings(asked, {"training.per_device_train_batch_size": 4})
+    assert memory_with(context, micro_batch=4) == gather(half).planned.memory_bytes.value
+    assert memory_with(context) == context.planned.memory_bytes.value
+    assert context.planned.training_setup.target_tokens > 0
+    assert context.basis.regime == context.planned.training_setup == context.basis.changed({}).regime
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def test_a_run_stays_on_its_own_card_with_the_plan_as_it_is(machine, begun):
 def test_on_a_smaller_card_the_step_is_split_anew_and_learns_the_same(machine, begun):
     plan = begun
     target = Target.of(machine(CARD), 0)
-    shape, setup = setup_of(plan, plan.config, target)
+    shape, setup = setup_of(plan, target)
     needed = {
         rows: memory.total_bytes(parts_of_run(shape, setup, plan.config, rows, min(rows, 4))) for rows in (1, 2, 3, 4)
     }

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tui_trainer.checklist.basis import Basis
 from tui_trainer.checklist.earlier_run import EarlierRun
 from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig
@@ -18,6 +17,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.choices import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned

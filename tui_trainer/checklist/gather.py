@@ -7,21 +7,21 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tui_trainer.checklist.basis import Basis
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
-from tui_trainer.checklist.load import load_of_others
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.load import load_of_others
 from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import start_problems
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
@@ -52,7 +52,7 @@ def gather(
         hardware=hardware,
         plan=plan,
         chosen_gpu=gpu,
-        plan_basis=_basis(loaded, hardware, plan, gpu),
+        plan_basis=_basis(loaded, hardware, plan),
         facts=facts,
         problems=problems or _start_problems(loaded),
         all_tokens=_all_tokens(loaded.config, facts, progress),
@@ -101,9 +101,9 @@ def _of_unknown_size(hardware: Hardware) -> Hardware:
     return replace(hardware, memory_bytes=None, gpus=cards)
 
 
-def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None, gpu: GpuChoice) -> Basis | None:
+def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None) -> Basis | None:
     with suppress(InputError):
-        return Basis.of(loaded, hardware, plan, gpu) if plan else None
+        return planning.basis_of(loaded, hardware, plan) if plan else None
     return None
 
 

@@ -17,9 +17,10 @@ from tui_trainer.errors import (
     Problem,
     RunError,
 )
+from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.start import OpenRun
-from tui_trainer.planning.calibration import keep_calibration, load_of_others
+from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -114,6 +115,7 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
     started = monotonic()
     result = train(job, journal, run.controls)
     if result.step_seconds is not None:
+        own = load_of_threads(plan.threads.value, monotonic() - started)
         keep_calibration(
             registry.state_folder(),
             plan.cpu_name,
@@ -123,7 +125,7 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
             flops=plan.step_flops,
             precision=plan.precision.value,
             card_name=plan.device_name if plan.device == "cuda" else "",
-            load=None if plan.device == "cuda" else load_of_others(plan.threads.value, monotonic() - started),
+            load=None if plan.device == "cuda" else load_of_others(own),
         )
     return result.reason
 

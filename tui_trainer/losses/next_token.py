@@ -2,31 +2,40 @@
 
 The head sees only the places that have a label: what is padding, a prompt or the end of a document costs no logits.
 That is done in front of the head itself, so whatever the model does to its logits afterwards (scales, soft caps) stays.
+In chunks it is done here, by what `models/logits.py` knows of the model.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tui_trainer.losses.chunked_head import chunked_head_loss, has_plain_head
+from tui_trainer.losses.chunked_head import chunked_head_loss, transform_product
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.models.logits import LogitTransform, logit_transform
+
+# Of the largest logit: products in 16 bits are rounded to a 256th, and models round once more after the head.
+_MOST_DIFFERENCE = 0.02
 
 
 class NextTokenLoss:
     """`loss(batch)`: nats summed over `batch.label_count` labels, with the graph behind it."""
 
     def __init__(self, model: Any, *, chunk_tokens: int = 0, label_smoothing: float = 0.0) -> None:
-        """`chunk_tokens` > 0: head and loss for so many labels at a time, where the model's head is a plain product.
+        """`chunk_tokens` > 0: head and loss for so many labels at a time, where `logit_transform` knows the model.
 
         `label_smoothing`: that share of each label is spread evenly over the vocabulary while the model trains; what
         is held out is measured without it. Source: Szegedy et al., arXiv:1512.00567, section 7.
         """
         self._model = model
         self._head: nn.Module = model.get_output_embeddings()
-        self._chunk_tokens = chunk_tokens if has_plain_head(model) else 0
+        known = logit_transform(model.config.to_dict())
+        self._transform = known or LogitTransform()
+        self.chunk_tokens = chunk_tokens if known and type(_layer_of(self._head)) is nn.Linear else 0
+        """Labels whose logits are there at one time; 0: all of a batch."""
         self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
@@ -39,13 +48,55 @@ class NextTokenLoss:
         try:
             logits_NV = self._model(**batch.inputs, use_cache=False).logits
             if self._hidden is not None:
-                weight_Vh: Any = self._head.weight
-                return chunked_head_loss(self._hidden, weight_Vh, batch.labels, self._chunk_tokens, smoothing)
+                return self._in_chunks(self._hidden, batch.labels, smoothing)
         finally:
             hook.remove()
             self._batch = self._hidden = None
         logits_NV = logits_NV.flatten(0, -2).float()
         return F.cross_entropy(logits_NV, batch.labels, reduction="sum", label_smoothing=smoothing)
+
+    def chunk_as_the_model(self, batch: MicroBatch) -> bool:
+        """Compares the model's own logits of one place of a batch with those of a chunk. Where they differ, logits are
+        computed all at once from now on, and the answer is False."""
+        products: list[Tensor] = []
+        hooks = (
+            self._head.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, -2)[:1], *args[1:])),
+            self._head.register_forward_hook(lambda _head, _args, product: products.append(product.detach())),
+        )
+        try:
+            with torch.no_grad():
+                theirs = self._model(**batch.inputs, use_cache=False).logits.flatten().float()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        mine = products[0].flatten().float().clone()
+        if (added := self._added_bias) is not None:
+            mine += added
+        transform_product(mine, self._transform)
+        is_same = mine.shape == theirs.shape and bool(
+            (mine - theirs).abs().max() <= _MOST_DIFFERENCE * theirs.abs().max()
+        )
+        self.chunk_tokens = self.chunk_tokens if is_same else 0
+        return is_same
+
+    def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
+        layer = _layer_of(self._head)
+        biases = [bias for bias in (layer.bias, self._added_bias) if bias is not None]
+        return chunked_head_loss(
+            hidden_Nh,
+            layer.weight,
+            labels_N,
+            self.chunk_tokens,
+            smoothing,
+            bias_V=sum(biases[1:], biases[0]) if biases else None,
+            transform=self._transform,
+        )
+
+    @property
+    def _added_bias(self) -> Tensor | None:
+        """BART adds one number to each logit after the head."""
+        added: Tensor | None = getattr(self._model, "final_logits_bias", None)
+        return None if added is None else added.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Before the head: only the places with a label."""
@@ -53,8 +104,14 @@ class NextTokenLoss:
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         if len(places) < len(hidden_Nh):
             hidden_Nh = hidden_Nh.index_select(0, places)
-        if self._chunk_tokens and len(hidden_Nh) > self._chunk_tokens:
+        if self.chunk_tokens and len(hidden_Nh) > self.chunk_tokens:
             # The head itself then computes one row only, which nobody reads.
             self._hidden = hidden_Nh
             hidden_Nh = hidden_Nh[:1].detach()
         return (hidden_Nh, *args[1:])
+
+
+def _layer_of(head: Any) -> Any:
+    """The layer that computes: inside of peft's wrapper of a module that is saved, the copy that trains."""
+    saved = getattr(head, "modules_to_save", None)
+    return head if saved is None else saved[head.active_adapters[0]]

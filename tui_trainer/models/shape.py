@@ -20,6 +20,7 @@ from tui_trainer.models.gated_families import GATED_FAMILIES
 from tui_trainer.models.headers import TensorFacts
 from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
 from tui_trainer.models.layers import Linear, Part, Reads, linear
+from tui_trainer.models.logits import LogitTransform, logit_transform
 from tui_trainer.models.plain_families import PLAIN_FAMILIES
 from tui_trainer.models.scratch import scratch_config
 from tui_trainer.models.seq2seq_families import SEQ2SEQ_FAMILIES
@@ -63,6 +64,8 @@ class ModelShape:
     stored_blocks: int = 0
     form: Form | None = None
     """How the layers of an encoder compute; None for decoders, and where nobody has counted it."""
+    logits: LogitTransform | None = None
+    """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
 
     @property
     def matrix_parameters(self) -> int:
@@ -191,6 +194,7 @@ def _shape(fields: ConfigFields, anatomy: Anatomy, ending: Ending, *, parameters
         decoder_layers=anatomy.decoder_layers,
         stored_blocks=anatomy.stored_blocks or fields.number("num_hidden_layers"),
         form=anatomy.form,
+        logits=None if ending.head in CLASSIFYING else logit_transform(fields.values),
     )
 
 

@@ -65,6 +65,16 @@ def saved_module_parameters(shape: ModelShape, modules_to_save: str) -> int:
     return sum(entry.parameters for entry in _named_modules(shape, names_in(modules_to_save)))
 
 
+def saves_head(shape: ModelShape, modules_to_save: str) -> bool:
+    """Whether the matrix that makes logits is among the modules that are trained as a whole: by its name, or, where it
+    is the embedding as well, by that one's."""
+    named = _named_modules(shape, names_in(modules_to_save))
+    embeds = shape.tied_embeddings and any(
+        isinstance(entry, Part) and entry.is_embedding and entry.rows == shape.vocabulary for entry in named
+    )
+    return embeds or any(entry.is_head for entry in named)
+
+
 def linear_names(shape: ModelShape) -> tuple[str, ...]:
     """The names that can be targets, each once, in the order of a layer.
 

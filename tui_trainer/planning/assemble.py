@@ -17,7 +17,7 @@ from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_b
 from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
 from tui_trainer.planning.host_memory import host_memory
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Dtype, Precision, Regime
+from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.times import Times
 from tui_trainer.tasks.contract import DataFacts
@@ -32,10 +32,8 @@ class Decisions:
     shape: ModelShape
     regime: Regime
     cut: BatchCut
-    precision: Planned[Precision]
-    weights: Planned[Dtype]
+    choices: choices.Choices
     packing: Planned[bool]
-    loss_chunk: Planned[int]
     memory_reason: str
 
 
@@ -77,13 +75,13 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
         "classes": facts.classes,
         "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded, shape)),
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),
-        "precision": made.precision,
-        "weights_dtype": made.weights,
+        "precision": made.choices.precision,
+        "weights_dtype": made.choices.weights,
         "learning_rate": choices.learning_rate(loaded),
         "packing": made.packing,
         "widest_row": row_tokens(loaded.config, made.regime),
-        "most_rows": made.regime.most_rows,
-        "loss_chunk_tokens": made.loss_chunk,
+        "training_setup": made.regime,
+        "loss_chunk_tokens": made.choices.loss_chunk,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
 
@@ -133,7 +131,7 @@ def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
 def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     config, cut, regime = loaded.config, made.cut, made.regime
     parts = parts_of_run(made.shape, regime, config, cut.micro, _eval_batch(loaded, cut, facts)[0])
-    saved, saved_reason = checkpoint_bytes(regime)
+    saved, saved_reason = checkpoint_bytes(made.shape, regime)
     final_model = final_model_bytes(made.shape.parameters, regime)
     disk, disk_reason = run_bytes(
         saved,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,7 +22,6 @@ _FILE = "calibration.json"
 _KEEP_SHAPES, _KEEP_RUNS = 200, 12
 # Runnable tasks of others for each thread that trains, from which on a run is a poor measure.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
-_MINUTE_SECONDS = 60.0
 # A tiny model is all overhead and says nothing about a large one: rates hold for steps of similar work.
 _SIMILAR_FACTOR = 4.0
 
@@ -109,7 +107,7 @@ def keep_calibration(
 ) -> None:
     """Remember the seconds of a step of `flops` operations. A folder that cannot be written is no error.
 
-    `load`: runnable tasks of others meanwhile (`load_of_others`); None where the system does not tell, or on a card.
+    `load`: runnable tasks of others meanwhile (`hardware/load.py`); None where the system does not tell, or on a card.
     """
     everything = _read(state_folder)
     key = _machine_key(cpu_name, threads, precision, card_name)
@@ -123,16 +121,6 @@ def keep_calibration(
         write_atomically(state_folder / _FILE, json.dumps(everything, indent=1).encode())
     except OSError:
         return
-
-
-def load_of_others(threads: int, trained_seconds: float) -> float | None:
-    """The load of the last minute without what so many training threads added to it; None where it is not told.
-
-    The load is a mean that forgets with a time constant of a minute. Source: proc(5), /proc/loadavg.
-    """
-    if not hasattr(os, "getloadavg"):
-        return None
-    return max(0.0, os.getloadavg()[0] - threads * (1 - math.exp(-trained_seconds / _MINUTE_SECONDS)))
 
 
 def _runs_of(entry: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tui_trainer.config.fields import names_in
@@ -17,9 +17,16 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.four_bits import FourBits
+from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
+from tui_trainer.models.targets import (
+    head_modules,
+    lora_parameters,
+    match_targets,
+    saved_module_parameters,
+    saves_head,
+)
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Dtype, Precision, Regime
 
@@ -48,6 +55,14 @@ class Target:
         gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
         device, reason = training_device(hardware, gpu, chosen_gpu)
         return cls(device=device, reason=reason, gpu=gpu if device == "cuda" else None)
+
+    @classmethod
+    def planned(cls, hardware: Hardware, device: Device, reason: str, gpu_uuid: str) -> Target:
+        """What a plan was made for, as the hardware is now; chosen anew where that card is no longer there."""
+        if device == "cpu":
+            return cls(device=device, reason=reason, gpu=None)
+        gpus = [gpu for gpu in hardware.gpus if gpu_uuid and gpu.cuda_uuid == gpu_uuid]
+        return cls(device=device, reason=reason, gpu=gpus[0]) if gpus else cls.of(hardware)
 
     @property
     def bf16(self) -> bool | None:
@@ -165,9 +180,12 @@ def is_from_scratch(config: Config) -> bool:
     return config.task.type == "char_lm" or config.model.init == "scratch"
 
 
-def loss_chunk(loaded: LoadedConfig, target: Target) -> Planned[int]:
+def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     wish, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
+    if shape.logits is None:
+        why = f"{shape.model_type} changes its logits in a way that chunks do not know"
+        return _chosen(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
     if wish != "auto":
         return _chosen(wish, f"from {loaded.where(key)}")
     if target.device == "cuda":
@@ -175,19 +193,24 @@ def loss_chunk(loaded: LoadedConfig, target: Target) -> Planned[int]:
     return _chosen(0, "auto: on a CPU all at once is faster")
 
 
-def regime(
-    config: Config,
-    shape: ModelShape,
-    target: Target,
-    *,
-    precision: Precision,
-    weights: Dtype,
-    packed: bool,
-    chunk: int,
-    widest_row: int,
-) -> Regime:
-    """How the model is trained, as memory and time depend on it. Raises ConfigError for targets that match nothing."""
-    training, tuning = config.training, config.tuning
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choices:
+    """What the settings become: with reasons for a reader, and as memory and time depend on it."""
+
+    precision: Planned[Precision]
+    weights: Planned[Dtype]
+    loss_chunk: Planned[int]
+    regime: Regime
+
+
+def choose(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, known: Regime) -> Choices:
+    """How the model is trained. Raises ConfigError for targets that match nothing.
+
+    `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
+    """
+    chosen = precision(loaded, hardware, target, shape)
+    weights, chunk = weights_dtype(loaded, chosen.value), loss_chunk(loaded, target, shape)
+    config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.
     saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
@@ -196,26 +219,27 @@ def regime(
     if lora:
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora)
         trained += saved_module_parameters(shape, saved)
-    return Regime(
+    regime = replace(
+        known,
         device=target.device,
-        precision=precision,
-        weights=weights,
+        precision=chosen.value,
+        weights=weights.value,
         method=tuning.method,
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
+        saves_head=lora and saves_head(shape, saved),
         lora_rank=tuning.r if lora else 0,
         lora_targets=targets,
         lora_dropout=lora and tuning.lora_dropout > 0,
         optim=training.optim,
         gradient_checkpointing=training.gradient_checkpointing,
-        packed=packed,
-        widest_row=widest_row,
         eager_attention=config.model.attn_implementation == "eager",
         head=shape.head,
-        loss_chunk_tokens=chunk,
+        loss_chunk_tokens=chunk.value,
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
+    return Choices(precision=chosen, weights=weights, loss_chunk=chunk, regime=regime)
 
 
 def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.optimizer_state import state_bytes
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import MIB
 
@@ -9,25 +11,15 @@ from tui_trainer.units import MIB
 SMALL_FILES_BYTES = MIB
 JOURNAL_LINE_BYTES = 480
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# Bytes of state for each trained parameter, on the disk as in memory.
-STATE_BYTES = {
-    "adamw_torch_fused": 8.0,
-    "adafactor": 0.1,
-    "sgd": 0.0,
-    "adamw_8bit": 2.1,
-    "paged_adamw_8bit": 2.1,
-    "paged_adamw_32bit": 8.0,
-}
 
 
-def checkpoint_bytes(regime: Regime) -> tuple[int, str]:
+def checkpoint_bytes(shape: ModelShape, regime: Regime) -> tuple[int, str]:
     """The trained weights, their fp32 copies where they have 16 bits, the optimiser's state, and small files."""
-    each = _trained_bytes_each(regime)
+    each, trained = _trained_bytes_each(regime), regime.trained_parameters
     copies = 4 if each < 4 else 0
-    per_parameter = each + copies + STATE_BYTES[regime.optim]
+    total = (each + copies) * trained + state_bytes(shape, regime, trained)
     what = "weights and two moments" if regime.optim == "adamw_torch_fused" else f"weights and {regime.optim}'s state"
-    reason = f"{per_parameter:g} bytes a trained parameter: {what}"
-    return int(per_parameter * regime.trained_parameters) + SMALL_FILES_BYTES, reason
+    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {what}"
 
 
 def final_model_bytes(parameters: int, regime: Regime) -> int:

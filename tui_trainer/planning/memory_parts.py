@@ -9,19 +9,10 @@ from pydantic import BaseModel, ConfigDict
 from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import lora_parameters
+from tui_trainer.planning.optimizer_state import state_bytes
 from tui_trainer.planning.regime import Regime
 
 FLOAT, HALF = 4, 2
-# Bytes of the optimiser's state for each trained parameter. Adafactor keeps sums of rows and columns, SGD (without
-# momentum, as it is built here) nothing; 8-bit AdamW two bytes and a scale for each 256 of them (bitsandbytes).
-STATE_BYTES = {
-    "adamw_torch_fused": 8.0,
-    "adafactor": 0.02,
-    "sgd": 0.0,
-    "adamw_8bit": 2.03,
-    "paged_adamw_8bit": 2.03,
-    "paged_adamw_32bit": 8.0,
-}
 
 
 class MemoryPart(BaseModel):
@@ -124,9 +115,9 @@ class Static:
         return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
 
     def optimiser(self) -> MemoryPart:
-        each = STATE_BYTES[self.regime.optim]
-        formula = f"{each:g} bytes x trained parameters ({self.regime.optim})"
-        return MemoryPart(name="optimiser", bytes=int(each * self.trained), formula=formula)
+        found = state_bytes(self.shape, self.regime, self.trained)
+        formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.regime.optim})"
+        return MemoryPart(name="optimiser", bytes=found, formula=formula)
 
     @property
     def gradient_bytes(self) -> int:
@@ -169,15 +160,21 @@ class Static:
     def loss_bytes(self, tokens: int) -> int:
         """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
 
-        In chunks: one chunk's logits in fp32 and what goes into the products, with the gradients of the hidden states
-        and, where it trains, of the head's weight in fp32.
+        Behind a soft cap the tanh as well. In chunks: one chunk's logits in fp32 and what goes into the products, or
+        the slope of the cap; with the gradients of the hidden states and, where it trains, of the head's weight.
         """
         chunk, vocabulary, width = self.regime.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not chunk or tokens <= chunk:
-            return 12 * tokens * vocabulary
+            return (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
         copies = 0 if self.compute_size == FLOAT else self.compute_size
-        head = (2 * FLOAT + self.compute_size) * vocabulary * width if self.regime.method == "full" else 0
-        return chunk * vocabulary * (FLOAT + copies) + 2 * self.compute_size * tokens * width + head
+        trains = self.regime.method == "full" or self.regime.saves_head
+        head = (2 * FLOAT + self.compute_size) * vocabulary * width if trains else 0
+        beside = FLOAT if self._has_soft_cap else copies
+        return chunk * vocabulary * (FLOAT + beside) + 2 * self.compute_size * tokens * width + head
+
+    @property
+    def _has_soft_cap(self) -> bool:
+        return self.shape.logits is not None and self.shape.logits.soft_cap is not None
 
     def evaluation_logits(self, tokens: int) -> int:
         """Logits, in fp32 as well where they are not, and their log-softmax."""

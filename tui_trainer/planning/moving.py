@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.describe import full_name
@@ -17,7 +16,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_devic
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import memory
-from tui_trainer.planning.choices import NEEDS_BITSANDBYTES, Target, regime
+from tui_trainer.planning.choices import NEEDS_BITSANDBYTES, Target
 from tui_trainer.planning.fit import Room, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.host_memory import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
@@ -66,22 +65,11 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
 
 
-def setup_of(plan: Plan, config: Config, target: Target) -> tuple[ModelShape, Regime]:
-    """The model and how it is trained, as memory depends on it, with what the plan has decided for this config."""
-    shape = find_task(config.task.type).model_shape(config, plan.vocabulary.value, plan.classes)
-    setup = regime(
-        config,
-        shape,
-        target,
-        precision=plan.precision.value,
-        weights=plan.weights_dtype.value,
-        packed=plan.packing.value,
-        chunk=plan.loss_chunk_tokens.value,
-        widest_row=plan.widest_row,
-    )
-    tokens = plan.train_tokens.value / max(plan.train_rows.value, 1)
-    setup = replace(setup, most_rows=plan.most_rows, document_tokens=0.0 if plan.packing.value else tokens)
-    return shape, with_dry_run(config, shape, setup, plan.vocabulary.value)[0]
+def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, Regime]:
+    """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
+    shape = find_task(plan.config.task.type).model_shape(plan.config, plan.vocabulary.value, plan.classes)
+    setup = replace(plan.training_setup, device=target.device)
+    return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
 
 
 def _card(plan: Plan) -> str:
@@ -96,7 +84,7 @@ def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
 def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[Plan, str]:
     if obstacles := [*_obstacles(plan, target)]:
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
-    shape, setup = setup_of(plan, plan.config, target)
+    shape, setup = setup_of(plan, target)
     split = _split(plan, shape, setup, Room.of(hardware, target))
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
@@ -108,6 +96,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "device_reason": target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
+        "training_setup": setup,
         "per_device_train_batch_size": _exact(split.micro, words),
         "gradient_accumulation_steps": _exact(split.accumulation, words),
         "per_device_eval_batch_size": _exact(split.eval_batch, words),

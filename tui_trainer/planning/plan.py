@@ -22,13 +22,14 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
+from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.host_memory import host_memory_problems
 from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Dtype, Precision
+from tui_trainer.planning.regime import Dtype, Precision, Regime
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.rules import disk_problems, memory_problems, setting_problems
 from tui_trainer.tasks import find_task
@@ -40,7 +41,7 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    plan_version: Literal[3] = 3
+    plan_version: Literal[4] = 4
     config: Config
     recipe: str
     hardware_profile: str
@@ -63,7 +64,7 @@ class Plan(BaseModel):
     learning_rate: Planned[float]
     packing: Planned[bool]
     widest_row: int
-    most_rows: int
+    training_setup: Regime
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
     sources: tuple[SourceRows, ...] = ()
@@ -118,12 +119,29 @@ def make(
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
     if room.total_bytes is not None and needed > room.total_bytes:
         budget = room.share * room.total_bytes
-        ways = remedies(decisions.shape, decisions.regime, config, decisions.cut.micro, budget)
-        problems += memory_problems(loaded, room, needed, ways)
+        problems += memory_problems(loaded, room, needed, remedies(basis_of(loaded, hardware, plan), budget))
     problems += host_memory_problems(plan.host_memory_bytes, hardware)
     if problems:
         raise ConfigError(problems)
     return plan
+
+
+def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
+    """What a plan was reckoned from, with the memory that is free now: for all who ask how it would be otherwise.
+
+    Raises InputError where the model is no longer what it was when the plan was made.
+    """
+    target = choices.Target.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
+    return Basis(
+        loaded=loaded,
+        hardware=hardware,
+        target=target,
+        room=Room.of(hardware, target),
+        shape=find_task(plan.config.task.type).model_shape(plan.config, plan.vocabulary.value, plan.classes),
+        regime=plan.training_setup,
+        micro_batch=plan.per_device_train_batch_size.value,
+        eval_batch=plan.per_device_eval_batch_size.value,
+    )
 
 
 def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
@@ -134,29 +152,17 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     if problems:
         raise ConfigError(problems)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
-    precision = choices.precision(loaded, hardware, target, shape)
-    weights = choices.weights_dtype(loaded, precision.value)
-    chunk = choices.loss_chunk(loaded, target)
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = widest_row(config, facts, packed.value)
-    regime = choices.regime(
-        config,
-        shape,
-        target,
-        precision=precision.value,
-        weights=weights.value,
+    rows_of_data = Regime(
         packed=packed.value,
-        chunk=chunk.value,
         widest_row=widest,
-    )
-    rows = most_rows(config, facts, packed.value, config.training.effective_batch_size)
-    regime = replace(
-        regime,
-        most_rows=rows,
+        most_rows=most_rows(config, facts, packed.value, config.training.effective_batch_size),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
     )
-    regime, memory_reason = with_dry_run(config, shape, regime, facts.vocabulary)
+    chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
+    regime, memory_reason = with_dry_run(config, shape, chosen.regime, facts.vocabulary)
     if problems := four_bit_problems(loaded, hardware, target, shape, regime):
         raise ConfigError(problems)
     room = Room.of(hardware, target)
@@ -178,9 +184,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         shape=shape,
         regime=replace(regime, most_rows=rows),
         cut=cut,
-        precision=precision,
-        weights=weights,
+        choices=chosen,
         packing=packed,
-        loss_chunk=chunk,
         memory_reason=memory_reason,
     )

@@ -37,6 +37,8 @@ class Regime:
     """With `qlora`: how the frozen matrices are packed; `weights` is then what all others are kept in."""
     trained_parameters: int = 0
     """All of them with `full`; else those of the adapters and of the modules that are saved."""
+    saves_head: bool = False
+    """With an adapter: whether the matrix that makes logits is trained as a whole."""
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`."""

@@ -10,12 +10,13 @@ import torch
 
 from tui_trainer.data.rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.writing import filling_id
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
 from tui_trainer.training.ahead import Ahead
-from tui_trainer.training.batches import Batches, Layout
+from tui_trainer.training.batches import Batches, Layout, windows
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers
 from tui_trainer.training.device import device_of
@@ -68,6 +69,7 @@ class Learner:
             warmup_steps=plan.warmup_steps.value,
             total_steps=plan.total_steps.value,
         )
+        self._check_chunks(rows, tell)
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
         self._ahead = self._make_ahead()
@@ -112,6 +114,22 @@ class Learner:
         except (RuntimeError, TypeError, ValueError):
             # The kernel does not take these heads or this card, or the model does not take lengths.
             return False
+
+    def _check_chunks(self, rows: Rows, tell: Tell) -> None:
+        """Logits in chunks are computed beside the model: what it does to them has to be known."""
+        if not self.plan.loss_chunk_tokens.value or not isinstance(self.loss, NextTokenLoss):
+            return
+        self.model.eval()
+        try:
+            with self.numbers.autocast():
+                batch = next(windows(rows, [0], self.eval_layout)).to(self.device)
+                is_same = self.loss.chunk_as_the_model(batch)
+        finally:
+            self.model.train()
+        if not is_same or not self.loss.chunk_tokens:
+            message = "this model changes its logits after the head in a way that is not known here"
+            hint = "all logits of a micro-batch are computed at once, which takes more memory than planned"
+            tell("loss not in chunks", message, hint)
 
     def _free_widths(self) -> None:
         """Layers that are not compiled take rows of any width."""

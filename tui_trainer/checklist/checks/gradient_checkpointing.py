@@ -5,7 +5,6 @@ from __future__ import annotations
 from tui_trainer.checklist.batch_cut import BUSY_TOKENS
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
 from tui_trainer.checklist.memory_fit import (
-    CHECKPOINTING,
     is_short,
     memory_budget,
     memory_with,
@@ -15,6 +14,7 @@ from tui_trainer.checklist.memory_fit import (
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.remedies import CHECKPOINTING
 from tui_trainer.units import format_bytes
 
 _COST = "a quarter of the time"

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
-from tui_trainer.checklist.memory_fit import (
-    CHECKPOINTING,
-    CHUNK,
-    METHOD,
-    can_have_4_bits,
-    is_short,
-    memory_budget,
-    memory_with,
-    regime_with,
-    way_to_fit,
-)
+from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.units import format_bytes
 
@@ -50,21 +40,11 @@ def _host_details(context: Context) -> list[str]:
 
 
 def _advice(context: Context) -> str:
-    config = context.config
-    if _needs_only_a_library(context):
-        return 'with weights in 4 bits it would fit: uv pip install bitsandbytes, then set tuning.method = "qlora"'
-    ways = ["lower model.scratch.hidden_size" if is_from_scratch(config) else "choose a smaller model"]
-    if config.tuning.method == "full" and config.training.optim == "adamw_torch_fused":
-        ways.append('set training.optim = "adafactor"')
-    return f"{', '.join(ways)} or lower data.max_length: not even one row at a time fits"
-
-
-def _needs_only_a_library(context: Context) -> bool:
-    """Whether weights in 4 bits would do, one row at a time with checkpointing, and bitsandbytes is not here."""
-    if context.basis.regime.device != "cuda" or can_have_4_bits(context) or is_from_scratch(context.config):
-        return False
-    regime = regime_with(context, {METHOD: "qlora", CHECKPOINTING: True, CHUNK: "auto"})
-    return memory_with(context, micro_batch=1, eval_batch=1, regime=regime) <= (memory_budget(context) or 0)
+    if with_library := way_to_fit(context, as_if_installed=True):
+        settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
+        return f"with bitsandbytes it would fit: uv pip install bitsandbytes, then set {settings}"
+    smaller = "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
+    return f"{smaller} or lower data.max_length: not even one row at a time fits"
 
 
 CHECK = Check(

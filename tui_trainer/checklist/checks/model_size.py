@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
-from tui_trainer.checklist.memory_fit import METHOD, is_short, way_to_fit
+from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.remedies import METHOD
 from tui_trainer.units import format_bytes, format_count
 
 # Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of

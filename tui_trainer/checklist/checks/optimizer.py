@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
-from tui_trainer.checklist.memory_fit import OPTIMISER, is_short, way_to_fit
+from tui_trainer.checklist.memory_fit import is_short, way_to_fit
+from tui_trainer.planning.remedies import OPTIMIZER
 from tui_trainer.units import format_bytes, format_count
 
 _NAMES = {
@@ -26,10 +27,10 @@ def look(context: Context) -> Verdict:
     state = sum(part.bytes for part in plan.memory_parts if part.name == "optimiser")
     sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
     if kind == "sgd":
-        return warned(f"{sentence}: {_SGD}", fix={OPTIMISER: "adamw_torch_fused"}, switch="SGD on")
-    if is_short(context) and (way_to_fit(context) or {}).get(OPTIMISER):
-        sentence += ", and memory is short: in 8 bits it is a quarter"
-        return warned(sentence, fix={OPTIMISER: "adamw_8bit"}, switch=f"{name} on")
+        return warned(f"{sentence}: {_SGD}", fix={OPTIMIZER: "adamw_torch_fused"}, switch="SGD on")
+    if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER)):
+        sentence += f", and memory is short: {_NAMES[other]} keeps less"
+        return warned(sentence, fix={OPTIMIZER: other}, switch=f"{name} on")
     details = (_CPU_TIMES,) if kind == "adamw_torch_fused" and plan.device == "cpu" else ()
     return passed(f"{sentence}; gradients are set to None, not to zero", *details, switch=f"{name} on")
 
@@ -42,5 +43,5 @@ CHECK = Check(
     claim="5-15 % faster optimiser step (guide E); +10 % (guide B)",
     why="One pass over the weights instead of one for each operation and each tensor.",
     look=look,
-    way_out={OPTIMISER: "adamw_torch_fused"},
+    way_out={OPTIMIZER: "adamw_torch_fused"},
 )

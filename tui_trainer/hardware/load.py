@@ -15,11 +15,19 @@ from pathlib import Path
 _MINUTE_SECONDS = 60.0
 
 
-def load_of_others() -> float | None:
-    """Runnable tasks of other processes, as the mean of the last minute; None where the system tells no load."""
+def load_of_others(own: float | None = None) -> float | None:
+    """Runnable tasks of other processes, as the mean of the last minute; None where the system reports no load.
+
+    `own`: what this process has added to it, where that is known better than `own_load` measures it.
+    """
     if not hasattr(os, "getloadavg"):
         return None
-    return max(os.getloadavg()[0] - own_load(), 0.0)
+    return max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
+
+
+def load_of_threads(threads: int, seconds: float) -> float:
+    """What so many threads have added to the load that were busy for the last seconds."""
+    return threads * (1 - math.exp(-seconds / _MINUTE_SECONDS))
 
 
 def own_load(tasks: Path = Path("/proc/self/task")) -> float:
@@ -49,4 +57,4 @@ def _share(stat: str, now: float, *, counts_as_running: bool) -> float:
         return 0.0
     running = counts_as_running and fields[0] == "R"
     busy_share = 1.0 if running else min(cpu_seconds / age_seconds, 1.0)
-    return busy_share * (1 - math.exp(-age_seconds / _MINUTE_SECONDS))
+    return busy_share * load_of_threads(1, age_seconds)

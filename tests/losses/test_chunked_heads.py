@@ -1,0 +1,188 @@
+"""Logits in chunks are those of the model, whatever becomes of its head's product; a plan counts on no other chunks."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tests.tiny_models import SEQ2SEQ, SHAPES, tiny_model
+from tui_trainer.config.load import Request
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.data.collate import collate
+from tui_trainer.launching.start import load_config
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.models import counting, logits
+from tui_trainer.models import shape as shapes
+from tui_trainer.models.logits import LogitTransform, logit_transform
+from tui_trainer.models.shape import shape_of
+from tui_trainer.planning import choices
+from tui_trainer.tuning import find_method
+
+CHUNK = 4
+_TINY = {
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "num_local_experts": 2, "num_experts_per_tok": 1,
+}  # fmt: skip
+# Strong enough that a loss without them would be another.
+CHANGED = {
+    "gemma2": {"final_logit_softcapping": 0.3},
+    "gemma3_text": {"final_logit_softcapping": 0.3},
+    "vaultgemma": {"final_logit_softcapping": 0.3},
+    "nanochat": {"final_logit_softcapping": 0.3},
+    "cohere": {"logit_scale": 3.0},
+    "cohere2": {},
+    "granite": {"logits_scaling": 8.0},
+    "granitemoe": {"logits_scaling": 8.0},
+    "hyperclovax": {"logits_scaling": 0.25},
+}
+
+
+def changed_model(family: str, **more):
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(family, **_TINY, **CHANGED[family] | more)
+    model = AutoModelForCausalLM.from_config(config).train()
+    with torch.no_grad():
+        # Fresh weights make logits near to 0, where a cap does nothing.
+        for parameter in model.get_output_embeddings().parameters():
+            parameter.normal_(std=0.5)
+    return model
+
+
+@pytest.fixture
+def batch() -> MicroBatch:
+    draw = np.random.default_rng(1)
+    rows = [draw.integers(3, 90, length).astype("int32") for length in (9, 17, 5)]
+    return micro_batch(collate(rows, 0))
+
+
+def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def assert_same_in_chunks(model, batch: MicroBatch, smoothing: float = 0.0) -> None:
+    """The loss and all gradients, in chunks and of the model's own logits."""
+    plain, chunked = (NextTokenLoss(model, chunk_tokens=chunk, label_smoothing=smoothing) for chunk in (0, CHUNK))
+    wanted = plain(batch)
+    expected = gradients(model, wanted)
+    found = chunked(batch)
+    assert chunked.chunk_tokens == CHUNK
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+    mine = gradients(model, found)
+    assert len(mine) == len(expected) > 0
+    for one, other in zip(mine, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("family", CHANGED)
+def test_chunks_have_the_loss_and_gradients_of_a_model_that_changes_its_logits(family, smoothing, batch):
+    assert_same_in_chunks(changed_model(family), batch, smoothing)
+
+
+def test_the_changes_of_these_models_are_seen_in_their_loss(batch):
+    """The control: without what the family does after the head, the loss is another."""
+    for family in CHANGED:
+        loss = NextTokenLoss(changed_model(family), chunk_tokens=CHUNK)
+        right = loss(batch).item()
+        loss._transform = LogitTransform()
+        assert loss(batch).item() != pytest.approx(right, rel=1e-3), family
+
+
+def test_a_scale_and_a_cap_at_once_are_followed(batch):
+    """No family has both; the formula has."""
+    model = changed_model("cohere2")
+    loss = NextTokenLoss(model, chunk_tokens=CHUNK)
+    loss._transform = LogitTransform(scale=2.0, soft_cap=0.7)
+    hidden = torch.randn(11, 32, requires_grad=True)
+    labels, head = torch.randint(0, 97, (11,)), model.get_output_embeddings()
+    found = loss._in_chunks(hidden, labels, 0.0)
+    wanted = nn.functional.cross_entropy(0.7 * torch.tanh(2 * head(hidden) / 0.7), labels, reduction="sum")
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+    mine, theirs = (torch.autograd.grad(loss, (hidden, head.weight)) for loss in (found, wanted))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["phi", "gpt2", "llama"])
+def test_a_bias_of_the_head_is_part_of_the_chunks(family, batch):
+    model = tiny_model(family)
+    if (bias := model.get_output_embeddings().bias) is not None:
+        bias.data.normal_()
+    assert_same_in_chunks(model, batch)
+
+
+@pytest.mark.parametrize("module", ["lm_head", "embed_tokens"])
+@pytest.mark.parametrize("family", ["gemma2", "cohere", "granite"])
+def test_a_saved_head_of_a_tied_model_is_chunked(family, module, batch):
+    model = changed_model(family, tie_word_embeddings=True)
+    tuning = TuningSection(method="lora", r=2, modules_to_save=module)
+    adapted = find_method("lora").apply(model, tuning, seed=0, autocast=False).train()
+    assert any(parameter.requires_grad and parameter.shape == (97, 32) for parameter in adapted.parameters())
+    assert_same_in_chunks(adapted, batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_capped_chunks_in_16_bits_are_near_to_fp32(dtype, batch):
+    model = changed_model("gemma2", final_logit_softcapping=30.0)
+    exact = gradients(model, NextTokenLoss(model)(batch))
+    with torch.autocast("cpu", dtype):
+        found = NextTokenLoss(model, chunk_tokens=CHUNK)(batch)
+    for mine, theirs in zip(gradients(model, found), exact, strict=True):
+        assert (mine - theirs).norm() <= 0.1 * theirs.norm()
+
+
+def test_logits_that_a_model_changes_in_a_way_that_is_not_known_are_not_chunked(batch, monkeypatch):
+    model = changed_model("gemma2").eval()
+    assert (loss := NextTokenLoss(model, chunk_tokens=CHUNK)).chunk_as_the_model(batch)
+    monkeypatch.delitem(logits._RULES, "gemma2")
+    unknown = NextTokenLoss(model, chunk_tokens=CHUNK)
+    assert unknown.chunk_tokens == CHUNK, "by its name it could be any model that ends with its head"
+    assert not unknown.chunk_as_the_model(batch)
+    assert unknown.chunk_tokens == 0
+    assert unknown(batch).item() == pytest.approx(loss(batch).item(), rel=1e-6)
+
+
+# Planned and done -----------------------------------------------------------------------------------------------------
+
+TABLE = list(dict.fromkeys((*SHAPES, *SEQ2SEQ, *CHANGED)))
+
+
+@pytest.mark.parametrize("named_otherwise", [False, True])
+@pytest.mark.parametrize("family", TABLE)
+def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(family, named_otherwise, monkeypatch):
+    """Also where the family is one whose logits no chunk can follow."""
+    if named_otherwise:
+        monkeypatch.setattr(logits, "_OTHERWISE", logits._OTHERWISE | {family})
+    # In this process, not in a child that loads torch once more.
+    monkeypatch.setattr(shapes, "count_parameters_in_child", counting._count)
+    model = changed_model(family) if family in CHANGED else tiny_model(family)
+    shape = shape_of(model.config.to_dict(), head="seq2seq_lm" if family in SEQ2SEQ else "causal_lm")
+    card = choices.Target(device="cuda", reason="", gpu=None)
+    for asked, wanted in (("auto", choices.GPU_LOSS_CHUNK_TOKENS), (7, 7), (0, 0)):
+        loaded = load_config(Request(assignments=(f"training.loss_chunk_tokens={asked}",)))
+        planned = choices.loss_chunk(loaded, card, shape)
+        assert planned.value == (0 if named_otherwise else wanted)
+        assert NextTokenLoss(model, chunk_tokens=wanted).chunk_tokens == planned.value
+        assert ("all at once" in planned.reason) == named_otherwise
+
+
+def test_a_classifier_is_not_planned_in_chunks():
+    shape = shape_of(tiny_model("llama").config.to_dict(), head="token_classification", labels=3)
+    planned = choices.loss_chunk(load_config(Request()), choices.Target(device="cuda", reason="", gpu=None), shape)
+    assert (planned.value, planned.reason) == (0, "a classifier has few logits")
+
+
+@pytest.mark.parametrize("family", [name for name in logits._RULES if name in CONFIG_MAPPING])
+def test_a_silent_config_json_means_what_its_configuration_says(family):
+    assert logit_transform({"model_type": family}) == logit_transform(CONFIG_MAPPING[family]().to_dict())
+
+
+def test_every_name_of_a_rule_is_a_kind_of_model():
+    """As far as this version of transformers has it."""
+    assert len([name for name in logits._RULES if name in CONFIG_MAPPING]) >= 15

@@ -1,0 +1,91 @@
+"""What a model makes of the product of hidden states and head before it calls it logits: a scale, a soft cap.
+
+The plan reads it from config.json, the loss from the loaded model's config: both ask `logit_transform`, so a plan
+counts on logits in chunks exactly where the loss computes them in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogitTransform:
+    """logits = scale x product, then soft_cap x tanh(logits / soft_cap) where there is a cap. A bias is part of the
+    product."""
+
+    scale: float = 1.0
+    soft_cap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The field of config.json that decides, and its value where config.json is silent."""
+
+    field: str
+    default: float | None
+    does: Literal["multiply", "divide", "cap"]
+
+    def transform(self, config: Mapping[str, Any]) -> LogitTransform:
+        value = config.get(self.field, self.default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+            return LogitTransform()
+        if self.does == "cap":
+            return LogitTransform(soft_cap=float(value))
+        return LogitTransform(scale=float(value) if self.does == "multiply" else 1 / value)
+
+
+def _cap(default: float | None = 30.0, field: str = "final_logit_softcapping") -> _Rule:
+    return _Rule(field, default, "cap")
+
+
+_COHERE = _Rule("logit_scale", 0.0625, "multiply")
+_GRANITE = _Rule("logits_scaling", 1.0, "divide")
+# Source: the forward pass of every causal and sequence-to-sequence model of transformers 5.23, and the defaults of its
+# configuration. All others end with the head. A field of this kind means nothing elsewhere: MPT has a logit_scale that
+# nobody reads, and MiniCPM3 divides the hidden states by its logits_scaling, before the head.
+_RULES: dict[str, _Rule] = {
+    "beam": _cap(),
+    "gemma2": _cap(),
+    "gemma3_text": _cap(None),
+    "gemma3n_text": _cap(),
+    "gemma4_text": _cap(None),
+    "gemma4_unified_text": _cap(None),
+    "nanochat": _cap(15.0),
+    "recurrent_gemma": _cap(field="logits_soft_cap"),
+    "vaultgemma": _cap(),
+    "xlstm": _cap(field="output_logit_soft_cap"),
+    "cohere": _COHERE,
+    "cohere2": _COHERE,
+    "cohere2_moe": _COHERE,
+    "cohere_compass_text": _Rule("logit_scale", None, "multiply"),
+    "falcon_h1": _Rule("lm_head_multiplier", 1.0, "multiply"),
+    "hyperclovax": _Rule("logits_scaling", 1.0, "multiply"),
+    "granite": _GRANITE,
+    "granite_swa": _GRANITE,
+    "granitemoe": _GRANITE,
+    "granitemoe_swa": _GRANITE,
+    "granitemoehybrid": _GRANITE,
+    "granitemoeshared": _GRANITE,
+}
+# Models that leave out some of the vocabulary, choose among clusters of it, predict several tokens at once, or have
+# the fields of their decoder inside of another config.
+_OTHERWISE = frozenset(
+    """encoder-decoder gemma4_assistant gemma4_unified_assistant inkling_text inkling2_text musicgen musicgen_melody
+    prophetnet t5gemma t5gemma2""".split()
+)
+
+
+def logit_transform(config: Mapping[str, Any]) -> LogitTransform | None:
+    """How the model of a config makes logits of its head's product; None: otherwise than by scale and soft cap.
+
+    Logits in chunks are computed by this. A model that no table knows is taken to end with its head; the start of a run
+    compares (`training/learner.py`).
+    """
+    model_type = str(config.get("model_type") or "")
+    if model_type in _OTHERWISE:
+        return None
+    rule = _RULES.get(model_type)
+    return rule.transform(config) if rule else LogitTransform()

@@ -1,0 +1,75 @@
+"""What a plan was reckoned from, and how it would be with some settings changed, by the plan's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning import choices
+from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.fit import Room, parts_of_run
+from tui_trainer.planning.memory import total_bytes
+from tui_trainer.planning.regime import Regime
+
+EVAL_BATCH = "evaluation.per_device_eval_batch_size"
+S = TypeVar("S", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Basis:
+    """Where the run computes, the memory that is there, the model's shape, how it is trained, and the rows of a pass.
+
+    All of it was decided once, for the plan; `changed` decides anew only what settings decide.
+    """
+
+    loaded: LoadedConfig
+    hardware: Hardware
+    target: choices.Target
+    room: Room
+    shape: ModelShape
+    regime: Regime
+    micro_batch: int
+    eval_batch: int
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    def changed(self, patch: Mapping[str, Any]) -> Basis:
+        """The same with some settings changed, of which nothing is checked. Raises ConfigError for wrong LoRA targets.
+
+        What a dry run counted for the plan is taken as it is: another one takes seconds.
+        """
+        loaded = with_settings(self.loaded, patch)
+        # In rows of another length a step may have one for each document.
+        known = replace(self.regime, most_rows=0) if "data.max_length" in patch else self.regime
+        regime = choices.choose(loaded, self.hardware, self.target, self.shape, known).regime
+        return replace(self, loaded=loaded, regime=regime, micro_batch=patch.get(MICRO, self.micro_batch))
+
+    def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
+        """Memory at the peak, with other rows in a pass than planned if given. Evaluations take as many as training
+        where their setting says so."""
+        rows = micro_batch or self.micro_batch
+        as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
+        eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)
+        return total_bytes(parts_of_run(self.shape, self.regime, self.config, rows, eval_rows))
+
+
+def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:
+    """The config with some values changed: for asking the plan's rules only, as nothing is checked."""
+    config = loaded.config
+    for key, value in patch.items():
+        config = _set(config, key.split("."), value)
+    return replace(loaded, config=config)
+
+
+def _set(section: S, path: list[str], value: Any) -> S:
+    name, *rest = path
+    return section.model_copy(update={name: _set(getattr(section, name), rest, value) if rest else value})

@@ -1,0 +1,65 @@
+"""What each optimizer keeps beside the weights that train, in bytes: in memory, and in a checkpoint the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tui_trainer.config.training_section import Optimiser
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import adapted, lora_parameters
+from tui_trainer.planning.regime import Regime
+
+_FLOAT = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """`each`: bytes of a trained parameter; `factored`: those of a sum for each row and each column of a matrix
+    instead, and of a number for each parameter of a vector."""
+
+    each: float = 0.0
+    factored: bool = False
+
+
+# Sources: the optimizers of torch 2.15, and bitsandbytes 0.50 (two bytes, and two fp32 scales for each block of 256).
+# SGD is built without momentum.
+STATES: dict[Optimiser, State] = {
+    "adamw_torch_fused": State(each=8.0),
+    "adafactor": State(factored=True),
+    "sgd": State(),
+    "adamw_8bit": State(each=2 + 2 * _FLOAT / 256),
+    "paged_adamw_8bit": State(each=2 + 2 * _FLOAT / 256),
+    "paged_adamw_32bit": State(each=8.0),
+}
+
+
+def state_bytes(shape: ModelShape, regime: Regime, trained: int) -> int:
+    """Of `trained` parameters."""
+    state = STATES[regime.optim]
+    if not state.factored:
+        return int(state.each * trained)
+    tensors = _adapters(shape, regime, trained) if regime.has_adapter else _weights(shape)
+    return _FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
+
+
+def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:
+    """(rows, columns, how many) of all weights; a vector has no columns. A head that is the embedding counts once."""
+    for linear in shape.linears:
+        if not (linear.is_head and shape.tied_embeddings):
+            yield linear.outputs, linear.inputs, linear.count
+        if linear.has_bias:
+            yield linear.outputs, 0, linear.count
+    for part in shape.parts:
+        # Of a table that is known by its size alone, rows are as wide as the layers.
+        rows = part.rows or (part.parameters_each // shape.hidden_size if part.is_embedding else 0)
+        yield (rows, part.parameters_each // rows, part.count) if rows else (part.parameters_each, 0, part.count)
+
+
+def _adapters(shape: ModelShape, regime: Regime, trained: int) -> Iterator[tuple[int, int, int]]:
+    """Two matrices for each adapted layer; what else trains are modules that are saved, as wide as the layers."""
+    for linear in adapted(shape, regime.lora_targets):
+        yield regime.lora_rank, linear.inputs, linear.count
+        yield linear.outputs, regime.lora_rank, linear.count
+    if rest := trained - lora_parameters(shape, regime.lora_targets, regime.lora_rank):
+        yield max(rest, 0) // shape.hidden_size, shape.hidden_size, 1
