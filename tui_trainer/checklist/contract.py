@@ -17,7 +17,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.planning.choices import learning_rate
+from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.tasks.contract import DataFacts

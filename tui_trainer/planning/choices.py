@@ -1,4 +1,4 @@
-"""What `auto` becomes on this machine, each with its reason: device, precision, weights, rate, loss, loader."""
+"""What `auto` becomes on this machine, each with its reason: device, precision, weights, loss, loader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ DTYPE = "model.dtype"
 CPU_BF16_LEAST_WIDTH = 256
 # Rows of a matrix product that keep a large GPU busy; the logits of so many tokens are there at one time.
 GPU_LOSS_CHUNK_TOKENS = 4096
-SCRATCH_RATE, LORA_RATE, FULL_RATE = 1e-3, 2e-4, 2e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,19 +141,6 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
     if loaded.config.tuning.method == "qlora":
         return _chosen(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
     return _chosen(by_precision[chosen], "they are frozen, and products take them as they are")
-
-
-def learning_rate(loaded: LoadedConfig) -> Planned[float]:
-    """The peak rate."""
-    config, key = loaded.config, "training.learning_rate"
-    wish = config.training.learning_rate
-    if wish != "auto":
-        return _chosen(wish, f"from {loaded.where(key)}")
-    if is_from_scratch(config):
-        return _chosen(SCRATCH_RATE, "auto: the weights start from random values")
-    if config.tuning.has_adapter:
-        return _chosen(LORA_RATE, "auto: LoRA")
-    return _chosen(FULL_RATE, "auto: all weights of a pretrained model")
 
 
 def is_from_scratch(config: Config) -> bool:

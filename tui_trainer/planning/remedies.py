@@ -74,6 +74,7 @@ def _checkpointing(way: _Way, _budget: float) -> tuple[str, _Way]:
 
 
 def _adafactor(way: _Way, _budget: float) -> tuple[str, _Way]:
+    """It takes AdamW's learning rate, `auto` or written (`planning/learning_rates.py`)."""
     return 'training.optim = "adafactor"', replace(way, regime=replace(way.regime, optim="adafactor"))
 
 

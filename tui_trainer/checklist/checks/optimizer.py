@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
 from tui_trainer.checklist.memory_fit import OPTIMISER, is_short, way_to_fit
+from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.units import format_bytes, format_count
 
 _NAMES = {
@@ -26,7 +27,9 @@ def look(context: Context) -> Verdict:
     state = sum(part.bytes for part in plan.memory_parts if part.name == "optimiser")
     sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
     if kind == "sgd":
-        return warned(f"{sentence}: {_SGD}", fix={OPTIMISER: "adamw_torch_fused"}, switch="SGD on")
+        # A rate that was written for SGD is none for AdamW.
+        fix = {OPTIMISER: "adamw_torch_fused", LEARNING_RATE: "auto"}
+        return warned(f"{sentence}: {_SGD}", fix=fix, switch="SGD on")
     if is_short(context) and (way_to_fit(context) or {}).get(OPTIMISER):
         sentence += ", and memory is short: in 8 bits it is a quarter"
         return warned(sentence, fix={OPTIMISER: "adamw_8bit"}, switch=f"{name} on")
