@@ -15,7 +15,7 @@ from tui_trainer.hardware.diagnosis import Device, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
+from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
 from tui_trainer.planning.planned import Planned
@@ -75,7 +75,7 @@ def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
         return _chosen("fp32", "the card does not report what it can compute")
     if target.bf16:
         return _chosen("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
-    if shape.model_type in OVERFLOW_IN_FP16:
+    if shape.model_type in OVERFLOWS_IN_FP16:
         kind = shape.model_type
         return _chosen("fp32", f"compute capability {dotted(capability)} has no bf16, and {kind} overflows in fp16")
     return _chosen("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
@@ -91,7 +91,11 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
         problems.append(loaded.problem(MIXED, "fp16 is for GPUs, and this run is on the CPU", hint))
     if wish == "bf16" and target.bf16 is False:
         problems.append(
-            loaded.problem(MIXED, f"{target.reason} has no bf16", "set it to auto: fp16 with a scaled loss")
+            loaded.problem(
+                MIXED,
+                f"{target.reason} has no bf16",
+                "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it",
+            )
         )
     if wish == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
         message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
