@@ -289,10 +289,22 @@ def test_fused_is_what_the_optimiser_is():
         assert ("fused AdamW" in look("optimizer", context(loaded)).evidence) is False
 
 
-def test_a_learning_rate_of_another_optimiser_is_not_judged_by_the_ranges_of_adamw():
-    for name in ("adafactor", "sgd"):
-        loaded = load_config(Request(assignments=(f"training.optim={name}", "training.learning_rate=0.5")))
-        assert look("learning_rate", context(loaded)).status == "n/a"
+def test_a_learning_rate_is_judged_by_the_range_of_its_optimizer():
+    def judged(optim, rate):
+        settings = (f"training.optim={optim}", f"training.learning_rate={rate}", "tuning.method=full")
+        return look("learning_rate", context(load_config(Request(profile="finetune", assignments=settings))))
+
+    for optim, few, fit, many in (("adamw_torch_fused", 1e-7, 5e-5, 0.05), ("adafactor", 1e-7, 5e-5, 0.05),
+                                  ("sgd", 2e-5, 0.05, 3.0)):  # fmt: skip
+        assert [judged(optim, rate).status for rate in (few, fit, many)] == ["warn", "pass", "warn"], optim
+        assert judged(optim, few).fix == judged(optim, many).fix == {"training.learning_rate": "auto"}
+        assert judged(optim, "auto").status == "pass"
+
+
+def test_a_rate_that_was_written_for_sgd_does_not_stay_with_adamw():
+    settings = ("training.optim=sgd", "training.learning_rate=0.1")
+    fix = look("optimizer", context(load_config(Request(assignments=settings)))).fix
+    assert fix == {"training.optim": "adamw_torch_fused", "training.learning_rate": "auto"}
 
 
 def test_where_only_a_measured_step_tells_the_time_no_check_guesses_it():

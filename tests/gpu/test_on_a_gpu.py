@@ -152,6 +152,28 @@ def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
     assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"])
+def test_two_packed_rows_have_the_loss_of_their_documents_alone(attention):
+    """Documents on both sides of the kernels' blocks of 128 tokens."""
+    if package := {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}.get(attention):
+        pytest.importorskip(package)
+    draw = np.random.default_rng(5)
+    documents = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 140, 19, 150, 9)]
+    model = tiny_model("llama", head_dim=32, max_position_embeddings=256).to(GPU)
+    model.set_attn_implementation(attention)
+    loss = NextTokenLoss(model)
+    by_lengths = varlen.switch_on(model, GPU, torch.bfloat16)
+    with torch.autocast("cuda", torch.bfloat16):
+        alone = sum(loss(micro_batch(collate([document], 0)).to(GPU)) for document in documents)
+        gradient = torch.autograd.grad(alone, list(model.parameters()))
+        batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=by_lengths)
+        packed = loss(batch.to(GPU))
+        found = torch.autograd.grad(packed, list(model.parameters()))
+    assert packed.item() == pytest.approx(alone.item(), rel=1e-3)
+    norm = sum(x.square().sum() for x in gradient).sqrt()
+    assert sum((x - y).square().sum() for x, y in zip(found, gradient, strict=True)).sqrt() < 0.1 * norm
+
+
 def test_a_chunked_loss_takes_less_memory_and_gives_the_same_gradient():
     draw = np.random.default_rng(2)
     rows = [draw.integers(3, 380, size=129, dtype=np.int32) for _ in range(32)]

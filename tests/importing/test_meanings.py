@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.profiles import find_profile
+from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.contract import Why
 from tui_trainer.importing.fitting import takes
@@ -50,6 +52,20 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
         "max_steps": Why.NOT_NEEDED,
         "load_best_model_at_end": Why.NOT_SUPPORTED,
     }
+
+
+def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
+    """Hugging Face's Trainer does not scale its steps by the weights, and neither does the one here."""
+    from tui_trainer.training.optimisers import OPTIMISERS
+
+    imported = read({"optim": "adafactor", "learning_rate": 1e-4, "per_device_train_batch_size": 4}, "transformers")
+    assert imported.values["training.optim"] == "adafactor"
+    assert imported.values["training.learning_rate"] == 1e-4
+    weight = torch.nn.Parameter(torch.zeros(4, 4))
+    built = OPTIMISERS["adafactor"].build([{"params": [weight]}], 1e-4, TrainingSection(optim="adafactor"))
+    weight.grad = torch.ones(4, 4)
+    built.step()
+    torch.testing.assert_close(weight.detach(), torch.full((4, 4), -1e-4))
 
 
 def test_names_that_transformers_has_now_are_rewritten():

@@ -105,6 +105,14 @@ def test_the_state_of_another_model_is_refused():
         fresh.load_tensors({name: tensor[:1] if "0.weight.exp" in name else tensor for name, tensor in state.items()})
 
 
+def test_the_state_of_another_adafactor_is_refused():
+    model = small_model()
+    updater = updater_of(model, "adafactor")
+    state = {f"{name}.step": torch.tensor(3.0) for name, _ in model.named_parameters()}
+    with pytest.raises(CheckpointError, match="lacks RMS"):
+        updater.load_tensors(state | {"0.weight.row_var": torch.ones(16, 1), "0.weight.col_var": torch.ones(1, 8)})
+
+
 def test_a_state_that_nobody_described_is_not_passed_over(monkeypatch):
     model = small_model()
     updater = updater_of(model)

@@ -18,7 +18,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.choices import learning_rate
+from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.tasks.contract import DataFacts

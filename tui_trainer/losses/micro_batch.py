@@ -18,7 +18,8 @@ from tui_trainer.data.collate import IGNORE, Batch
 class MicroBatch:
     """Tensors of one forward pass, on the device that computes it.
 
-    Shapes: `inputs` are the model's own arguments (input_ids_BT int64, position_ids_BT where documents are packed);
+    Shapes: `inputs` are the model's own arguments (input_ids_BT int64, position_ids_BT where documents are packed, both
+    as one row where attention goes by lengths);
     `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
     CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
     `labels` are [B] or [B, C], and there are no places. `tokens` counts the inputs that are no padding.
@@ -51,7 +52,9 @@ class MicroBatch:
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
     """A padded batch of rows as tensors on the CPU.
 
-    `by_lengths`: with where each packed document begins in the rows laid end to end, for attention that goes by it.
+    `by_lengths`: the rows laid end to end as one, with where each packed document begins in it, for attention that goes
+    by it. Models that do not hand these lengths down to flash attention have it read the position_ids, which it does
+    for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
     """
     labels = torch.from_numpy(batch.labels)
     places = torch.zeros(0, dtype=torch.int64)
@@ -64,7 +67,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
     if by_lengths and batch.document_lengths is not None:
-        inputs |= _lengths(batch.document_lengths)
+        inputs = {name: value.view(1, -1) for name, value in inputs.items()} | _lengths(batch.document_lengths)
     return MicroBatch(inputs, labels, places, batch.rows, batch.tokens)
 
 

@@ -10,9 +10,6 @@ from tui_trainer.models.config_fields import ConfigFields
 from tui_trainer.models.form import bart_form, t5_form
 from tui_trainer.models.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 
-# Trained in bf16 or fp32, they reach numbers inside that fp16 does not have.
-# Source: https://github.com/huggingface/transformers/issues/5651 for T5; the others have its blocks.
-OVERFLOW_IN_FP16 = frozenset({"t5", "mt5", "umt5", "longt5", "switch_transformers"})
 # Rows before the first position. Source: BartLearnedPositionalEmbedding in modeling_bart.py; mBART has it too.
 _BART_POSITION_OFFSET = 2
 

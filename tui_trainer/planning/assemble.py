@@ -16,6 +16,7 @@ from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
 from tui_trainer.planning.host_memory import host_memory
+from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.steps import Steps
@@ -77,7 +78,7 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),
         "precision": made.choices.precision,
         "weights_dtype": made.choices.weights,
-        "learning_rate": choices.learning_rate(loaded),
+        "learning_rate": learning_rate(loaded),
         "packing": made.packing,
         "widest_row": row_tokens(loaded.config, made.regime),
         "training_setup": made.regime,

@@ -1,4 +1,4 @@
-"""What `auto` becomes on this machine, each with its reason: device, precision, weights, rate, loss, loader."""
+"""What `auto` becomes on this machine, each with its reason: device, precision, weights, loss, loader."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.four_bits import FourBits
+from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
     head_modules,
@@ -39,7 +39,6 @@ DTYPE = "model.dtype"
 CPU_BF16_LEAST_WIDTH = 256
 # Rows of a matrix product that keep a large GPU busy; the logits of so many tokens are there at one time.
 GPU_LOSS_CHUNK_TOKENS = 4096
-SCRATCH_RATE, LORA_RATE, FULL_RATE = 1e-3, 2e-4, 2e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +92,7 @@ def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
         return _chosen("fp32", "the card does not report what it can compute")
     if target.bf16:
         return _chosen("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
-    if shape.model_type in OVERFLOW_IN_FP16:
+    if shape.model_type in OVERFLOWS_IN_FP16:
         kind = shape.model_type
         return _chosen("fp32", f"compute capability {dotted(capability)} has no bf16, and {kind} overflows in fp16")
     return _chosen("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
@@ -109,7 +108,11 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
         problems.append(loaded.problem(MIXED, "fp16 is for GPUs, and this run is on the CPU", hint))
     if wish == "bf16" and target.bf16 is False:
         problems.append(
-            loaded.problem(MIXED, f"{target.reason} has no bf16", "set it to auto: fp16 with a scaled loss")
+            loaded.problem(
+                MIXED,
+                f"{target.reason} has no bf16",
+                "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it",
+            )
         )
     if wish == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
         message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
@@ -160,19 +163,6 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
     if loaded.config.tuning.method == "qlora":
         return _chosen(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
     return _chosen(by_precision[chosen], "they are frozen, and products take them as they are")
-
-
-def learning_rate(loaded: LoadedConfig) -> Planned[float]:
-    """The peak rate."""
-    config, key = loaded.config, "training.learning_rate"
-    wish = config.training.learning_rate
-    if wish != "auto":
-        return _chosen(wish, f"from {loaded.where(key)}")
-    if is_from_scratch(config):
-        return _chosen(SCRATCH_RATE, "auto: the weights start from random values")
-    if config.tuning.has_adapter:
-        return _chosen(LORA_RATE, "auto: LoRA")
-    return _chosen(FULL_RATE, "auto: all weights of a pretrained model")
 
 
 def is_from_scratch(config: Config) -> bool:

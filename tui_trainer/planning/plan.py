@@ -20,6 +20,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes
+from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.basis import Basis
@@ -172,6 +173,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
 
     cut = cut_batch(loaded, largest_fit)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
+    problems += fp16_problems(config, shape.model_type)
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:

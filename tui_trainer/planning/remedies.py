@@ -45,7 +45,7 @@ def ladder(basis: Basis) -> Iterator[Rung]:
     """Each without those below it, and only what is not in force yet.
 
     Logits in chunks cost hardly anything, checkpointing a quarter of the time. An optimizer in 8 bits keeps its
-    learning rate, LoRA trains other weights, and Adafactor needs another rate. Shorter rows drop what was to be learnt.
+    state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be learnt.
     """
     regime, training, on_card = basis.regime, basis.config.training, basis.regime.device == "cuda"
     scratch, missing = is_from_scratch(basis.config), _missing_library(basis)

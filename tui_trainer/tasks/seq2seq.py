@@ -22,9 +22,9 @@ from tui_trainer.data.ngram import ngram_losses
 from tui_trainer.data.pair_columns import PairColumns
 from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.heads import Head
 from tui_trainer.models.languages import language_words, set_languages
-from tui_trainer.models.seq2seq_families import OVERFLOW_IN_FP16
 from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, written
 from tui_trainer.tasks.contract import Baselines, Tell
@@ -182,16 +182,7 @@ def _fit_problems(config: Config) -> list[Problem]:
     """What a model of this kind cannot do."""
     scratch = not config.model.model_name_or_path
     shape = None if scratch else model_of(config, Seq2Seq.head).shape
-    kind, found = shape.model_type if shape else "t5", []
-    for key, wish in (
-        ("training.mixed_precision", config.training.mixed_precision == "fp16"),
-        ("model.dtype", config.model.dtype == "float16"),
-    ):
-        if wish and kind in OVERFLOW_IN_FP16:
-            message = f"{kind} overflows in fp16: numbers inside it pass 65,504"
-            found.append(
-                Problem(message=message, key=key, hint="set it to auto: bf16 where the card has it, else fp32")
-            )
+    found = fp16_problems(config, shape.model_type if shape else "t5")
     most = shape.max_position_embeddings if shape and shape.learned_positions else None
     if most and config.task.max_target_length > most:
         message = f"is {config.task.max_target_length:,}, but the model writes {most:,} tokens at most"

@@ -1,18 +1,21 @@
 """Do packed documents see each other? Asked at the start of each run, of the very model on the very device.
 
-A few documents of the data are read packed into one row, and each alone: the logits must agree. The control is the same
-row without any sign of where documents begin, whose logits must differ, or the question was not put.
+Documents of the data's tokens are read packed into two rows, and each alone: their logits must agree, and so must the
+gradients of their embeddings, which come through the backward pass of every attention. The control is the same rows
+without any sign of where documents begin, whose logits must differ, or the question was not put.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from tui_trainer.data.pack import collate_packed
 from tui_trainer.data.rows import Rows
@@ -21,29 +24,72 @@ from tui_trainer.losses.micro_batch import micro_batch
 if TYPE_CHECKING:
     from tui_trainer.training.learner import Learner
 
-_DOCUMENTS, _MOST_TOKENS = 3, 48
+Document = NDArray[np.int32]
+# Kernels go by blocks of up to 128 tokens, and some have another code for a sequence that fits into one.
+_WIDTH = 160
 # In fp32 both ways differ by rounding alone. In 16 bits, and in TF32, rounding is coarse: the control is the measure.
-_MOST_DIFFERENCE, _MOST_SHARE_OF_CONTROL = 1e-5, 0.1
+# Gradients have been rounded more often than logits; they are compared as a whole, so that no single one decides.
+_MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
+_MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
-def packing_leaks(learner: Learner, rows: Rows, *, by_lengths: bool = False) -> float | None:
-    """How far logits of packed documents are from those of each alone, if that is too far; None: they do not leak.
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """fp32 logits_NV of N tokens, and gradient_Nh of their embeddings."""
+
+    logits: Tensor
+    gradient: Tensor
+
+
+def packing_leaks(learner: Learner, rows: Rows, *, by_lengths: bool = False) -> str | None:
+    """What of packed documents is too far from each alone, and how far; None: they do not leak.
 
     `by_lengths`: as for `Layout`.
     """
-    documents = [rows.row(index)[:_MOST_TOKENS] for index in range(min(_DOCUMENTS, len(rows)))]
-    learner.model.eval()
+    packed_rows = _documents(learner, rows)
+    for module in learner.model.modules():
+        # No dropout; but layers that are recomputed for the backward pass are so here, where memory may be as short.
+        module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
-        with torch.inference_mode(), learner.numbers.autocast():
-            alone = torch.cat([_logits(learner, [document], packed=False) for document in documents])
-            packed = _logits(learner, documents, packed=True, by_lengths=by_lengths)
-            control = _logits(learner, documents, packed=False)
+        each = [_pass(learner, [[document]], packed=False) for row in packed_rows for document in row]
+        alone = _Pass(torch.cat([one.logits for one in each]), torch.cat([one.gradient for one in each]))
+        packed = _pass(learner, packed_rows, packed=True, by_lengths=by_lengths)
+        control = _pass(learner, packed_rows, packed=False)
     finally:
         learner.model.train()
-    scale = float(alone.abs().max())
-    difference, without = (float((found - alone).abs().max()) for found in (packed, control))
-    limit = _MOST_SHARE_OF_CONTROL * without if _is_coarse(learner) else _MOST_DIFFERENCE * max(1.0, scale)
-    return None if difference <= limit else difference
+    return _difference(alone, packed, control, coarse=_is_coarse(learner))
+
+
+def _difference(alone: _Pass, packed: _Pass, control: _Pass, *, coarse: bool) -> str | None:
+    """Those of logits by the largest, those of gradients by the norm of all."""
+    scale = max(1.0, float(alone.logits.abs().max()))
+    logits, without = (float((found.logits - alone.logits).abs().max()) for found in (packed, control))
+    # Not `>`: what is no number is no agreement either.
+    if not logits <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
+        return f"logits differ by {logits:.2g} from those alone"
+    norm = float(alone.gradient.norm())
+    gradient, without = (float((found.gradient - alone.gradient).norm()) for found in (packed, control))
+    if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
+        return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those alone"
+    return None
+
+
+def _documents(learner: Learner, rows: Rows) -> list[list[Document]]:
+    """Two rows of the data's tokens whose documents begin at other places, with one beyond a kernel's block in each."""
+    most = getattr(learner.model.config, "max_position_embeddings", None) or _WIDTH
+    width = min(_WIDTH, most)
+    short = max(1, width // 16)
+    long = max(1, width - 2 * short)
+    # A document of N inputs has N + 1 tokens.
+    lengths = np.array([short, long, short, long, 2 * short]) + 1
+    found: list[Document] = []
+    for index in range(len(rows)):
+        found.append(rows.row(index))
+        if sum(map(len, found)) >= lengths.sum():
+            break
+    tokens = np.resize(np.concatenate(found), int(lengths.sum()))
+    documents = np.split(tokens, np.cumsum(lengths)[:-1])
+    return [documents[:3], documents[3:]]
 
 
 def _is_coarse(learner: Learner) -> bool:
@@ -52,11 +98,22 @@ def _is_coarse(learner: Learner) -> bool:
     return tf32 or learner.numbers.is_coarse or any(p.dtype != torch.float32 for p in learner.model.parameters())
 
 
-def _logits(
-    learner: Learner, documents: Sequence[NDArray[np.int32]], *, packed: bool, by_lengths: bool = False
-) -> Tensor:
-    """fp32 logits [tokens, V] of documents one behind another in one row."""
-    batch = micro_batch(collate_packed([documents], learner.pad_id), by_lengths=by_lengths).to(learner.device)
+def _pass(learner: Learner, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
+    """Forward and backward; no gradient of a weight is computed."""
+    batch = micro_batch(collate_packed(rows, learner.pad_id), by_lengths=by_lengths).to(learner.device)
     inputs = batch.inputs if packed else {"input_ids": batch.inputs["input_ids"]}
-    logits: Tensor = learner.model(**inputs, use_cache=False).logits
-    return logits[0].float()
+    embedded: list[Tensor] = []
+
+    def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    handle = learner.model.get_input_embeddings().register_forward_hook(detach)
+    try:
+        with learner.numbers.autocast():
+            logits_NV = learner.model(**inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
+            loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
+    finally:
+        handle.remove()
+    (gradient,) = torch.autograd.grad(loss, embedded[:1])
+    return _Pass(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())

@@ -104,7 +104,7 @@ class Learner:
         leak = packing_leaks(self, rows)
         if leak is None:
             return width, False
-        message = f"packed documents see each other in this model (logits differ by {leak:.2g} from those alone)"
+        message = f"packed documents see each other in this model ({leak})"
         tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
         return 0, False
 

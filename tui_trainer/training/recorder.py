@@ -28,6 +28,12 @@ _ENOUGH_STEPS = 10
 _FLUSH_SECONDS = 2.0
 # A scaled loss halves its scale at each overflow: 16 halvings take the first scale to 1, and then it is no scale.
 _MOST_OVERFLOWS = 24
+# With a scaled loss, which is fp16's, the forward pass is what overflows: no learning rate mends that.
+_OVERFLOWED = (
+    "Numbers beyond 65,504 overflow in fp16, at any learning rate: "
+    'set training.mixed_precision = "no" for fp32, or "bf16" where the card has it'
+)
+_DIVERGED = "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
 # For tables of data, for any model and for the schedule of its learning rate, which brings all of peft along.
 _AT_FIRST_USE = ("pyarrow.ipc", "transformers.generation.utils", "transformers.optimization")
 
@@ -92,7 +98,7 @@ class Recorder:
         if bad_step is not None:
             raise RunError(
                 f"the loss or its gradient stopped being finite at step {bad_step}; that step changed no weight. "
-                "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
+                + (_OVERFLOWED if self._clipped_by_scale else _DIVERGED)
             )
 
     def _is_bad(self, loss_sum: float, grad_norm: float) -> bool:

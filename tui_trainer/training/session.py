@@ -133,7 +133,9 @@ class Session:
             result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores
         )
         if not math.isfinite(result.loss):
-            self._problem("not finite", "the held-out loss is not finite", "lower training.learning_rate in a new run")
+            fp16 = self.learner.numbers.scaler is not None
+            hint = 'training.mixed_precision = "no"' if fp16 else "a lower training.learning_rate"
+            self._problem("not finite", "the held-out loss is not finite", f"set {hint} in a new run")
         self._journal.append(
             EvalDone(
                 step=self.position.step,

@@ -1,8 +1,9 @@
 """Attention of packed rows by the lengths of their documents, on a GPU: no mask is built, and none is computed.
 
-torch's kernel for rows of several documents, put behind transformers' door for attention functions. What the kernel
-takes differs between versions of torch, so its own signature decides. Whether a model really hands the lengths down to
-its attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits.
+The library flash-attn takes lengths as transformers hands them down, and knows no mask. In SDPA's place comes torch's
+kernel for rows of several documents, registered as an attention function of transformers. What that kernel takes
+differs between versions of torch, so its own signature decides. Whether a model really hands the lengths down to its
+attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits and gradients.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Kernel = Callable[..., Any]
 
 def switch_on(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Let the model's attention go by lengths, where card, precision and torch can; whether it does now."""
+    if _is_flash(model):
+        return True
     kernel = find_kernel()
     if kernel is None or device.type != "cuda" or dtype == torch.float32:
         return False
@@ -37,8 +40,15 @@ def switch_on(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def switch_off(model: Any) -> None:
-    """Back to torch's attention with a mask of documents."""
-    model.set_attn_implementation("sdpa")
+    """From torch's kernel back to SDPA with a mask of documents; what the user chose stays."""
+    if model.config._attn_implementation == NAME:
+        model.set_attn_implementation("sdpa")
+
+
+def _is_flash(model: Any) -> bool:
+    """Whether the user chose flash-attn, from its own package or as a kernel of the hub, which transformers takes in
+    its place (kernels-community/flash-attn2)."""
+    return "flash" in str(model.config._attn_implementation)
 
 
 @cache

@@ -1,35 +1,19 @@
-"""Is the peak learning rate in the range that the method takes?"""
+"""Is the peak learning rate in the range that the optimizer and the method take?"""
 
 from __future__ import annotations
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.planning.choices import is_from_scratch
-
-_KEY = "training.learning_rate"
-# Least and most with AdamW: pretrained weights are only to be nudged, adapters begin at zero.
-_SCRATCH, _LORA, _FULL = (1e-5, 1e-2), (2e-5, 2e-3), (1e-6, 2e-4)
-_OF_ANOTHER_SCALE = ("sgd", "adafactor")
+from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.planning.learning_rates import KEY, peak_rate, what_trains
 
 
 def look(context: Context) -> Verdict:
-    rate, config = context.learning_rate, context.config
+    rate, known, what = context.learning_rate, peak_rate(context.config), what_trains(context.config)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
-    if config.training.optim in _OF_ANOTHER_SCALE:
-        return not_applicable(f"{sentence}; the ranges known here are AdamW's, and {config.training.optim} has others")
-    least, most, what = _range(context)
-    if rate.value > most:
-        return warned(f"{sentence}: above {most:g}, where {what} tends to diverge", fix={_KEY: "auto"})
-    if rate.value < least:
-        return warned(f"{sentence}: below {least:g}, {what} hardly moves", fix={_KEY: "auto"})
-    return passed(f"{sentence}; {least:g} to {most:g} for {what}")
-
-
-def _range(context: Context) -> tuple[float, float, str]:
-    if is_from_scratch(context.config):
-        return *_SCRATCH, "a model from random weights"
-    if context.config.tuning.has_adapter:
-        return *_LORA, "LoRA"
-    return *_FULL, "a pretrained model"
+    if rate.value > known.most:
+        return warned(f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={KEY: "auto"})
+    if rate.value < known.least:
+        return warned(f"{sentence}: below {known.least:g}, {what} hardly moves", fix={KEY: "auto"})
+    return passed(f"{sentence}; {known.least:g} to {known.most:g} for {what}")
 
 
 CHECK = Check(

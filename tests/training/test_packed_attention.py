@@ -1,0 +1,244 @@
+"""Several packed rows in one pass, for every attention that a config can ask for, forward and backward."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+
+from tests.flash_stand_in import NAMES as FLASH
+from tests.flash_stand_in import attend, flash_stand_in
+from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
+from tui_trainer.config.load import Request
+from tui_trainer.data.collate import collate
+from tui_trainer.data.pack import collate_packed
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.losses.micro_batch import micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning import choices
+from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import leak_probe, varlen
+from tui_trainer.training.learner import Learner
+from tui_trainer.training.model import checkpoint_activations
+from tui_trainer.training.precision import Numbers
+
+CPU = torch.device("cpu")
+GATED = {**SHAPES["llama"], "head_dim": 8}
+# Windows shorter than documents; Gemma 2 caps its scores, Nemotron and StableLM do not hand lengths down.
+FAMILIES = {
+    "llama": {},
+    "gpt2": {},
+    "mistral": {"sliding_window": 6},
+    "gemma2": {**GATED, "sliding_window": 6},
+    "gemma3_text": {**GATED, "sliding_window": 6},
+    "nemotron": GATED,
+    "stablelm": GATED,
+}
+
+
+@pytest.fixture(scope="module")
+def documents():
+    draw = np.random.default_rng(5)
+    return [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9, 15, 6)]
+
+
+@pytest.fixture
+def shapes(monkeypatch):
+    for family in FAMILIES.keys() - SHAPES.keys():
+        monkeypatch.setitem(SHAPES, family, GATED)
+
+
+class Rows(list):
+    def row(self, index):
+        return self[index]
+
+
+def learner_of(model) -> Learner:
+    """As much of one as chooses how documents are packed."""
+    found = Learner.__new__(Learner)
+    found.model, found.device, found.numbers = model, CPU, Numbers("fp32", CPU)
+    found.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
+    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
+    return found
+
+
+def learnt(model, batches):
+    """(loss, gradient) of these passes, each label counting the same."""
+    model.zero_grad()
+    loss = NextTokenLoss(model)
+    total = sum(loss(batch) for batch in batches)
+    total.backward()
+    return total.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def assert_same(found, expected):
+    assert found[0] == pytest.approx(expected[0], rel=1e-5)
+    torch.testing.assert_close(found[1], expected[1], atol=1e-4 * float(expected[1].abs().max()), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [
+        (family, name)
+        for family in FAMILIES
+        for name in ("sdpa", "eager", *FLASH)
+        if (family, name) != ("gemma2", "sdpa")
+    ],
+)
+def test_two_packed_rows_teach_what_their_documents_do_one_by_one(family, attention, documents, shapes):
+    told = []
+    with flash_stand_in() as calls:
+        model = tiny_model(family, **FAMILIES[family])
+        model.set_attn_implementation(attention)
+        alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
+        width, by_lengths = learner_of(model)._packing(Rows(documents), lambda *what: told.append(what))
+        before = calls.by_lengths
+        batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=by_lengths)
+        packed = learnt(model, [batch])
+    assert_same(packed, alone)
+    assert (calls.by_lengths > before) == (attention in FLASH)
+    assert model.config._attn_implementation == attention, "what was chosen stays"
+    assert (width, told) == (64, [])
+
+
+def test_without_lengths_flash_attention_mixes_the_documents_of_several_rows(documents):
+    """The control: transformers reads positions where there is one row, and passes them over where there are two."""
+    with flash_stand_in():
+        model = tiny_model("llama")
+        alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])[0]
+        model.set_attn_implementation("flash_attention_2")
+        one, two = (
+            learnt(model, [micro_batch(collate_packed(rows, 0))])[0]
+            for rows in ([documents], [documents[:3], documents[3:]])
+        )
+    assert one == pytest.approx(alone, rel=1e-5)
+    assert two != pytest.approx(alone, rel=1e-4)
+
+
+def _flex_in_plain_products(monkeypatch):
+    """flex_attention is compiled for a GPU: here its name takes SDPA, with SDPA's mask."""
+    for interface in (AttentionInterface, AttentionMaskInterface):
+        monkeypatch.setitem(interface._global_mapping, "flex_attention", interface._global_mapping["sdpa"])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention", *FLASH])
+def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, documents, monkeypatch):
+    """Masks that know documents at batch size 1 only, as flash attention's positions do."""
+    _flex_in_plain_products(monkeypatch)
+    find = masking_utils.find_packed_sequence_indices
+    model, told = tiny_model("llama"), []
+    with flash_stand_in():
+        model.set_attn_implementation(attention)
+        assert leak_probe.packing_leaks(learner_of(model), Rows(documents), by_lengths=attention in FLASH) is None
+        monkeypatch.setattr(
+            masking_utils, "find_packed_sequence_indices", lambda ids: find(ids) if len(ids) == 1 else None
+        )
+        # The lengths are not handed down either.
+        monkeypatch.setattr(varlen, "switch_on", lambda *_: False)
+        learner = learner_of(model)
+        assert learner._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
+    assert [kind for kind, *_ in told] == ["not packed"]
+    assert model.training and all(module.training for module in model.modules())
+
+
+def varlen_kernel(query, key, value, ends_q, ends_k, longest_q, longest_k, *, scale=None, window_size=(-1, -1),
+                  enable_gqa=False):  # fmt: skip
+    return attend(query, key, value, ends_q, ends_k, scale, True, window_size, 0.0)
+
+
+def wrong_beyond_a_block(query, key, value, ends_q, ends_k, longest_q, longest_k, *, scale=None, window_size=(-1, -1),
+                         enable_gqa=False):  # fmt: skip
+    """Another kernel takes over beyond 128 tokens, and that one forgets where documents end."""
+    if longest_q > 128:
+        ends_q = ends_k = torch.tensor([0, len(query)], dtype=torch.int32)
+    return attend(query, key, value, ends_q, ends_k, scale, True, window_size, 0.0)
+
+
+class _WrongBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, ends, scale):
+        ctx.save_for_backward(query, key, value)
+        ctx.scale = scale
+        return attend(query, key, value, ends, ends, scale, True, (-1, -1), 0.0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ends = torch.tensor([0, len(gradient)], dtype=torch.int32)
+        with torch.enable_grad():
+            three = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            found = torch.autograd.grad(attend(*three, ends, ends, ctx.scale, True, (-1, -1), 0.0), three, gradient)
+        return (*found, None, None)
+
+
+def wrong_backward(query, key, value, ends_q, ends_k, longest_q, longest_k, *, scale=None, window_size=(-1, -1),
+                   enable_gqa=False):  # fmt: skip
+    """Its backward pass forgets where documents end."""
+    return _WrongBackward.apply(query, key, value, ends_q, scale)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("kernel", "expected"), [
+    (varlen_kernel, None), (wrong_beyond_a_block, "logits"), (wrong_backward, "gradients"),
+])  # fmt: skip
+def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kernel, expected, precision, documents):
+    model = tiny_model("llama", max_position_embeddings=256)
+    learner = learner_of(model)
+    learner.numbers = Numbers(precision, CPU)
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
+    model.set_attn_implementation(varlen.NAME)
+    found = leak_probe.packing_leaks(learner, Rows(documents), by_lengths=True)
+    assert (found or "").startswith(expected or "\0") == (expected is not None), found
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3_text"])
+def test_the_kernel_of_torch_gets_the_window_of_each_layer(family, documents, shapes):
+    model = tiny_model(family, **FAMILIES[family])
+    alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(varlen_kernel))
+    model.set_attn_implementation(varlen.NAME)
+    packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
+    assert_same(learnt(model, packed), alone)
+
+
+def test_layers_that_are_recomputed_are_so_in_the_probe(documents):
+    """It has no more memory than a step has."""
+    model, passes = tiny_model("llama"), []
+    checkpoint_activations(model)
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
+    assert leak_probe.packing_leaks(learner_of(model), Rows(documents)) is None
+    assert len(passes) == 2 * (5 + 2), "five documents, packed and the control, each forward and again for backward"
+
+
+def test_a_run_with_flash_attention_learns_what_one_with_sdpa_does(tmp_path, monkeypatch):
+    """Held-out text as well, several packed rows a pass, through the whole of transformers' own code."""
+    monkeypatch.setattr(choices, "_attention_problems", lambda *_: [])
+    path = tmp_path / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
+    save_tiny_model(tmp_path / "llama", "llama")
+    ends = []
+    for attention in ("sdpa", "flash_attention_2"):
+        settings = {
+            "data.max_length": 64, "training.effective_batch_size": 8, "training.learning_rate": 0.01,
+            "training.max_steps": 4, "evaluation.eval_steps": 2, "tuning.method": "full", "data.packing": "true",
+            "training.per_device_train_batch_size": 4, "output.runs_dir": tmp_path / attention,
+            "logging.sample_steps": 0, "model.attn_implementation": attention,
+        }  # fmt: skip
+        assignments = tuple(f"{key}={value}" for key, value in settings.items())
+        shortcuts = {"data.path": str(path), "model.model_name_or_path": str(tmp_path / "llama")}
+        with flash_stand_in() as calls:
+            opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
+            outcome = carry_out(opened)
+        assert outcome.exit_code == 0, outcome
+        events = list(read_all(opened.folder.journal))
+        assert not [event for event in events if isinstance(event, RunProblem)]
+        ends.append([event.loss for event in events if isinstance(event, StepDone | EvalDone)])
+    assert ends[1] == pytest.approx(ends[0], rel=1e-4)
+    assert calls.by_lengths
+    assert calls.plain == 2 * (5 + 1), "two layers, in the probe: its documents one by one, and the control"
