@@ -115,6 +115,7 @@ def run_program(
             code = program.wait(timeout)
         finally:
             program.kill()
+            program.wait()
         output.seek(0)
         error.seek(0)
         return subprocess.CompletedProcess(list(arguments), code, output.read().decode(), error.read().decode())

@@ -362,7 +362,9 @@ def test_a_pickle_that_calls_something_is_refused_unread(old_form, copied, place
     assert canary.exists(), "the canary is alive"
 
 
-@pytest.mark.parametrize("old_form", [False, True], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize(
+    "old_form", [pytest.param(False, id="zip"), pytest.param(True, id="before torch 1.6", marks=pytest.mark.e2e)]
+)
 def test_the_command_that_is_told_converts_a_pickle(old_form, copied, capsys, barred):
     folder = copied()
     as_bin(folder, old_form=old_form, came_from=Path("somewhere"))
@@ -395,14 +397,25 @@ class OwnModel(LlamaForCausalLM):
 """
 
 
-def test_code_of_a_model_runs_only_where_it_is_trusted(copied, place, capsys, monkeypatch):
-    folder, canary = copied(), place / "canary"
+def with_own_code(folder: Path, place: Path) -> tuple[Path, Path]:
+    """The folder, and the file that its code leaves when it runs."""
+    canary = place / "canary"
     (folder / "own.py").write_text(OWN_CODE.format(canary=str(canary)))
     names = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     change_config(folder, model_type="own", architectures=["OwnModel"], auto_map=names)
+    return folder, canary
+
+
+def test_code_of_a_model_does_not_run_unasked(copied, place, capsys):
+    folder, canary = with_own_code(copied(), place)
     told = refused(capsys, train(folder))
     assert "wants to run Python code that comes with it" in told and "model.trust_remote_code = true" in told
     assert not canary.exists()
+
+
+@pytest.mark.e2e
+def test_code_of_a_model_runs_where_it_is_trusted(copied, place):
+    folder, canary = with_own_code(copied(), place)
     settings = words(SETTINGS | {"model.trust_remote_code": "true", "output.name": "trusted"})
     # In a process of its own: transformers keeps such code in a folder that it looks up once.
     done = run_program(["--no-ui", "--model", str(folder), *settings])

@@ -218,7 +218,7 @@ def test_a_part_that_is_too_long_is_found():
     assert long_parts("def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:1: f has 81 lines"]
     assert long_parts("class A:\n  async def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:2: f has 81 lines"]
     assert long_parts("def f():\n" + body * (LONGEST_FUNCTION - 1), "a.py") == []
-    assert long_parts("x = 1\n" * 301, "a.py") == ["a.py: 301 lines"]
+    assert long_parts("x = 1\n" * (LONGEST_FILE + 1), "a.py") == ["a.py: 401 lines"]
 
 
 def test_no_module_has_a_vague_name():

@@ -246,6 +246,7 @@ def test_tokenising_tells_how_far_it_is(data):
     assert told[-1] == ("tokenising", total, total, "characters")
 
 
+@pytest.mark.e2e
 def test_batches_hold_about_a_megabyte_and_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "BATCH_CHARACTERS", 100_000)
     text = text_of(*range(200))

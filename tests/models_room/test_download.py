@@ -93,6 +93,7 @@ def test_a_terminal_is_asked_and_no_is_the_default(hub, environment):
     assert code == 0 and "org/tiny is in" in text.replace("\r\n", " ")
 
 
+@pytest.mark.e2e
 def test_a_gated_model_says_where_to_accept_and_how_to_log_in(hub, environment):
     without = download("org/gated", "--yes", environment=environment)
     assert without.returncode == 2
@@ -162,6 +163,7 @@ def test_a_disk_that_is_too_small_is_said_before_the_question(hub, environment):
     assert "takes 909494.7 TiB" in done.stderr and "HF_HOME" in done.stderr and not any(hub.asked)
 
 
+@pytest.mark.e2e
 def test_a_stopped_download_keeps_what_it_has_and_goes_on(hub, environment):
     stopped = run("-c", CANCELLED, environment=environment)
     assert stopped.returncode == 1

@@ -127,6 +127,7 @@ def test_a_part_is_fetched_alone_and_not_taken_for_the_whole(hub, environment):
         open_source("hub:org/splits/dat")
 
 
+@pytest.mark.e2e
 def test_a_connection_that_breaks_goes_on_where_it_broke(hub, environment, repositories):
     hub.cut = {"rows.jsonl": 500}
     assert fetch("org/one", environment=environment).returncode == 0
@@ -146,6 +147,7 @@ def test_a_download_that_ends_half_way_is_not_trained_on(hub, environment, repos
         open_source("hub:org/splits")
 
 
+@pytest.mark.e2e
 def test_a_revision_is_its_own_snapshot(hub, environment):
     done = fetch("org/one", "--revision", "v2", environment=environment)
     assert done.returncode == 0 and done.stdout.rstrip().endswith('data.path = "hub:org/one@v2"')
@@ -170,6 +172,7 @@ def test_a_loading_script_is_not_run_and_the_hubs_own_copy_is_named(hub, environ
     assert len(list(open_source(f"hub:org/script@{COPY}/default/train").documents())) == 6
 
 
+@pytest.mark.e2e
 def test_gated_and_private_data_sets_say_what_they_need(hub, environment):
     without = fetch("org/gated", environment=environment)
     assert without.returncode == 2 and f"accept it on {hub.url}/datasets/org/gated" in without.stderr
@@ -198,6 +201,7 @@ def test_what_the_hub_does_not_have_is_one_sentence(path, words, environment):
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.e2e
 def test_without_a_network_the_folder_to_copy_into_is_named(environment):
     gone = fetch("org/one", environment=environment | {"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert gone.returncode == 1 and "the hub at 127.0.0.1 cannot be reached" in gone.stderr
@@ -206,6 +210,7 @@ def test_without_a_network_the_folder_to_copy_into_is_named(environment):
     assert offline.returncode == 1 and "HF_HUB_OFFLINE is set" in offline.stderr
 
 
+@pytest.mark.e2e
 def test_one_name_is_asked_for_and_no_other_command_asks_the_hub(hub, environment):
     none = run("-m", "tui_trainer", "download", environment=environment)
     assert none.returncode == 2 and "--data owner/name" in none.stderr

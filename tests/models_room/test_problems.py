@@ -179,6 +179,7 @@ def test_bin_files_of_plain_tensors_pass_with_a_note(copied):
     assert model_notes(facts, "scratch") == []
 
 
+@pytest.mark.e2e
 def test_the_conversion_command_converts(copied):
     as_bin(copied)
     command = conversion_command(copied).replace("python -c", "exec .venv-python -c", 1)

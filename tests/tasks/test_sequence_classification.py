@@ -213,6 +213,7 @@ def test_balanced_weights_are_one_in_the_mean(tmp_path):
 # Runs
 
 
+@pytest.mark.e2e
 def test_a_small_model_learns_the_topics_of_docstrings(tmp_path, capsys):
     """The offline recipe, smaller: at least 15 points above the most frequent class, and both are printed."""
     changes = {

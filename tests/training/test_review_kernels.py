@@ -21,10 +21,11 @@ from tui_trainer.training.precision import Numbers
 CPU = torch.device("cpu")
 
 
-def test_deterministic_kernels_are_demanded_and_not_only_wished_for():
+def test_deterministic_kernels_are_demanded_and_not_only_wished_for(monkeypatch):
     """With `warn_only`, torch's attention kernels keep their backward pass that differs from run to run."""
     training, threads = SimpleNamespace(deterministic=True, tf32=True), SimpleNamespace(value=torch.get_num_threads())
     plan = SimpleNamespace(device="cuda", gpu_uuid="", threads=threads, config=SimpleNamespace(training=training))
+    monkeypatch.setattr(process, "device_of", lambda plan: CPU)
     with process.settings_of(plan):
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()

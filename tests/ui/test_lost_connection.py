@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-STEPS, STEPS_TO_NOTICE, STEPS_WATCHED = 360, 80, 120
+STEPS, STEPS_TO_NOTICE, STEPS_WATCHED = 260, 60, 100
 ROWS = 64
 # The most of one core that the threads beside the training may take.
 MOST_CPU_SHARE = 0.02

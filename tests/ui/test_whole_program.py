@@ -191,7 +191,7 @@ def what_was_learnt(events: list[dict]) -> list[tuple]:
 
 
 def test_keys_change_nothing_that_is_learnt(open_terminal, config, tmp_path, monkeypatch):
-    path = config(steps=400)
+    path = config(steps=200)
     terminal = open_terminal(path)
     start_run(terminal)
     wait_for_steps(terminal, tmp_path, 30)
@@ -210,7 +210,7 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, config, tmp_path, mon
     monkeypatch.chdir(tmp_path / "alone" / "work")
     assert carry_out(open_new(load_config(Request(config_file=Path(path))))).exit_code == 0
     alone = journal_of(tmp_path / "alone")
-    assert len(what_was_learnt(alone)) == 400
+    assert len(what_was_learnt(alone)) == 200
     assert what_was_learnt(shown) == what_was_learnt(alone)
 
 
