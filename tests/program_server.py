@@ -53,13 +53,17 @@ def serve(path: str) -> dict[str, Any] | None:
     askers: set[socket.socket] = set()
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for key, _ in events.select():
+        # Whoever started it may be gone before it has loaded.
+        for key, _ in events.select(None if askers else 60):
             if key.fileobj is listener:
                 asker = listener.accept()[0]
                 askers.add(asker)
                 events.register(asker, selectors.EVENT_READ)
             elif key.fileobj in askers:
-                text, files, _, _ = socket.recv_fds(key.fileobj, LARGEST_REQUEST, 3)
+                text, files = b"", []
+                # An asker that goes without having read its last answer is a reset, not an end.
+                with suppress(ConnectionError):
+                    text, files, _, _ = socket.recv_fds(key.fileobj, LARGEST_REQUEST, 3)
                 if not text:
                     askers.remove(key.fileobj)
                     events.unregister(key.fileobj)
@@ -78,7 +82,8 @@ def serve(path: str) -> dict[str, Any] | None:
                 pidfd = os.pidfd_open(pid)
                 running[pidfd] = pid, key.fileobj
                 events.register(pidfd, selectors.EVENT_READ)
-                key.fileobj.send(json.dumps({"pid": pid}).encode())
+                with suppress(OSError):
+                    key.fileobj.send(json.dumps({"pid": pid}).encode())
             else:
                 pid, asker = running.pop(key.fd)
                 events.unregister(key.fd)

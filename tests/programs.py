@@ -15,8 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 
 _SERVER = Path(__file__).with_name("program_server.py")
 _STARTS_WITHIN_SECONDS = 300
@@ -43,7 +45,8 @@ class Program:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # ended, and its answer is on the way
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -130,7 +133,7 @@ def _connect() -> socket.socket:
 @cache
 def _server() -> str:
     """The socket of the server of this test run, started by whoever needs it first; shared by its processes."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid4().hex
     place = Path(tempfile.gettempdir()) / f"tui-trainer-tests-{os.getuid()}-{run}"
     path = str(place / "socket")
     try:
@@ -138,7 +141,10 @@ def _server() -> str:
     except FileExistsError:
         _wait_for(path)
     else:
-        os.posix_spawn(sys.executable, [sys.executable, "-P", str(_SERVER), path], os.environ, setsid=True)
+        # The test that starts it may have set what libraries read when they are loaded.
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        command = [sys.executable, "-P", str(_SERVER), path]
+        os.posix_spawn(sys.executable, command, {**variables, "HF_HUB_OFFLINE": "1"}, setsid=True)
         _wait_for(path)
     # Held open until this process ends: the server ends with the last of these.
     held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -67,6 +67,9 @@ def test_tables_of_one_split_belong_together(names, parts):
         (("train_sft-00000-of-00001.csv", "train_gen-00000-of-00001.csv"), "several are named train: train_sft"),
         (("validation.csv", "test.csv"), "none of them is named train"),
         (("rows.csv", "train.txt", "test.txt"), "of rows.csv nobody knows the split"),
+        (("a.txt", "b.txt", "test_results.csv"), "of a.txt, b.txt nobody knows the split"),
+        (("doc.md", "README.md", "evaluation.jsonl"), "of doc.md nobody knows the split"),
+        (("train.txt", "valid.txt", "vocab.txt"), "of vocab.txt nobody knows the split"),
     ],
 )
 def test_what_cannot_be_told_apart_says_why(names, why):
@@ -114,7 +117,7 @@ def test_texts_are_splits_where_every_one_is_named_for_its_split(names):
     [
         (("a.txt", "test_utils.txt", "my_train.txt"), ""),
         (("a.txt", "evaluation/notes.md"), "evaluation/notes.md is read like the other texts"),
-        (("a.txt", "test.txt", "train.txt"), "test.txt is read like the other texts"),
+        (("a.txt", "test.txt"), "test.txt is read like the other texts"),
         (("test.txt", "dev.txt"), "test.txt, dev.txt are read like the other texts"),
         (("train.py", "test.py"), ""),
         (("train.txt", "notes.txt"), ""),

@@ -116,6 +116,12 @@ def test_unknown_keys_list_all_kinds(capsys, tmp_path):
         ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
         ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
         ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
+        (
+            "datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]",
+            "axolotl",
+            ("one run learns one task, and the types are alpaca, completion",),
+        ),
+        ("beta: 0.1\nloss_type: sigmoid", "trl", ("beta: 0.1", "not from preferences or rewards")),
         ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
     ],
 )

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.rows import Rows
+from tui_trainer.data.sources import open_source
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
@@ -257,3 +258,12 @@ def test_what_cannot_be_told_apart_is_refused_with_what_to_write(extra, tmp_path
         write(tmp_path / name, rows("train"))
     with pytest.raises(ConfigError, match=rf"several splits or .*; name one in data.path, such as {tmp_path}/train"):
         estimated_plan(loaded(tmp_path))
+
+
+def test_a_glob_of_training_files_of_several_places_is_all_of_them(tmp_path):
+    for language in ("en", "de"):
+        write(tmp_path / language / "train.jsonl", rows(f"{language}train", 3))
+    found = open_source(str(tmp_path / "*" / "train.jsonl"))
+    assert [entry.path.parent.name for entry in found.entries] == ["de", "en"]
+    with pytest.raises(DataError, match="splits lie in several places"):
+        open_source(str(tmp_path))

@@ -21,6 +21,7 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import open_again, open_new
 from tui_trainer.planning import memory
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.choices import Target
 from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.moving import moved, setup_of
@@ -266,9 +267,18 @@ def test_a_card_without_bf16_does_not_take_over_a_run_in_bf16(machine, begun):
         moved(plan, machine(old), None)
 
 
-def test_a_run_on_the_cpu_is_not_moved_to_a_card(machine, begun):
-    plan = begun.model_copy(update={"device": "cpu", "gpu_uuid": ""})
+def test_a_run_on_the_cpu_goes_to_a_card_only_when_that_is_asked_for(machine, begun):
     hardware = machine(CARD)
+    plan, _ = moved(begun, hardware, "none")
+    assert plan.device == "cpu" and plan.threads.value == threads_of(hardware).value
     assert moved(plan, hardware, None) == (plan, "") == moved(plan, hardware, "none")
-    with pytest.raises(ConfigError, match="was planned for the CPU"):
-        moved(plan, hardware, 0)
+    back, words = moved(plan, hardware, 0)
+    assert (back.device, back.gpu_uuid) == ("cuda", CARD.uuid) and words.endswith("instead of the CPU")
+    assert back.training_setup.device == "cuda"
+
+
+def test_a_run_does_not_go_where_its_library_is_not_installed(machine, begun):
+    training = begun.config.training.model_copy(update={"optim": "adamw_8bit"})
+    plan = begun.model_copy(update={"config": begun.config.model_copy(update={"training": training})})
+    with pytest.raises(ConfigError, match="needs bitsandbytes, which is not installed here"):
+        moved(plan, replace(machine(CARD), libraries={}), None)

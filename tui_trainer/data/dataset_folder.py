@@ -17,7 +17,7 @@ STATE_FILE, SPLITS_FILE = "state.json", "dataset_dict.json"
 ALWAYS_STATE = frozenset({"dataset_info.json", "dataset_infos.json", SPLITS_FILE})
 # Source: generate_fingerprint and Dataset.map of `datasets`: 16 hexadecimal digits, then the process where there are
 # several.
-_LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
+LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
 
 
 def data_files(folder: Path, names: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ def data_files(folder: Path, names: Sequence[str]) -> list[str]:
         wanted = [name for name in names if name in listed] if listed else list(names)
         names = [name for name in wanted if name != STATE_FILE]
     names = [name for name in names if name not in ALWAYS_STATE]
-    first_hand = [name for name in names if not _LATER_WORK.fullmatch(name)]
+    first_hand = [name for name in names if not LATER_WORK.fullmatch(name)]
     return first_hand if any(name.endswith(".arrow") for name in first_hand) else names
 
 

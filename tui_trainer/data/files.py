@@ -111,7 +111,8 @@ def _in_the_cache(path: str, measured: bool) -> FoundFiles:
         name: _named_file(file, file.stat().st_mode, f"{wanted.name}/{name}")
         for name, file in find_in_cache(path).items()
     }
-    return _chosen(named, measured, one_line(str(wanted), 120), partial(as_written, wanted))
+    is_glob = bool(GLOB_SIGNS & {*wanted.inside})
+    return _chosen(named, measured, one_line(str(wanted), 120), partial(as_written, wanted), is_glob=is_glob)
 
 
 def _of_a_glob(pattern: Path, path: str, measured: bool) -> FoundFiles:
@@ -122,7 +123,7 @@ def _of_a_glob(pattern: Path, path: str, measured: bool) -> FoundFiles:
     files = (folder / name for folder, inside in below.items() for name in data_files(folder, inside))
     steps = takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts)
     place = Path(*steps)
-    return _of_one_split(_named_from(place, _usable(files, path, None)), place, path, measured)
+    return _of_one_split(_named_from(place, _usable(files, path, None)), place, path, measured, is_glob=True)
 
 
 def _named_from(place: Path, files: Iterable[SourceFile]) -> dict[str, SourceFile]:
@@ -130,14 +131,20 @@ def _named_from(place: Path, files: Iterable[SourceFile]) -> dict[str, SourceFil
 
 
 def _of_one_split(
-    named: dict[str, SourceFile], place: Path, path: str, measured: bool, saved: frozenset[str] = frozenset()
+    named: dict[str, SourceFile],
+    place: Path,
+    path: str,
+    measured: bool,
+    saved: frozenset[str] = frozenset(),
+    *,
+    is_glob: bool = False,
 ) -> FoundFiles:
     """Of files that are named from `place` on; where they name no split, the folder itself may."""
 
     def written(way: tuple[str, ...]) -> str:
         return ", ".join(str(place / inside).replace(",", "\\,") for inside in way)
 
-    found = _chosen(named, measured, f"'{one_line(path, 120)}'", written, saved)
+    found = _chosen(named, measured, f"'{one_line(path, 120)}'", written, saved, is_glob=is_glob)
     if found.chosen.label:
         return found
     split = split_in(place.name)
@@ -150,11 +157,18 @@ def _chosen(
     shown: str,
     written: Callable[[tuple[str, ...]], str],
     saved: frozenset[str] = frozenset(),
+    *,
+    is_glob: bool = False,
 ) -> FoundFiles:
     splits = tell_apart(named, saved)
     if not splits.parts:
         return FoundFiles(chosen=SplitFiles(label="", split=None, files=tuple(named.values())), remark=splits.remark)
     chosen = splits.measured() if measured else splits.trained()
+    kinds = {part.split for part in splits.parts}
+    if isinstance(chosen, str) and is_glob and len(kinds) == 1 and (split := kinds.pop()):
+        # `*/train.jsonl` names exactly the training files of several places.
+        files = tuple(named[name] for names in splits.parts.values() for name in names)
+        return FoundFiles(chosen=SplitFiles(label=split, split=split, files=files), beside=splits.beside)
     if isinstance(chosen, str):
         raise several_parts(shown, separate_parts([*named], saved), written, chosen)
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from tui_trainer.data.dataset_folder import ALWAYS_STATE, STATE_FILE
+from tui_trainer.data.dataset_folder import ALWAYS_STATE, LATER_WORK, STATE_FILE
 from tui_trainer.data.forms import form_of
 from tui_trainer.data.named_splits import Part, is_about_the_data, parts_of, tell_apart
 from tui_trainer.errors import DataError
@@ -68,7 +68,7 @@ def several_parts(
 
 def _describes(name: str) -> bool:
     last = name.rpartition("/")[2]
-    return last in ALWAYS_STATE or last == STATE_FILE or (last.startswith("cache-") and last.endswith(".arrow"))
+    return last in ALWAYS_STATE or last == STATE_FILE or bool(LATER_WORK.fullmatch(last))
 
 
 def _is_text(name: str) -> bool:

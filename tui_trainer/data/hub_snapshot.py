@@ -42,7 +42,7 @@ def ways_to_name(wanted: HubPath) -> tuple[tuple[str, ...], bool]:
     names = _files(wanted)[1]
     ways = tuple(as_written(wanted, way) for way in _ways(wanted, names))
     splits = tell_apart(names)
-    return ways or (str(wanted),), len(splits.parts) < 2 or not isinstance(splits.trained(), str)
+    return ways or (str(wanted),), not ways or not isinstance(splits.trained(), str)
 
 
 def as_written(wanted: HubPath, way: tuple[str, ...]) -> str:

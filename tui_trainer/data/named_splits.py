@@ -12,7 +12,7 @@ Plain texts: most folders of texts are corpora, in which `test_utils.txt` and `e
 others are. A text names a split only where a folder, or the stem of a `.txt` file or one of no known ending, is nothing
 but a keyword (`train.txt`, `wiki.test.tokens`, `test-00001-of-00002.txt`), and the texts are splits only where every
 one of them, a README and the like aside, names one and `train` is among them. Else all are documents, and a remark
-says so; but `train/` and `test/` folders beside loose texts are a doubt.
+says so; but `train/` and `test/` folders, or `train.txt` and `test.txt`, beside loose texts are a doubt.
 """
 
 from __future__ import annotations
@@ -155,6 +155,11 @@ def tell_apart(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> N
         )
     if of_texts.parts:
         return NamedSplits(parts={**parts, **of_texts.parts}, beside=of_texts.beside)
+    documents = tuple(name for name in texts if not is_about_the_data(name))
+    if documents and not saved and not any(part.split == "train" for part in parts):
+        # One table called `test_results` in a corpus of texts: it is nobody's split, and no reason to drop the texts.
+        about = tuple(name for name in texts if is_about_the_data(name))
+        return NamedSplits(parts={**parts, _LOOSE_TEXTS: documents}, beside=about)
     return NamedSplits(parts=parts, beside=tuple(texts))
 
 
@@ -197,7 +202,8 @@ def _of_texts(texts: Sequence[str]) -> NamedSplits:
     splits, loose = {part.split for part in parts} - {None}, parts.get(_LOOSE_TEXTS, ())
     if "train" in splits and len(splits) > 1:
         folders = {_KEYWORDS.get(name.split("/")[0].lower()) for name in documents if "/" in name} - {None}
-        if not loose or {"train"} < folders:
+        files = {part.split for part in parts if part.split and not part.folder}
+        if not loose or {"train"} < folders or {"train"} < files:
             return NamedSplits(parts=parts, beside=about)
     named = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
     if not named:

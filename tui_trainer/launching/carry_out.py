@@ -71,10 +71,12 @@ def carry_out(run: OpenRun) -> Outcome:
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
         return _failed(run, journal, error)
     finally:
-        # Here, where no traceback holds the model any more.
-        _give_memory_back()
-        journal.close()
-        run.lock.release()
+        try:
+            # Here, where no traceback holds the model any more.
+            _give_memory_back()
+        finally:
+            journal.close()
+            run.lock.release()
 
 
 def _give_memory_back() -> None:

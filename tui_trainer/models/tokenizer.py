@@ -70,7 +70,7 @@ def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
     if not _VOCABULARIES.intersection(found):
         return ()
     own_code = "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
-    more = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.rglob("*.py") if own_code else ())]
+    more = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.glob("*.py") if own_code else ())]
     return (*found, *sorted(path.relative_to(folder).as_posix() for path in more if path.is_file()))
 
 

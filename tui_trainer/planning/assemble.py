@@ -63,7 +63,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "device_reason": made.target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
-        "threads": _threads(hardware),
+        "threads": threads_of(hardware),
     }
 
 
@@ -171,7 +171,8 @@ def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[
     return min(wish, max(facts.eval_rows, 1)), f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
 
 
-def _threads(hardware: Hardware) -> Planned[int]:
+def threads_of(hardware: Hardware) -> Planned[int]:
+    """Of torch's kernels on this machine."""
     cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
     reason = f"{cores} usable cores, one left for everything else" if threads < cores else f"all {cores} usable cores"
     return Planned(value=threads, exact=True, reason=reason)

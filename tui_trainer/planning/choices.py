@@ -135,6 +135,9 @@ def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target
         return [loaded.problem(key, f"{wish} needs a GPU, and this run is on the CPU", "set it to auto")]
     if kernel and (lack := kernel.lack(hardware.libraries)):
         return [loaded.problem(key, f"{wish} {lack}", "set it to auto: torch has a flash kernel of its own")]
+    capability = target.gpu.capability if target.gpu else None
+    if kernel and capability and (words := kernel.too_old(capability)):
+        return [loaded.problem(key, f"{wish}: {words}", "set it to auto")]
     return []
 
 

@@ -16,7 +16,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.shards import SHARD_BYTES
 from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.planning.fit import row_tokens
-from tui_trainer.planning.memory_parts import FLOAT, MemoryPart, Static
+from tui_trainer.planning.memory_parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import GIB, format_bytes
@@ -67,7 +67,7 @@ def _loading(shape: ModelShape, setup: Regime, config: Config) -> MemoryPart:
         found = shape.parameters * static.weight_size
         return MemoryPart(name="loading", bytes=found, formula="a model from scratch is made on the host, then copied")
     formula = f"{_READERS} tensors at a time, each as large as the largest in fp32"
-    return MemoryPart(name="loading", bytes=_READERS * FLOAT * _largest_parameter(shape), formula=formula)
+    return MemoryPart(name="loading", bytes=_READERS * FLOAT * largest_parameter(shape), formula=formula)
 
 
 def _saving(shape: ModelShape, setup: Regime) -> MemoryPart:
@@ -75,12 +75,7 @@ def _saving(shape: ModelShape, setup: Regime) -> MemoryPart:
     static = Static(shape, setup)
     state = static.optimiser().bytes + (FLOAT * static.trained if static.has_masters else 0)
     whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
-    each = max(state // max(static.trained, 1), FLOAT) * min(_largest_parameter(shape), static.trained)
+    each = max(state // max(static.trained, 1), FLOAT) * min(largest_parameter(shape), static.trained)
     shard = min(max(SHARD_BYTES, each), whole)
     formula = f"a shard of at most {format_bytes(SHARD_BYTES)}, or the state of the largest parameter, twice"
     return MemoryPart(name="saving", bytes=_SAVED_COPIES * shard, formula=formula)
-
-
-def _largest_parameter(shape: ModelShape) -> int:
-    matrices = [linear.inputs * linear.outputs for linear in shape.linears]
-    return max([shape.vocabulary * shape.hidden_size, *matrices])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_layers import Layer
-from tui_trainer.planning.memory_parts import Batch, MemoryPart, Static
+from tui_trainer.planning.memory_parts import FLOAT, Batch, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory_stacks import layer_of
+from tui_trainer.planning.optimizer_state import STATES
 from tui_trainer.planning.regime import Regime
 from tui_trainer.units import GIB
 
@@ -51,7 +52,7 @@ def _plain(static: Static, layer: Layer, batch: Batch) -> tuple[Moment, ...]:
         *_workspace(static, batch),
         *_sum_of_gradients(static, batch),
     )
-    return at_loss, (_gradients(static, summed=summed, made=True),), (_gradients(static, summed=True, made=False),)
+    return at_loss, (_gradients(static, summed=summed, made=True),), _update(static)
 
 
 def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Moment, ...]:
@@ -66,7 +67,16 @@ def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Momen
     at_loss = (stored, _loss(static, batch), *first)
     in_last_layer = (MemoryPart(name="activations", bytes=inputs, formula=formula), *work, *first)
     in_first_layer = (_gradients(static, summed=batch.accumulation > 1, made=True), *work)
-    return at_loss, in_last_layer, in_first_layer, (_gradients(static, summed=True, made=False),)
+    return at_loss, in_last_layer, in_first_layer, _update(static)
+
+
+def _update(static: Static) -> Moment:
+    """All gradients, and what the optimizer makes of one parameter: Adafactor its square and its step, in fp32."""
+    gradients = _gradients(static, summed=True, made=False)
+    if not STATES[static.regime.optim].factored:
+        return (gradients,)
+    made = 2 * FLOAT * min(largest_parameter(static.shape), static.trained)
+    return gradients, MemoryPart(name="update", bytes=made, formula="two fp32 copies of the largest parameter")
 
 
 def _ends(static: Static, batch: Batch) -> int:

@@ -182,3 +182,9 @@ class Static:
         copies = 0 if self.compute_size == FLOAT else self.compute_size
         seen = min(tokens, chunk) if chunk else tokens
         return seen * vocabulary * (FLOAT * (1 if chunk else 2) + copies)
+
+
+def largest_parameter(shape: ModelShape) -> int:
+    """Numbers in the largest matrix of the model."""
+    matrices = [linear.inputs * linear.outputs for linear in shape.linears]
+    return max([shape.vocabulary * shape.hidden_size, *matrices])

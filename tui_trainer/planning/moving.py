@@ -14,17 +14,20 @@ from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import memory
+from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.choices import NEEDS_BITSANDBYTES, Target
 from tui_trainer.planning.fit import Room, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.host_memory import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.times import shape_key
 from tui_trainer.safe_text import one_line
-from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes
 
 
@@ -40,14 +43,17 @@ class _Split:
 def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
     """The plan as it is carried out on this machine, and a clause about what is different; empty: nothing is.
 
-    Without a choice the run stays on its card where that is here, else it takes the freest one. Raises ConfigError when
+    Without a choice the run stays on its card where that is here, else it takes the freest one; a run on the CPU stays
+    there. Raises ConfigError when
     it cannot go on here, InputError for a choice that there is not.
     """
     if plan.device == "cpu":
-        if isinstance(chosen, int):
-            hint = "start a new run to train on a GPU: precision and memory are planned for it then"
-            raise ConfigError(Problem(message="this run was planned for the CPU, and goes on there", hint=hint))
-        return plan, ""
+        gpu = choose_gpu(hardware.gpus, chosen)[0] if isinstance(chosen, int) else None
+        device, reason = training_device(hardware, gpu, chosen)
+        if gpu is None or device == "cpu":
+            return plan, ""
+        words = f"going on with GPU {gpu.index}, {full_name(gpu)} instead of the CPU"
+        return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
     if chosen == "none":
         return _onto(plan, hardware, Target.of(hardware, chosen), f"going on on the CPU instead of {_card(plan)}")
     own = _own_card(plan, hardware)
@@ -67,7 +73,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
 
 def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, Regime]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
-    shape = find_task(plan.config.task.type).model_shape(plan.config, plan.vocabulary.value, plan.classes)
+    shape = plan.model_shape()
     setup = replace(plan.training_setup, device=target.device)
     return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
 
@@ -82,7 +88,7 @@ def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
 
 
 def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[Plan, str]:
-    if obstacles := [*_obstacles(plan, target)]:
+    if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
     split = _split(plan, shape, setup, Room.of(hardware, target))
@@ -96,6 +102,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "device_reason": target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
+        "threads": threads_of(hardware),
         "training_setup": setup,
         "per_device_train_batch_size": _exact(split.micro, words),
         "gradient_accumulation_steps": _exact(split.accumulation, words),
@@ -122,15 +129,12 @@ def _exact(value: int, reason: str) -> Planned[int]:
     return Planned(value=value, exact=True, reason=reason)
 
 
-def _obstacles(plan: Plan, target: Target) -> list[tuple[str, str]]:
+def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:
     """What the run computes with and this device has not, each with what to do."""
-    capability = target.gpu.capability if target.gpu else None
+    config = plan.config
     if target.device == "cuda":
-        if plan.precision.value != "bf16" or target.bf16 is not False or capability is None:
-            return []
-        has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
-        return [(has, "choose a card of compute capability 8.0 or newer: --gpu N")]
-    config, found = plan.config, []
+        return _obstacles_on_gpu(plan, hardware, target)
+    found = []
     if config.tuning.method == "qlora":
         found.append("weights in 4 bits are unpacked on a GPU only")
     if config.training.optim in NEEDS_BITSANDBYTES:
@@ -139,7 +143,25 @@ def _obstacles(plan: Plan, target: Target) -> list[tuple[str, str]]:
         found.append("the run computes in fp16, which is for GPUs")
     if config.model.attn_implementation.startswith(("flash_attention", "flex_attention")):
         found.append(f"{config.model.attn_implementation} runs on a GPU only")
+    if plan.precision.value == "bf16" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
+        found.append("the run computes in bf16, which this CPU only emulates")
     return [(obstacle, "go on where there is a card") for obstacle in found]
+
+
+def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:
+    config, found = plan.config, []
+    capability = target.gpu.capability if target.gpu else None
+    if plan.precision.value == "bf16" and target.bf16 is False and capability:
+        has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
+        found.append((has, "choose a card of compute capability 8.0 or newer: --gpu N"))
+    in_four_bits = config.tuning.method == "qlora"
+    if (in_four_bits or config.training.optim in NEEDS_BITSANDBYTES) and hardware.libraries.get(BITSANDBYTES) is None:
+        found.append(("the run needs bitsandbytes, which is not installed here", "uv pip install bitsandbytes"))
+    name = config.model.attn_implementation
+    kernel = FLASH_KERNELS.get(name)
+    if kernel and (lack := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
+        found.append((f"the run attends with {name}: {lack}", "install it here, or choose another card: --gpu N"))
+    return found
 
 
 def _split(plan: Plan, shape: ModelShape, setup: Regime, room: Room) -> _Split:

@@ -19,8 +19,10 @@ from tui_trainer.data.named_splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.models.fp16 import fp16_problems
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import choices, memory
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.basis import Basis
@@ -96,6 +98,10 @@ class Plan(BaseModel):
     shape_key: str
     duration_seconds: Planned[float | None]
 
+    def model_shape(self) -> ModelShape:
+        """Of its model, as it is now. Raises InputError where that is no longer there."""
+        return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
+
 
 def make(
     loaded: LoadedConfig,
@@ -138,7 +144,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         hardware=hardware,
         target=target,
         room=Room.of(hardware, target),
-        shape=find_task(plan.config.task.type).model_shape(plan.config, plan.vocabulary.value, plan.classes),
+        shape=plan.model_shape(),
         regime=plan.training_setup,
         micro_batch=plan.per_device_train_batch_size.value,
         eval_batch=plan.per_device_eval_batch_size.value,
@@ -174,6 +180,9 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     cut = cut_batch(loaded, largest_fit)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += fp16_problems(config, shape.model_type)
+    if config.model.attn_implementation in FLASH_KERNELS and (regime.precision, regime.weights) == ("fp32", "float32"):
+        message = f"{config.model.attn_implementation} computes in 16 bits only, and this run is in fp32"
+        problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:

@@ -56,9 +56,11 @@ _DETERMINISTIC = _Setting(torch.are_deterministic_algorithms_enabled, _be_determ
 _MATMULS = _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 _THREADS = _Setting(torch.get_num_threads, torch.set_num_threads)
 _TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
+# flash-attn does not ask torch; transformers reads this at each call of it.
+_FLASH = _variable("FLASH_ATTENTION_DETERMINISTIC")
 _VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
 _PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
-_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _VERBOSITY, _PROGRESS_BARS)
+_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _FLASH, _VERBOSITY, _PROGRESS_BARS)
 
 
 @contextmanager
@@ -87,6 +89,8 @@ def _set(plan: Plan) -> None:
         # Where CUDA is at work already, as for a second run, the first has said so.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     _MATMULS.set("high" if on_gpu and training.tf32 and not strict else "highest")
+    if strict:
+        _FLASH.set("1")
     _DETERMINISTIC.set(strict)
     use_device(device_of(plan))
 

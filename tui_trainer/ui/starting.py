@@ -177,7 +177,11 @@ def offer_resume(bench: Workbench) -> None:
     run = bench.run
     if run is None or run.alive or _is_refused_now(bench):
         return
-    lines: list[Line] = [[("from the newest checkpoint, to the bit: as if it had never stopped", "text")]]
+    chosen = bench.chosen_gpu
+    place = "the CPU" if chosen == "none" else f"GPU {chosen}"
+    where = "" if chosen is None else f", on {place}"
+    same = "to the bit where it was there before" if where else "to the bit: as if it had never stopped"
+    lines: list[Line] = [[(f"from the newest checkpoint{where}, {same}", "text")]]
     title = f"Go on with {one_line(run.folder.name)}?"
     bench.app.open(ChoiceDialog(title, lines, [("enter", "go on", lambda: _resume(bench, run))]))
 

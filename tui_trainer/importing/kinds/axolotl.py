@@ -79,8 +79,10 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
             if column := columns.pop():
                 done.write("data.text_column", column, name, ours=False)
     elif forms != ["None"]:
-        told = one_line(", ".join(forms), 60)
-        done.leave(Why.REFUSED, f"no task here reads the type {told}; nearest: chat_template and completion", name)
+        other = [form for form in forms if form != "completion" and not form.startswith(_TALKS)]
+        told = one_line(", ".join("of its own" if form.startswith("{") else form for form in other or forms), 60)
+        why = f"no task here reads the type {told}; nearest: chat_template (chat) and completion (causal_lm)"
+        done.leave(Why.REFUSED, why if other else f"one run learns one task, and the types are {told}", name)
         read |= {"type"}
     unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):

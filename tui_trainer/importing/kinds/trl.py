@@ -4,7 +4,7 @@ Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; ol
 """
 
 from tui_trainer.importing import together, trainer_names
-from tui_trainer.importing.contract import Kind, Left, Off, Same, To, Why
+from tui_trainer.importing.contract import Kind, Left, Off, Refused, Same, To, Why
 
 KIND = Kind(
     name="trl",
@@ -23,6 +23,11 @@ KIND = Kind(
         **trainer_names.MODEL,
         **trainer_names.LORA,
         **trainer_names.FOUR_BITS,
+        **dict.fromkeys(
+            ("beta", "max_prompt_length", "max_completion_length", "precompute_ref_log_probs", "num_generations",
+             "reward_funcs", "reward_model_path", "desirable_weight"),
+            Refused("models learn from texts and completions here, not from preferences or rewards"),
+        ),
         "max_length": To("data.max_length"),
         "max_seq_length": To("data.max_length"),
         "packing": To("data.packing", "documents in one row do not see each other here"),

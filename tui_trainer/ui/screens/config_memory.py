@@ -48,6 +48,7 @@ _KIND_OF = {
     "16-bit copies": WEIGHTS,
     "gradients": GRADIENTS,
     "optimiser": OPTIMISER,
+    "update": OPTIMISER,
     "activations": ACTIVATIONS,
     "one layer": ACTIVATIONS,
     "passing results": ACTIVATIONS,
