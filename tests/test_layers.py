@@ -38,6 +38,9 @@ HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "bitsandbyte
 HEAVY_ROOMS = {"training", "exporting", "losses"}
 ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+# Classes and modules have the field's own names.
+OTHER_WORDS = {"Regime": "TrainingSetup", "Desk": "ControlHandler", "Ahead": "Prefetcher"}
+OTHER_MODULES = {"regime": "training_setup", "desk": "control_handler", "ahead": "prefetcher"}
 LONGEST_FUNCTION = 80
 LONGEST_FILE = 400
 
@@ -135,6 +138,14 @@ def vague_names(_text: str, path: str) -> list[str]:
     return [path for part in Path(path).with_suffix("").parts if part in VAGUE_NAMES]
 
 
+def words_of_our_own(text: str, path: str) -> list[str]:
+    """Classes and modules whose names are not those of the field."""
+    classes = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    wrong = [f"{path}: {name}, say {OTHER_WORDS[name]}" for name in classes if name in OTHER_WORDS]
+    name = Path(path).stem
+    return [*wrong, *([f"{path}: say {OTHER_MODULES[name]}"] if name in OTHER_MODULES else [])]
+
+
 def swept(check) -> list[str]:
     """What `check` says about every module of the package, after a proof that every one was looked at."""
     paths = sorted(path for path in PACKAGE.rglob("*.py") if "_profiles" not in path.parts)
@@ -219,6 +230,13 @@ def test_a_part_that_is_too_long_is_found():
     assert long_parts("class A:\n  async def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:2: f has 81 lines"]
     assert long_parts("def f():\n" + body * (LONGEST_FUNCTION - 1), "a.py") == []
     assert long_parts("x = 1\n" * (LONGEST_FILE + 1), "a.py") == ["a.py: 401 lines"]
+
+
+def test_names_are_those_of_the_field():
+    assert swept(words_of_our_own) == []
+    assert words_of_our_own("class Regime: ...", "planning/regime.py") == [
+        "planning/regime.py: Regime, say TrainingSetup", "planning/regime.py: say training_setup",
+    ]  # fmt: skip
 
 
 def test_no_module_has_a_vague_name():

@@ -58,18 +58,18 @@ class Comparison:
 def compare(case: Case, device: str, state_folder: Path) -> Comparison:
     """Run one configuration in a child process, and compare."""
     done = run_in_child(case, device)
-    shape, regime = case.shape(), case.regime(device)
-    parts = memory_parts(shape, regime, micro_batch=case.rows, eval_batch=case.eval_rows or case.rows,
+    shape, setup = case.shape(), case.setup(device)
+    parts = memory_parts(shape, setup, micro_batch=case.rows, eval_batch=case.eval_rows or case.rows,
                          row_tokens=case.row_tokens, accumulation=case.accumulation, most_labels=case.labels,
                          most_eval_labels=case.labels)  # fmt: skip
     counted = {part.name: part.bytes for part in parts if device == "cpu" or part.name not in NOT_ALLOCATED}
     tokens = case.rows * case.row_tokens * case.accumulation
-    flops = training_flops(shape, regime, tokens=tokens, row_tokens=case.row_tokens)
-    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", THREADS, "", flops), regime)
+    flops = training_flops(shape, setup, tokens=tokens, row_tokens=case.row_tokens)
+    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", THREADS, "", flops), setup)
     first, rest = done["seconds"][CALIBRATION_STEPS], done["seconds"][CALIBRATION_STEPS.stop :]
     keep_calibration(state_folder, "this", THREADS, case.name, step_seconds=median(first), flops=flops)
     known = read_calibration(state_folder, "this", THREADS, case.name, flops)
-    predicted = step_time(flops, shape.hidden_size, known, regime).seconds
+    predicted = step_time(flops, shape.hidden_size, known, setup).seconds
     assert predicted is not None
     return Comparison(
         name=case.name,

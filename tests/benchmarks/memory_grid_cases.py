@@ -9,7 +9,7 @@ from typing import Any
 from tui_trainer.models.heads import Head
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
-from tui_trainer.planning.regime import Dtype, Precision, Regime
+from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
 CLASSES = 8
 
@@ -89,13 +89,13 @@ class Case:
     def shape(self) -> ModelShape:
         return shape_of(self.config(), head=self.head, labels=CLASSES if self.head == "sequence_classification" else 0)
 
-    def regime(self, device: str) -> Regime:
+    def setup(self, device: str) -> TrainingSetup:
         shape, tuned = self.shape(), self.targets if self.rank else ""
         targets = match_targets(shape, tuned) if tuned else ()
         trained = lora_parameters(shape, targets, self.rank) + saved_module_parameters(
             shape, ",".join(head_modules(shape))
         )
-        return Regime(
+        return TrainingSetup(
             device="cuda" if device == "cuda" else "cpu",
             precision=self.precision,
             weights=self.weights,

@@ -23,7 +23,7 @@ from tui_trainer.models.heads import auto_class
 from tui_trainer.models.targets import head_modules
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimiser import Updater
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -48,7 +48,7 @@ def train(case: Case, device: torch.device) -> list[float]:
     now = perf_counter if device.type == "cuda" else process_time
     torch.manual_seed(0)
     model = build(case, device)
-    numbers, clock = Numbers(case.precision, device), Clock(device)
+    mixed_precision, clock = MixedPrecision(case.precision, device), Clock(device)
     updater = Updater(model, TrainingSection(), lr=1e-4)
     loss = loss_of(case, model)
     window = [batch_of(case, case.rows).to(device) for _ in range(case.accumulation)]
@@ -57,11 +57,11 @@ def train(case: Case, device: torch.device) -> list[float]:
     for step in range(STEPS):
         wait(device)
         started = now()
-        take_step(lambda: window, loss, updater, numbers, clock, lr=1e-4, max_grad_norm=1.0)
+        take_step(lambda: window, loss, updater, mixed_precision, clock, lr=1e-4, max_grad_norm=1.0)
         wait(device)
         seconds.append(now() - started)
         if step + 1 == EVALUATE_AFTER:
-            evaluate(model, loss, numbers, held_out)
+            evaluate(model, loss, mixed_precision, held_out)
     return seconds
 
 
@@ -108,9 +108,9 @@ def batch_of(case: Case, rows: int) -> MicroBatch:
     return MicroBatch(inputs=inputs, labels=labels, places=places, samples=rows, tokens=count)
 
 
-def evaluate(model: Any, loss: NextTokenLoss, numbers: Numbers, batch: MicroBatch) -> None:
+def evaluate(model: Any, loss: NextTokenLoss, mixed_precision: MixedPrecision, batch: MicroBatch) -> None:
     model.eval()
-    with torch.inference_mode(), numbers.autocast():
+    with torch.inference_mode(), mixed_precision.autocast():
         float(loss(batch))
     model.train()
 

@@ -126,7 +126,7 @@ def ours(learner: Learner) -> Callable[[int], int]:
         tokens = 0
         for step in range(first, first + STEPS_A_TURN):
             report = take_step(
-                partial(learner.window, step), learner.loss, learner.updater, learner.numbers, learner.clock,
+                partial(learner.window, step), learner.loss, learner.updater, learner.mixed_precision, learner.clock,
                 lr=learner.learning_rate(step), max_grad_norm=1.0,
             )  # fmt: skip
             tokens += report.tokens

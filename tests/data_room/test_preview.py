@@ -14,7 +14,7 @@ from tui_trainer.data.preview_numbers import Lengths, PaddingShares
 from tui_trainer.data.rows import TokenRow
 
 
-class Numbers:
+class MixedPrecision:
     """A tokenizer that spells each token as its number; 0 is padding, 1 begins and 2 ends a text."""
 
     all_special_ids = (0, 1, 2)
@@ -45,7 +45,7 @@ def row(tokens, labels=None) -> TokenRow:
 def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout) -> list[Sample]:
     order = RowOrder(data.lengths, effective_batch=effective, seed=0)
     about = RowLayout(collate=make, pad_id=0, rows=layout.pop("rows", 100), **layout)
-    return samples(data, order, about, count, tokenizer=Numbers(), names=names, cut=cut)
+    return samples(data, order, about, count, tokenizer=MixedPrecision(), names=names, cut=cut)
 
 
 def spelled(pieces) -> str:

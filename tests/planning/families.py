@@ -2,7 +2,7 @@
 
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory_layers import BLOCKS
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 ROWS, ROW_TOKENS = 2, 24
 FAMILIES = tuple(BLOCKS)
@@ -21,9 +21,9 @@ def config_of(family, **changes):
     return {"model_type": family, **fields, **changes}
 
 
-def regime_of(family, *, lora=False, dropout=False, targets=None, **changes):
+def setup_of(family, *, lora=False, dropout=False, targets=None, **changes):
     """Full in fp32 on a CPU, unless told otherwise."""
     if not lora:
-        return Regime(**changes)
+        return TrainingSetup(**changes)
     names = tuple(sorted({linear.name for linear in shape_of(config_of(family)).linears if not linear.is_head}))
-    return Regime(method="lora", lora_rank=5, lora_targets=targets or names, lora_dropout=dropout, **changes)
+    return TrainingSetup(method="lora", lora_rank=5, lora_targets=targets or names, lora_dropout=dropout, **changes)

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.planning.families import config_of, regime_of
+from tests.planning.families import config_of, setup_of
 from tui_trainer.hardware.catalogue import CARDS, Card, Rates
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
@@ -13,7 +13,7 @@ from tui_trainer.planning.duration import (
     training_flops,
     training_share,
 )
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 
@@ -50,7 +50,7 @@ def test_the_rate_of_matrix_products_is_one_that_a_processor_can_have():
 
 
 def test_bf16_on_a_cpu_is_guessed_faster_where_the_model_is_wide(matrices_at_100_gflops):
-    seconds = [step_time(50e9, 512, Calibration(), Regime(precision=name)).seconds for name in ("fp32", "bf16")]
+    seconds = [step_time(50e9, 512, Calibration(), TrainingSetup(precision=name)).seconds for name in ("fp32", "bf16")]
     assert seconds[0] / seconds[1] == pytest.approx(bf16_gain(512))
     assert bf16_gain(64) < 1 < bf16_gain(128) < bf16_gain(1024) < 2.2
 
@@ -60,7 +60,7 @@ def card(**rates):
 
 
 def test_a_card_reaches_a_share_of_its_makers_rate_and_says_so():
-    found = step_time(1e15, 2048, Calibration(), Regime(device="cuda", precision="bf16"), card(bf16=100))
+    found = step_time(1e15, 2048, Calibration(), TrainingSetup(device="cuda", precision="bf16"), card(bf16=100))
     assert found.seconds == pytest.approx(10 / 0.40, rel=0.02)
     assert "some card" in found.reason
     assert "a data sheet" in found.reason
@@ -68,11 +68,11 @@ def test_a_card_reaches_a_share_of_its_makers_rate_and_says_so():
 
 @pytest.mark.parametrize("unknown", [None, card(fp32=10)], ids=["card", "rate"])
 def test_what_the_catalogue_does_not_know_is_measured_rather_than_guessed(unknown):
-    regime = Regime(device="cuda", precision="bf16")
-    found = step_time(1e15, 2048, Calibration(), regime, unknown)
+    setup = TrainingSetup(device="cuda", precision="bf16")
+    found = step_time(1e15, 2048, Calibration(), setup, unknown)
     assert found.seconds is None
     assert "measure one step first" in found.reason
-    assert step_time(1e15, 2048, Calibration(step_seconds=3.0), regime, unknown).seconds == 3.0
+    assert step_time(1e15, 2048, Calibration(step_seconds=3.0), setup, unknown).seconds == 3.0
 
 
 @pytest.mark.parametrize(
@@ -82,44 +82,44 @@ def test_what_the_catalogue_does_not_know_is_measured_rather_than_guessed(unknow
 )
 def test_each_precision_has_its_own_rate(changes, teraflops):
     known = card(fp32=10, tf32=20, bf16=40, fp16=50)
-    assert card_flops_per_second(known, Regime(device="cuda", **changes)) == teraflops * 1e12
+    assert card_flops_per_second(known, TrainingSetup(device="cuda", **changes)) == teraflops * 1e12
 
 
 def test_the_share_of_a_card_is_that_of_published_runs():
     h100 = next(card for card in CARDS if card.title == "H100 SXM")
-    regime = Regime(device="cuda", precision="bf16")
+    setup = TrainingSetup(device="cuda", precision="bf16")
     for width, utilisation in ((1536, 0.349), (2048, 0.418), (4096, 0.464)):
-        seconds = step_time(989e12, width, Calibration(), regime, h100).seconds
+        seconds = step_time(989e12, width, Calibration(), setup, h100).seconds
         assert 1 / seconds == pytest.approx(utilisation, rel=0.1)
 
 
-def flops(regime, **changes):
-    return training_flops(shape_of(config_of("llama")), regime, **{"tokens": 1, "row_tokens": 10, **changes})
+def flops(setup, **changes):
+    return training_flops(shape_of(config_of("llama")), setup, **{"tokens": 1, "row_tokens": 10, **changes})
 
 
 def test_all_weights_cost_six_operations_a_token_and_attention_twelve():
     shape = shape_of(config_of("llama"))
-    assert flops(Regime()) == 6 * shape.matrix_parameters + 12 * 2 * 96 * 10
-    assert flops(Regime()) == shape.training_flops_per_token(10)
-    assert flops(Regime(), tokens=7) == 7 * flops(Regime())
+    assert flops(TrainingSetup()) == 6 * shape.matrix_parameters + 12 * 2 * 96 * 10
+    assert flops(TrainingSetup()) == shape.training_flops_per_token(10)
+    assert flops(TrainingSetup(), tokens=7) == 7 * flops(TrainingSetup())
 
 
 def test_lora_skips_the_gradients_of_frozen_weights():
-    shape, regime = shape_of(config_of("llama")), regime_of("llama", lora=True)
+    shape, setup = shape_of(config_of("llama")), setup_of("llama", lora=True)
     adapters = 5 * sum(x.count * (x.inputs + x.outputs) for x in shape.linears if not x.is_head)
-    assert flops(regime) == 4 * shape.matrix_parameters + 6 * adapters + 12 * 2 * 96 * 10
+    assert flops(setup) == 4 * shape.matrix_parameters + 6 * adapters + 12 * 2 * 96 * 10
 
 
 def test_checkpointing_computes_the_layers_forward_twice_and_not_the_head():
     shape = shape_of(config_of("llama"))
     layers = shape.matrix_parameters - 96 * 40
-    assert flops(Regime(gradient_checkpointing=True)) - flops(Regime()) == 2 * layers + 4 * 2 * 96 * 10
+    assert flops(TrainingSetup(gradient_checkpointing=True)) - flops(TrainingSetup()) == 2 * layers + 4 * 2 * 96 * 10
 
 
 def test_a_card_attends_within_documents_and_a_cpu_to_the_whole_row():
-    on_card = Regime(device="cuda", packed=True)
+    on_card = TrainingSetup(device="cuda", packed=True)
     assert flops(on_card, document_tokens=5.0) == flops(on_card, row_tokens=5)
-    assert flops(Regime(packed=True), document_tokens=5.0) == flops(Regime())
+    assert flops(TrainingSetup(packed=True), document_tokens=5.0) == flops(TrainingSetup())
 
 
 def started():

@@ -15,7 +15,7 @@ from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.disk import final_model_bytes
 from tui_trainer.planning.memory_parts import Static
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
 RECIPE = "llama-8b-qlora"
@@ -52,11 +52,11 @@ def test_matrices_take_4_bits_and_their_scales_and_all_else_16(double, bits):
 
 def test_one_matrix_is_unpacked_at_a_time_into_what_products_take():
     shape = shape_of(find_shape("meta-llama/Llama-3.1-8B").config)
-    regime = Regime(device="cuda", precision="bf16", weights="bfloat16", method="qlora", four_bits=FourBits())
-    assert Static(shape, regime).unpacking_bytes(10) == 2 * 4096 * 14336 + 2 * 10 * 14336
-    wide = replace(regime, four_bits=FourBits(compute_dtype="float32"))
+    setup = TrainingSetup(device="cuda", precision="bf16", weights="bfloat16", method="qlora", four_bits=FourBits())
+    assert Static(shape, setup).unpacking_bytes(10) == 2 * 4096 * 14336 + 2 * 10 * 14336
+    wide = replace(setup, four_bits=FourBits(compute_dtype="float32"))
     assert Static(shape, wide).unpacking_bytes(0) == 4 * 4096 * 14336
-    assert Static(shape, replace(regime, four_bits=None)).unpacking_bytes(10) == 0
+    assert Static(shape, replace(setup, four_bits=None)).unpacking_bytes(10) == 0
     plan = planned()
     rows = plan.per_device_train_batch_size.value
     assert part(plan, "unpacked") == 2 * 14336 * (4096 + rows * plan.widest_row)
@@ -78,9 +78,9 @@ def test_what_is_trained_as_a_whole_or_ends_the_model_is_not_among_them():
 
 
 def test_a_run_leaves_an_adapter_behind_and_no_model():
-    regime = Regime(method="qlora", four_bits=FourBits(), weights="bfloat16", trained_parameters=ADAPTERS)
-    assert final_model_bytes(PARAMETERS, regime) == final_model_bytes(PARAMETERS, replace(regime, method="lora"))
-    assert final_model_bytes(PARAMETERS, regime) < 5 * ADAPTERS
+    setup = TrainingSetup(method="qlora", four_bits=FourBits(), weights="bfloat16", trained_parameters=ADAPTERS)
+    assert final_model_bytes(PARAMETERS, setup) == final_model_bytes(PARAMETERS, replace(setup, method="lora"))
+    assert final_model_bytes(PARAMETERS, setup) < 5 * ADAPTERS
 
 
 def test_unpacking_makes_a_step_longer_which_is_said_to_be_an_estimate():

@@ -16,7 +16,7 @@ from tui_trainer.planning import dry_run_child
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.memory import memory_parts, total_bytes
 from tui_trainer.planning.memory_layers import Layer, has_formula
-from tui_trainer.planning.regime import LayerBytes, Regime
+from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 ROWS, ROW_TOKENS, ANSWER_TOKENS = 2, 24, 10
 BERT = {
@@ -41,8 +41,8 @@ def unpatched(monkeypatch):
 
 
 def counted(config, head, row_tokens=ROW_TOKENS, **changes):
-    regime = Regime(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, **changes)
-    return dry_run_child.count(config, asdict(regime), row_tokens)
+    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, **changes)
+    return dry_run_child.count(config, asdict(setup), row_tokens)
 
 
 def kept_by(model, inputs):
@@ -109,7 +109,7 @@ def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
 def test_longer_answers_keep_more():
     content = headed("t5", "seq2seq_lm").config
     short, long = (
-        dry_run_child.count(content, asdict(Regime(head="seq2seq_lm", target_tokens=n)), ROW_TOKENS)["kept"]
+        dry_run_child.count(content, asdict(TrainingSetup(head="seq2seq_lm", target_tokens=n)), ROW_TOKENS)["kept"]
         for n in (4, 40)
     )
     assert long > 1.5 * short
@@ -119,13 +119,13 @@ def test_a_decoder_that_classifies_has_no_formula_for_its_layers():
     config = headed("llama-tied", "sequence_classification").config
     assert has_formula(shape_of(config))
     assert not has_formula(shape_of(config, head="sequence_classification"))
-    assert Layer(shape_of(config), Regime(counted=LayerBytes(kept=7, made=9)), 8).kept == 7
+    assert Layer(shape_of(config), TrainingSetup(counted=LayerBytes(kept=7, made=9)), 8).kept == 7
 
 
 def logits_bytes(config, head, labels=0, target_tokens=0):
     shape = shape_of(config, head=head, labels=labels)
-    regime = Regime(head=head, target_tokens=target_tokens, counted=LayerBytes(kept=1, made=1))
-    parts = memory_parts(shape, regime, micro_batch=8, eval_batch=8, row_tokens=100)
+    setup = TrainingSetup(head=head, target_tokens=target_tokens, counted=LayerBytes(kept=1, made=1))
+    parts = memory_parts(shape, setup, micro_batch=8, eval_batch=8, row_tokens=100)
     return next(part.bytes for part in parts if part.name == "head and loss")
 
 
@@ -142,14 +142,14 @@ def test_operations_are_those_that_torch_counts(variant, head):
     from torch.utils.flop_counter import FlopCounterMode
 
     tiny = headed(variant, head)
-    regime = Regime(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, widest_row=ROW_TOKENS)
+    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, widest_row=ROW_TOKENS)
     shape = shape_of(tiny.config, head=head)
     inputs = {"input_ids": torch.ones(1, ROW_TOKENS, dtype=torch.int64)}
     if head == "seq2seq_lm":
         inputs["decoder_input_ids"] = torch.ones(1, ANSWER_TOKENS, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         tiny.model(**inputs)
-    forward = training_flops(shape, regime, tokens=ROW_TOKENS, row_tokens=ROW_TOKENS) / 3
+    forward = training_flops(shape, setup, tokens=ROW_TOKENS, row_tokens=ROW_TOKENS) / 3
     assert counter.get_total_flops() == pytest.approx(forward, rel=0.03)
 
 
@@ -157,7 +157,7 @@ def test_adapters_named_by_their_path_are_part_of_the_operations():
     shape = shape_of(BERT, head="sequence_classification", labels=2)
     lora = {"method": "lora", "lora_rank": 8, "head": "sequence_classification"}
     some, more = (
-        training_flops(shape, Regime(lora_targets=names, **lora), tokens=1, row_tokens=8)
+        training_flops(shape, TrainingSetup(lora_targets=names, **lora), tokens=1, row_tokens=8)
         for names in (("query",), ("query", "intermediate.dense"))
     )
     assert more - some == 6 * 6 * 8 * (256 + 1024)
@@ -167,8 +167,8 @@ def test_adapters_named_by_their_path_are_part_of_the_operations():
 @pytest.mark.parametrize(("config", "head", "answer"), [(BERT, "sequence_classification", 0), (T5, "seq2seq_lm", 32)])
 def test_the_peak_on_a_cpu_is_within_a_fifth_of_the_plan(config, head, answer):
     rows, row_tokens = 16, 128
-    regime = Regime(head=head, target_tokens=answer)
-    parts = memory_parts(shape_of(config, head=head), regime, micro_batch=rows, eval_batch=rows, row_tokens=row_tokens)
+    setup = TrainingSetup(head=head, target_tokens=answer)
+    parts = memory_parts(shape_of(config, head=head), setup, micro_batch=rows, eval_batch=rows, row_tokens=row_tokens)
     question = {"config": config, "head": head, "rows": rows, "row_tokens": row_tokens, "answer": answer}
     child = Path(__file__).with_name("peak_of_heads.py")
     done = subprocess.run([sys.executable, child, json.dumps(question)], capture_output=True, text=True, check=True)

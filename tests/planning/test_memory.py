@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.planning.families import config_of, regime_of
+from tests.planning.families import config_of, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.models.shape import shape_of
@@ -12,7 +12,7 @@ from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory import memory_parts, total_bytes
 from tui_trainer.planning.memory_cpu import MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory_parts import Static
-from tui_trainer.planning.regime import LayerBytes, Regime
+from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.training.optimisers import OPTIMISERS
 from tui_trainer.tuning import find_method
 
@@ -23,32 +23,32 @@ HALF = {"precision": "bf16", "weights": "bfloat16"}
 GIB = 2**30
 
 
-def parts(regime=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
-    found = memory_parts(shape_of(config or config_of("llama")), regime, micro_batch=micro_batch, eval_batch=eval_batch,
+def parts(setup=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
+    found = memory_parts(shape_of(config or config_of("llama")), setup, micro_batch=micro_batch, eval_batch=eval_batch,
                          row_tokens=row_tokens, **more)  # fmt: skip
     return {part.name: part.bytes for part in found}
 
 
-def wide(regime, rows=8, **changes):
-    return parts(regime, micro_batch=rows, eval_batch=1, row_tokens=2048, config=WIDE, **changes)
+def wide(setup, rows=8, **changes):
+    return parts(setup, micro_batch=rows, eval_batch=1, row_tokens=2048, config=WIDE, **changes)
 
 
 def lora(**changes):
     names = tuple({linear.name for linear in shape_of(WIDE).linears if not linear.is_head})
-    return Regime(method="lora", lora_rank=16, lora_targets=names, **changes)
+    return TrainingSetup(method="lora", lora_rank=16, lora_targets=names, **changes)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_part_is_negative_and_the_total_is_their_sum(device):
     found = memory_parts(
-        shape_of(config_of("llama")), Regime(device=device), micro_batch=4, eval_batch=4, row_tokens=32
+        shape_of(config_of("llama")), TrainingSetup(device=device), micro_batch=4, eval_batch=4, row_tokens=32
     )
     assert all(part.bytes >= 0 and part.formula for part in found)
     assert total_bytes(found) == sum(part.bytes for part in found)
 
 
-def test_without_a_regime_all_weights_train_in_fp32_on_a_cpu():
-    assert parts(None) == parts(Regime())
+def test_without_a_setup_all_weights_train_in_fp32_on_a_cpu():
+    assert parts(None) == parts(TrainingSetup())
 
 
 def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone():
@@ -70,21 +70,21 @@ def test_accumulating_holds_two_sets_of_gradients():
 
 
 def test_lora_has_gradients_and_moments_for_its_adapters_only():
-    regime, shape = regime_of("llama", lora=True), shape_of(config_of("llama"))
+    setup, shape = setup_of("llama", lora=True), shape_of(config_of("llama"))
     trained = 5 * sum(x.count * (x.inputs + x.outputs) for x in shape.linears if not x.is_head)
-    found = parts(regime)
+    found = parts(setup)
     assert found["gradients"] + found["optimiser"] == 12 * trained
     assert found["weights"] == 4 * (shape.parameters + trained)
 
 
 def test_frozen_weights_of_16_bits_take_half():
-    regime = regime_of("llama", lora=True, **HALF)
-    saved = parts(regime_of("llama", lora=True))["weights"] - parts(regime)["weights"]
+    setup = setup_of("llama", lora=True, **HALF)
+    saved = parts(setup_of("llama", lora=True))["weights"] - parts(setup)["weights"]
     assert saved == 2 * shape_of(config_of("llama")).parameters
 
 
 def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
-    assert parts(Regime(**HALF))["weights"] == 6 * shape_of(config_of("llama")).parameters
+    assert parts(TrainingSetup(**HALF))["weights"] == 6 * shape_of(config_of("llama")).parameters
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "sgd", "adafactor"])
@@ -96,13 +96,13 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
     """Against the optimizer after a step, but for the single numbers that it keeps of each weight."""
     model, training = tiny_model(family), TrainingSection(optim=optim)
     shape = shape_of(model.config.to_dict())
-    regime = Regime(optim=optim, trained_parameters=shape.parameters)
+    setup = TrainingSetup(optim=optim, trained_parameters=shape.parameters)
     if tuning:
         section = TuningSection(method="lora", r=3, **tuning)
         model = find_method("lora").apply(model, section, seed=0, autocast=False)
         targets = match_targets(shape, section.target_modules, section.modules_to_save)
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-        regime = replace(regime, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
+        setup = replace(setup, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = OPTIMISERS[optim].build([{"params": weights}], 0.1, training)
     for weight in weights:
@@ -114,20 +114,20 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.ndim
     )
-    assert Static(shape, regime).optimiser().bytes == kept
-    saved, _ = checkpoint_bytes(shape, regime)
-    assert saved - SMALL_FILES_BYTES == 4 * regime.trained_parameters + kept
+    assert Static(shape, setup).optimiser().bytes == kept
+    saved, _ = checkpoint_bytes(shape, setup)
+    assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
 
 
 @pytest.mark.parametrize(("optim", "each"), [("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)])
 def test_states_of_bitsandbytes_have_scales_for_their_blocks(optim, each):
     parameters = shape_of(config_of("llama")).parameters
-    assert parts(Regime(optim=optim))["optimiser"] == int(each * parameters)
+    assert parts(TrainingSetup(optim=optim))["optimiser"] == int(each * parameters)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_checkpointing_keeps_little_of_many_layers(device):
-    plain, saved = (wide(Regime(device=device, gradient_checkpointing=on), rows=2) for on in (False, True))
+    plain, saved = (wide(TrainingSetup(device=device, gradient_checkpointing=on), rows=2) for on in (False, True))
     assert sum(saved.values()) < sum(plain.values())
     assert saved["activations"] < plain["activations"] / 10
 
@@ -148,7 +148,7 @@ def test_an_evaluation_counts_only_where_it_needs_more_than_a_step():
 def test_gradients_fill_places_of_short_lived_results_and_only_where_there_are_gradients():
     small, large = (parts(micro_batch=rows)["passing results"] for rows in (64, 128))
     assert large > 2 * small
-    frozen = [parts(regime_of("llama", lora=True), micro_batch=rows)["passing results"] for rows in (64, 128)]
+    frozen = [parts(setup_of("llama", lora=True), micro_batch=rows)["passing results"] for rows in (64, 128)]
     assert frozen[0] < frozen[1] < 2.1 * frozen[0]
 
 
@@ -167,23 +167,23 @@ def test_gradients_of_large_embeddings_take_the_place_of_large_logits():
 
 
 def test_what_a_dry_run_counted_is_added_up():
-    found = parts(Regime(counted=LayerBytes(kept=1000, made=1000)))
+    found = parts(TrainingSetup(counted=LayerBytes(kept=1000, made=1000)))
     assert found["activations"] == 2 * 4 * 32 * 1000 + 3 * 4 * 4 * 32 * 96
     assert found["passing results"] == 0
 
 
 @pytest.mark.parametrize(
-    ("regime", "gib"),
+    ("setup", "gib"),
     [
-        (Regime(device="cuda", precision="bf16"), 71.5),
+        (TrainingSetup(device="cuda", precision="bf16"), 71.5),
         (lora(device="cuda", **HALF), 50.5),
         (lora(device="cuda", gradient_checkpointing=True, loss_chunk_tokens=2048, **HALF), 5.6),
     ],
     ids=["all weights under autocast", "LoRA", "LoRA with checkpoints, loss in chunks"],
 )
-def test_allocated_bytes_of_a_card_are_those_of_a_simulated_run(regime, gib):
+def test_allocated_bytes_of_a_card_are_those_of_a_simulated_run(setup, gib):
     """Llama of 1.24 billion weights, 16384 tokens: torch's allocations of two steps, on fake tensors."""
-    found = wide(regime)
+    found = wide(setup)
     allocated = sum(found.values()) - found["pieces"] - found["context"]
     assert allocated / GIB == pytest.approx(gib, rel=0.04)
 
@@ -195,15 +195,15 @@ def test_a_card_needs_room_for_its_context_and_for_pieces():
 
 
 def test_accumulating_on_a_card_holds_the_sum_beside_the_activations():
-    once, more = (wide(Regime(device="cuda", precision="bf16"), accumulation=n) for n in (1, 2))
+    once, more = (wide(TrainingSetup(device="cuda", precision="bf16"), accumulation=n) for n in (1, 2))
     assert more["gradients"] == 4 * shape_of(WIDE).parameters
     assert "gradients" not in once
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_padding_costs_no_logits(device):
-    shape, regime = shape_of(config_of("llama")), Regime(device=device)
-    full, padded = (parts(regime, micro_batch=64, most_labels=labels) for labels in (0, 500))
+    shape, setup = shape_of(config_of("llama")), TrainingSetup(device=device)
+    full, padded = (parts(setup, micro_batch=64, most_labels=labels) for labels in (0, 500))
     saved = full["head and loss"] - padded["head and loss"]
     assert saved == 12 * (64 * 32 - 500) * shape.vocabulary
     assert padded["activations"] == full["activations"], "layers compute padding as well"
@@ -216,13 +216,15 @@ def test_padding_costs_no_logits_in_an_evaluation_either():
 
 def test_accumulating_with_16_bit_weights_holds_their_sum_in_fp32_and_the_next_gradients():
     trained = shape_of(config_of("llama")).parameters
-    assert parts(Regime(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
-    assert parts(Regime(**HALF), micro_batch=64)["gradients"] == 2 * trained, "the sum fits into what activations left"
+    assert parts(TrainingSetup(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
+    assert parts(TrainingSetup(**HALF), micro_batch=64)["gradients"] == 2 * trained, (
+        "the sum fits into what activations left"
+    )
 
 
 def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
     trained = shape_of(WIDE).parameters
-    full = Regime(device="cuda", **HALF)
+    full = TrainingSetup(device="cuda", **HALF)
     assert wide(full, accumulation=2)["gradients"] == 4 * trained, "beside the activations and logits of the next pass"
     once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
     assert (once, more) == (4 * trained, 6 * trained)
@@ -230,9 +232,13 @@ def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_evaluation_under_autocast_holds_the_16_bit_copy_of_one_weight(device, monkeypatch):
-    shape, autocast = shape_of(config_of("llama")), Regime(device=device, precision="bf16")
+    shape, autocast = shape_of(config_of("llama")), TrainingSetup(device=device, precision="bf16")
     largest = max(2 * linear.inputs * linear.outputs for linear in shape.linears)
     with_copy = parts(autocast, micro_batch=1, eval_batch=512)["evaluation"]
-    assert Static(shape, Regime()).largest_cast_bytes == Static(shape, Regime(**HALF)).largest_cast_bytes == 0
+    assert (
+        Static(shape, TrainingSetup()).largest_cast_bytes
+        == Static(shape, TrainingSetup(**HALF)).largest_cast_bytes
+        == 0
+    )
     monkeypatch.setattr(Static, "largest_cast_bytes", 0)
     assert with_copy - parts(autocast, micro_batch=1, eval_batch=512)["evaluation"] == largest

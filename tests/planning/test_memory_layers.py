@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 import pytest
 
 from tests.combinations import each_value_once
-from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, regime_of
+from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, setup_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import dry_run_child
 from tui_trainer.planning.memory_layers import Layer, has_formula
-from tui_trainer.planning.regime import LayerBytes
+from tui_trainer.planning.training_setup import LayerBytes
 
 HALF = {"precision": "bf16", "weights": "bfloat16"}
-REGIMES = {
+SETUPS = {
     "full": {},
     "full autocast": {"precision": "bf16"},
     "full 16 bits": HALF,
@@ -32,51 +32,51 @@ def unpatched(monkeypatch):
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
 
 
-@pytest.mark.parametrize(("family", "name"), each_value_once(FAMILIES, REGIMES))
+@pytest.mark.parametrize(("family", "name"), each_value_once(FAMILIES, SETUPS))
 def test_a_real_layer_keeps_what_the_formula_says(family, name):
-    config, regime = config_of(family), regime_of(family, **REGIMES[name])
-    counted = dry_run_child.count(config, asdict(regime), ROW_TOKENS)
-    layer = Layer(shape_of(config), regime, ROW_TOKENS)
+    config, setup = config_of(family), setup_of(family, **SETUPS[name])
+    counted = dry_run_child.count(config, asdict(setup), ROW_TOKENS)
+    layer = Layer(shape_of(config), setup, ROW_TOKENS)
     assert layer.kept == pytest.approx(counted["kept"], rel=0.001)
     assert layer.made == pytest.approx(counted["made"], rel=0.09)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "phi"])
 def test_an_adapter_on_queries_and_values_keeps_only_their_input(family):
-    regime = regime_of(family, lora=True, targets=("q_proj", "v_proj"))
-    counted = dry_run_child.count(config_of(family), asdict(regime), ROW_TOKENS)
+    setup = setup_of(family, lora=True, targets=("q_proj", "v_proj"))
+    counted = dry_run_child.count(config_of(family), asdict(setup), ROW_TOKENS)
     some, every = (
-        Layer(shape_of(config_of(family)), regime, ROW_TOKENS).kept for regime in (regime, regime_of(family, lora=True))
+        Layer(shape_of(config_of(family)), setup, ROW_TOKENS).kept for setup in (setup, setup_of(family, lora=True))
     )
     assert some == pytest.approx(counted["kept"], rel=0.001)
     assert some < every
 
 
 def test_dropout_of_adapters_keeps_a_mask_and_the_dropped_input():
-    regime = regime_of("llama", lora=True, dropout=True)
-    counted = dry_run_child.count(config_of("llama"), asdict(regime), ROW_TOKENS)
-    assert Layer(shape_of(config_of("llama")), regime, ROW_TOKENS).kept == pytest.approx(counted["kept"], rel=0.001)
+    setup = setup_of("llama", lora=True, dropout=True)
+    counted = dry_run_child.count(config_of("llama"), asdict(setup), ROW_TOKENS)
+    assert Layer(shape_of(config_of("llama")), setup, ROW_TOKENS).kept == pytest.approx(counted["kept"], rel=0.001)
 
 
 @pytest.mark.parametrize("key_value_heads", [1, 4])
 def test_dropout_of_attention_keeps_three_numbers_a_head_for_each_pair_of_tokens(key_value_heads):
     config = config_of("llama", attention_dropout=0.1, num_key_value_heads=key_value_heads)
-    counted = dry_run_child.count(config, asdict(regime_of("llama")), ROW_TOKENS)
-    layer = Layer(shape_of(config), regime_of("llama"), ROW_TOKENS)
+    counted = dry_run_child.count(config, asdict(setup_of("llama")), ROW_TOKENS)
+    layer = Layer(shape_of(config), setup_of("llama"), ROW_TOKENS)
     assert layer.kept == pytest.approx(counted["kept"], rel=0.02)
-    longer = Layer(shape_of(config), regime_of("llama"), 2 * ROW_TOKENS)
+    longer = Layer(shape_of(config), setup_of("llama"), 2 * ROW_TOKENS)
     assert longer.kept - layer.kept == 4 * 3 * 4 * ROW_TOKENS
 
 
 def test_a_card_attends_to_packed_documents_without_a_mask():
     shape = shape_of(config_of("llama"))
-    kept = [Layer(shape, regime_of("llama", packed=packed, device="cuda"), ROW_TOKENS).kept for packed in (True, False)]
+    kept = [Layer(shape, setup_of("llama", packed=packed, device="cuda"), ROW_TOKENS).kept for packed in (True, False)]
     assert kept[0] == kept[1]
 
 
 def test_what_a_dry_run_counted_is_believed_before_the_formula():
-    regime = replace(regime_of("llama"), counted=LayerBytes(kept=100, made=300))
-    layer = Layer(shape_of(config_of("llama")), regime, ROW_TOKENS)
+    setup = replace(setup_of("llama"), counted=LayerBytes(kept=100, made=300))
+    layer = Layer(shape_of(config_of("llama")), setup, ROW_TOKENS)
     assert (layer.kept, layer.made, layer.own_passing) == (100, 300, 200)
 
 

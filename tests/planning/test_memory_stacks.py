@@ -14,7 +14,7 @@ from tui_trainer.planning import dry_run_child
 from tui_trainer.planning.memory import memory_parts
 from tui_trainer.planning.memory_layers import has_formula
 from tui_trainer.planning.memory_stacks import Stacks, layer_of
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 ROW_TOKENS, ANSWER_TOKENS = 24, 10
 HALF = {"precision": "bf16", "weights": "bfloat16"}
@@ -46,18 +46,18 @@ def config_of(name, head, more=None):
     return {**headed(name, head).config, **(more or {})}
 
 
-def regime_of(shape, *, lora=False, **changes):
+def setup_of(shape, *, lora=False, **changes):
     adapters = {"method": "lora", "lora_rank": 5, "lora_targets": linear_names(shape)} if lora else {}
     answer = ANSWER_TOKENS if shape.head == "seq2seq_lm" else 0
-    return Regime(head=shape.head, target_tokens=answer, **adapters, **changes)
+    return TrainingSetup(head=shape.head, target_tokens=answer, **adapters, **changes)
 
 
 def both(name, head, more=None, **changes):
     """(what a real layer kept and made, the formula's layer)."""
     config = config_of(name, head, more)
     shape = shape_of(config, head=head)
-    regime = regime_of(shape, **changes)
-    return dry_run_child.count(config, asdict(regime), ROW_TOKENS), layer_of(shape, regime, ROW_TOKENS)
+    setup = setup_of(shape, **changes)
+    return dry_run_child.count(config, asdict(setup), ROW_TOKENS), layer_of(shape, setup, ROW_TOKENS)
 
 
 @pytest.mark.parametrize(("model", "lora"), each_value_once(MODELS, [False, True]))
@@ -77,7 +77,7 @@ def test_a_real_layer_keeps_what_the_formula_says(model, lora):
          {"lora": True, **HALF}],
     ),
 )  # fmt: skip
-def test_each_regime_keeps_what_the_formula_says(model, changes):
+def test_each_setup_keeps_what_the_formula_says(model, changes):
     counted, layer = both(*model, **changes)
     assert layer.kept == pytest.approx(counted["kept"], rel=0.06)
 
@@ -85,7 +85,7 @@ def test_each_regime_keeps_what_the_formula_says(model, changes):
 def test_dropout_is_gone_in_an_evaluation():
     shape = shape_of(config_of("bert", "sequence_classification"), head="sequence_classification")
     plain = shape_of(config_of("bert", "sequence_classification", PLAIN), head="sequence_classification")
-    layers = [layer_of(one, regime_of(one), ROW_TOKENS) for one in (shape, plain)]
+    layers = [layer_of(one, setup_of(one), ROW_TOKENS) for one in (shape, plain)]
     assert layers[0].made_without_dropout == layers[1].made_without_dropout == layers[1].made < layers[0].made
 
 
@@ -110,7 +110,7 @@ def test_families_and_activations_that_nobody_counted_keep_the_dry_run():
 
 def test_longer_answers_keep_more_and_are_counted_in_checkpoints():
     shape = shape_of(config_of("t5", "seq2seq_lm"), head="seq2seq_lm")
-    short, long = (Stacks(shape, Regime(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40))
+    short, long = (Stacks(shape, TrainingSetup(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40))
     assert long.kept > 1.5 * short.kept and long.input > 1.5 * short.input
 
 
@@ -120,7 +120,7 @@ def test_checkpointing_keeps_one_layer_of_many(device, name, head):
     many = {"num_hidden_layers": 12, "num_layers": 12, "num_decoder_layers": 12}
     shape = shape_of({**config_of(name, head), **many}, head=head)
     plain, saved = (
-        sum(part.bytes for part in memory_parts(shape, regime_of(shape, device=device, gradient_checkpointing=on),
+        sum(part.bytes for part in memory_parts(shape, setup_of(shape, device=device, gradient_checkpointing=on),
                                                 micro_batch=64, eval_batch=1, row_tokens=64)) for on in (False, True)
     )  # fmt: skip
     assert saved < plain
@@ -130,6 +130,6 @@ def test_the_backward_pass_holds_scores_where_attention_keeps_them():
     """Dropout keeps them, and so does T5's table of distances while it trains."""
     bert = shape_of(config_of("bert", "sequence_classification", PLAIN), head="sequence_classification")
     t5 = shape_of(config_of("t5", "seq2seq_lm", {"dropout_rate": 0.0}), head="seq2seq_lm")
-    assert not layer_of(bert, regime_of(bert), ROW_TOKENS).keeps_scores
-    assert layer_of(t5, regime_of(t5), ROW_TOKENS).keeps_scores
-    assert not layer_of(t5, regime_of(t5, lora=True), ROW_TOKENS).keeps_scores
+    assert not layer_of(bert, setup_of(bert), ROW_TOKENS).keeps_scores
+    assert layer_of(t5, setup_of(t5), ROW_TOKENS).keeps_scores
+    assert not layer_of(t5, setup_of(t5, lora=True), ROW_TOKENS).keeps_scores

@@ -13,7 +13,7 @@ from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import most_labels, most_passes
 from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 
 FACTS = DataFacts(
@@ -127,8 +127,8 @@ def test_equal_documents_fill_exactly_the_most_rows():
 )
 def test_one_pass_is_reckoned_only_where_a_step_never_has_more_rows(longest, micro, passes):
     asked, facts = loaded().config, replace(FACTS, longest_row=longest)
-    regime = Regime(packed=True, most_rows=most_rows(asked, facts, True, 32))
-    assert most_passes(asked, regime, micro) == passes
+    setup = TrainingSetup(packed=True, most_rows=most_rows(asked, facts, True, 32))
+    assert most_passes(asked, setup, micro) == passes
 
 
 def test_rows_that_are_padded_are_as_many_as_documents_and_no_more_than_there_are():
@@ -147,7 +147,7 @@ def test_a_cut_says_that_a_step_may_take_another_pass():
 def test_padded_passes_have_no_more_labels_than_reckoned(rows, among):
     """Lengths of an exponential distribution with the mean of the facts, cut at the limit; the longest lie together."""
     asked = loaded().config
-    most = most_labels(asked, Regime(document_tokens=49.0), rows, among)
+    most = most_labels(asked, TrainingSetup(document_tokens=49.0), rows, among)
     draw = np.random.default_rng(3)
     steps = np.minimum(256, 1 + draw.exponential(48.0, size=(100, among)))
     fullest = np.sort(steps, axis=1)[:, -rows:].sum(axis=1).max()
@@ -156,6 +156,6 @@ def test_padded_passes_have_no_more_labels_than_reckoned(rows, among):
 
 
 def test_labels_are_all_tokens_where_rows_are_full_or_of_like_length():
-    assert most_labels(loaded().config, Regime(), 16, 16) == 0
-    assert most_labels(loaded().config, Regime(document_tokens=256.0), 16, 16) == 0
-    assert most_labels(loaded("data.group_by_length=true").config, Regime(document_tokens=49.0), 16, 16) == 0
+    assert most_labels(loaded().config, TrainingSetup(), 16, 16) == 0
+    assert most_labels(loaded().config, TrainingSetup(document_tokens=256.0), 16, 16) == 0
+    assert most_labels(loaded("data.group_by_length=true").config, TrainingSetup(document_tokens=49.0), 16, 16) == 0

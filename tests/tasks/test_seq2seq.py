@@ -252,7 +252,7 @@ def test_the_checklist_reckons_with_the_very_setup_of_the_plan(family, method, l
     assert memory_with(context, micro_batch=4) == gather(half).planned.memory_bytes.value
     assert memory_with(context) == context.planned.memory_bytes.value
     assert context.planned.training_setup.target_tokens > 0
-    assert context.basis.regime == context.planned.training_setup == context.basis.changed({}).regime
+    assert context.basis.setup == context.planned.training_setup == context.basis.changed({}).setup
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

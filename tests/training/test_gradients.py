@@ -17,7 +17,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.batches import Layout
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimiser import Updater
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -68,8 +68,8 @@ def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
 
 
 def step(batches, loss, updater, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> None:
-    numbers, clock = Numbers("fp32", CPU), Clock(CPU)
-    take_step(lambda: batches, loss, updater, numbers, clock, lr=lr, max_grad_norm=max_grad_norm)
+    mixed_precision, clock = MixedPrecision("fp32", CPU), Clock(CPU)
+    take_step(lambda: batches, loss, updater, mixed_precision, clock, lr=lr, max_grad_norm=max_grad_norm)
 
 
 class _KeepGradients:

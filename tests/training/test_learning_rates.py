@@ -16,7 +16,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimiser import Updater, build_schedule
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -51,7 +51,7 @@ def fall(optim, start, batch):
     losses = []
     for step in range(1, STEPS + 1):
         report = take_step(
-            lambda: [batch], loss, updater, Numbers("fp32", CPU), Clock(CPU), lr=rate(step), max_grad_norm=1.0
+            lambda: [batch], loss, updater, MixedPrecision("fp32", CPU), Clock(CPU), lr=rate(step), max_grad_norm=1.0
         )
         losses.append(float(report.loss_sum) / report.tokens)
     return losses[0] - losses[-1]

@@ -12,7 +12,7 @@ from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.training import optimisers
 from tui_trainer.training.optimiser import Updater
 from tui_trainer.training.optimisers import OPTIMISERS
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 
 HERE = ("adamw_torch_fused", "adafactor", "sgd")
 CPU = torch.device("cpu")
@@ -204,7 +204,7 @@ def test_a_state_that_does_not_fit_the_pages_is_refused(paged):
 
 def test_a_scaled_loss_that_overflows_halves_its_scale_and_moves_nothing():
     model = small_model()
-    updater, numbers = updater_of(model), Numbers("fp16", CPU)
+    updater, numbers = updater_of(model), MixedPrecision("fp16", CPU)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     scales = []
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_a_scaled_loss_that_overflows_halves_its_scale_and_moves_nothing():
         scales.append(float(numbers.tensors()["loss_scale"]))
     assert scales == [32768.0, 16384.0, 8192.0]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    other = Numbers("fp16", CPU)
+    other = MixedPrecision("fp16", CPU)
     other.load_tensors(numbers.tensors())
     assert float(other.tensors()["loss_scale"]) == 8192.0
     with pytest.raises(CheckpointError, match="loss scale"):
@@ -223,7 +223,7 @@ def test_a_scaled_loss_that_overflows_halves_its_scale_and_moves_nothing():
 
 def test_a_scaled_loss_gives_the_gradient_of_an_unscaled_one():
     results = []
-    for numbers in (Numbers("fp16", CPU), Numbers("fp32", CPU)):
+    for numbers in (MixedPrecision("fp16", CPU), MixedPrecision("fp32", CPU)):
         model = small_model()
         updater = updater_of(model)
         loss = model(torch.ones(3, 8)).square().sum()

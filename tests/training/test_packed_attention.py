@@ -26,7 +26,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.training import leak_probe, varlen
 from tui_trainer.training.learner import Learner
 from tui_trainer.training.model import checkpoint_activations
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 
 CPU = torch.device("cpu")
 GATED = {**SHAPES["llama"], "head_dim": 8}
@@ -62,7 +62,7 @@ class Rows(list):
 def learner_of(model) -> Learner:
     """As much of one as chooses how documents are packed."""
     found = Learner.__new__(Learner)
-    found.model, found.device, found.numbers = model, CPU, Numbers("fp32", CPU)
+    found.model, found.device, found.mixed_precision = model, CPU, MixedPrecision("fp32", CPU)
     found.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
     found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
     return found
@@ -189,7 +189,7 @@ def wrong_backward(query, key, value, ends_q, ends_k, longest_q, longest_k, *, s
 def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kernel, expected, precision, documents):
     model = tiny_model("llama", max_position_embeddings=256)
     learner = learner_of(model)
-    learner.numbers = Numbers(precision, CPU)
+    learner.mixed_precision = MixedPrecision(precision, CPU)
     AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
     model.set_attn_implementation(varlen.NAME)
     found = leak_probe.packing_leaks(learner, Rows(documents), by_lengths=True)

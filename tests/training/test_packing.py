@@ -13,10 +13,10 @@ from tui_trainer.data.pack import collate_packed, pack_batch
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.packing import SEES_OTHERS
-from tui_trainer.planning.regime import Precision
+from tui_trainer.planning.training_setup import Precision
 from tui_trainer.training import varlen
 from tui_trainer.training.leak_probe import packing_leaks
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 
 CPU = torch.device("cpu")
 
@@ -34,7 +34,7 @@ class _Learner:
 
     def __init__(self, model, precision: Precision = "fp32") -> None:
         self.model = model
-        self.numbers = Numbers(precision, CPU)
+        self.mixed_precision = MixedPrecision(precision, CPU)
 
 
 class _Rows(list):

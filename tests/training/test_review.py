@@ -25,7 +25,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimiser import Updater
 from tui_trainer.training.optimisers import OPTIMISERS
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -73,7 +73,7 @@ def test_a_scaled_loss_goes_with_weights_of_16_bits():
     """A card without bf16 takes fp16 products, and `model.dtype` may still be bfloat16."""
     norms = []
     for precision in ("fp16", "fp32"):
-        model, numbers = small_model(torch.bfloat16), Numbers(precision, CPU)
+        model, numbers = small_model(torch.bfloat16), MixedPrecision(precision, CPU)
         loss = model(torch.ones(3, 8, dtype=torch.bfloat16)).float().square().sum()
         numbers.backward(loss)
         updater = updater_of(model)
@@ -88,7 +88,7 @@ def test_gradients_of_16_bit_weights_are_summed_in_fp32():
     updater, start = updater_of(model, "sgd"), model.weight.detach().float().clone()
     (kept,) = updater._masters.values()
     take_step(lambda: [part] * 600, lambda batch: model(batch.inputs["x"]).float().sum(), updater,
-              Numbers("fp32", CPU), Clock(CPU), lr=1.0, max_grad_norm=0.0)  # fmt: skip
+              MixedPrecision("fp32", CPU), Clock(CPU), lr=1.0, max_grad_norm=0.0)  # fmt: skip
     torch.testing.assert_close(start - kept, torch.ones(1, 8), atol=0.01, rtol=0)
     plain = nn.Linear(8, 1, bias=False).bfloat16()
     for _ in range(600):
@@ -98,7 +98,7 @@ def test_gradients_of_16_bit_weights_are_summed_in_fp32():
 
 @pytest.mark.parametrize("optim", ["adafactor", "adamw_torch_fused", "sgd"])
 def test_a_run_goes_on_whose_every_step_was_passed_over(optim):
-    model, numbers = small_model(), Numbers("fp16", CPU)
+    model, numbers = small_model(), MixedPrecision("fp16", CPU)
     updater = updater_of(model, optim)
     loss = model(torch.ones(1, 8)).sum() * 1e36
     numbers.backward(loss)

@@ -16,7 +16,7 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import compiled, leak_probe, learner, process, sample, varlen
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,9 @@ def test_deterministic_kernels_are_demanded_and_not_only_wished_for(monkeypatch)
 
 
 def test_tf32_is_judged_as_coarse_as_16_bits():
-    asked = SimpleNamespace(device=torch.device("cuda"), numbers=Numbers("fp32", CPU), model=torch.nn.Linear(2, 2))
+    asked = SimpleNamespace(
+        device=torch.device("cuda"), mixed_precision=MixedPrecision("fp32", CPU), model=torch.nn.Linear(2, 2)
+    )
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
@@ -75,7 +77,7 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
 
     monkeypatch.setattr(varlen, "switch_on", switch_on)
     asked = learner.Learner.__new__(learner.Learner)
-    asked.model, asked.device, asked.numbers = tiny_model("llama"), CPU, Numbers("fp32", CPU)
+    asked.model, asked.device, asked.mixed_precision = tiny_model("llama"), CPU, MixedPrecision("fp32", CPU)
     asked.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
     asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
     draw = np.random.default_rng(5)

@@ -10,13 +10,15 @@ from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context, Patch
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.basis import EVAL_BATCH
-from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.remedies import ladder
+from tui_trainer.planning.training_setup import TrainingSetup
 
 
-def memory_with(context: Context, *, micro_batch: int = 0, eval_batch: int = 0, regime: Regime | None = None) -> int:
+def memory_with(
+    context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
+) -> int:
     """Bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
-    basis = context.basis if regime is None else replace(context.basis, regime=regime)
+    basis = context.basis if setup is None else replace(context.basis, setup=setup)
     return basis.needed_bytes(micro_batch, eval_batch)
 
 
@@ -32,9 +34,9 @@ def is_short(context: Context) -> bool:
     return budget is not None and context.planned.memory_bytes.value > budget
 
 
-def regime_with(context: Context, patch: Patch) -> Regime:
+def setup_with(context: Context, patch: Patch) -> TrainingSetup:
     """How the model would be trained with some settings changed. Raises ConfigError for targets that match nothing."""
-    return context.basis.changed(patch).regime
+    return context.basis.changed(patch).setup
 
 
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
@@ -45,7 +47,7 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
     """
     for switches in _cumulated(context, as_if_installed):
         try:
-            cut = _cut_that_fits(context, regime_with(context, switches))
+            cut = _cut_that_fits(context, setup_with(context, switches))
         except ConfigError:
             continue
         if cut is not None:
@@ -63,15 +65,15 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
             yield switches
 
 
-def _cut_that_fits(context: Context, regime: Regime) -> dict[str, Any] | None:
+def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
     """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
     budget, micro = memory_budget(context) or 0.0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
     for rows in sizes:
-        if memory_with(context, micro_batch=rows, regime=regime) <= budget:
+        if memory_with(context, micro_batch=rows, setup=setup) <= budget:
             return with_micro_batch(context, rows) if rows < micro else {}
     for rows in sizes:
-        if memory_with(context, micro_batch=rows, eval_batch=rows, regime=regime) <= budget:
+        if memory_with(context, micro_batch=rows, eval_batch=rows, setup=setup) <= budget:
             return (with_micro_batch(context, rows) if rows < micro else {}) | {EVAL_BATCH: "auto"}
     return None
 
@@ -80,8 +82,6 @@ def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
     """Without the lower rungs that a higher one makes needless."""
     for key in list(switches)[:-1]:
         rest = {other: value for other, value in switches.items() if other != key}
-        if _cut_that_fits(context, regime_with(context, rest)) == _cut_that_fits(
-            context, regime_with(context, switches)
-        ):
+        if _cut_that_fits(context, setup_with(context, rest)) == _cut_that_fits(context, setup_with(context, switches)):
             switches = rest
     return switches

@@ -18,9 +18,9 @@ from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
 from tui_trainer.planning.host_memory import host_memory
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.times import Times
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 
 
@@ -31,7 +31,7 @@ class Decisions:
     target: choices.Target
     room: Room
     shape: ModelShape
-    regime: Regime
+    setup: TrainingSetup
     cut: BatchCut
     choices: choices.Choices
     packing: Planned[bool]
@@ -68,7 +68,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
 
 
 def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str, Any]:
-    shape, trained = made.shape, made.regime.trained_parameters
+    shape, trained = made.shape, made.setup.trained_parameters
     exact = facts.exact or not choices.is_from_scratch(loaded.config)
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
@@ -80,8 +80,8 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
         "weights_dtype": made.choices.weights,
         "learning_rate": learning_rate(loaded),
         "packing": made.packing,
-        "widest_row": row_tokens(loaded.config, made.regime),
-        "training_setup": made.regime,
+        "widest_row": row_tokens(loaded.config, made.setup),
+        "training_setup": made.setup,
         "loss_chunk_tokens": made.choices.loss_chunk,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
@@ -130,10 +130,10 @@ def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
 
 
 def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
-    config, cut, regime = loaded.config, made.cut, made.regime
-    parts = parts_of_run(made.shape, regime, config, cut.micro, _eval_batch(loaded, cut, facts)[0])
-    saved, saved_reason = checkpoint_bytes(made.shape, regime)
-    final_model = final_model_bytes(made.shape.parameters, regime)
+    config, cut, setup = loaded.config, made.cut, made.setup
+    parts = parts_of_run(made.shape, setup, config, cut.micro, _eval_batch(loaded, cut, facts)[0])
+    saved, saved_reason = checkpoint_bytes(made.shape, setup)
+    final_model = final_model_bytes(made.shape.parameters, setup)
     disk, disk_reason = run_bytes(
         saved,
         final_model,
@@ -149,12 +149,12 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
         "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
-        **host_memory(made.shape, regime, config, choices.loader_workers(loaded, made.target).value),
+        **host_memory(made.shape, setup, config, choices.loader_workers(loaded, made.target).value),
     }
 
 
 def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
-    times = Times(facts, made.shape, made.regime, made.cut, steps, row_tokens=row_tokens(loaded.config, made.regime))
+    times = Times(facts, made.shape, made.setup, made.cut, steps, row_tokens=row_tokens(loaded.config, made.setup))
     return times.numbers(hardware, made.target.gpu, training_threads(hardware.usable_cores))
 
 

@@ -16,7 +16,7 @@ from tui_trainer.planning import choices
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import Room, parts_of_run
 from tui_trainer.planning.memory import total_bytes
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 EVAL_BATCH = "evaluation.per_device_eval_batch_size"
 S = TypeVar("S", bound=BaseModel)
@@ -34,7 +34,7 @@ class Basis:
     target: choices.Target
     room: Room
     shape: ModelShape
-    regime: Regime
+    setup: TrainingSetup
     micro_batch: int
     eval_batch: int
 
@@ -49,9 +49,9 @@ class Basis:
         """
         loaded = with_settings(self.loaded, patch)
         # In rows of another length a step may have one for each document.
-        known = replace(self.regime, most_rows=0) if "data.max_length" in patch else self.regime
-        regime = choices.choose(loaded, self.hardware, self.target, self.shape, known).regime
-        return replace(self, loaded=loaded, regime=regime, micro_batch=patch.get(MICRO, self.micro_batch))
+        known = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
+        setup = choices.choose(loaded, self.hardware, self.target, self.shape, known).setup
+        return replace(self, loaded=loaded, setup=setup, micro_batch=patch.get(MICRO, self.micro_batch))
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
         """Memory at the peak, with other rows in a pass than planned if given. Evaluations take as many as training
@@ -59,7 +59,7 @@ class Basis:
         rows = micro_batch or self.micro_batch
         as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
         eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)
-        return total_bytes(parts_of_run(self.shape, self.regime, self.config, rows, eval_rows))
+        return total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows))
 
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:

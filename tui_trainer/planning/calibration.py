@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tui_trainer.planning.regime import Precision
+from tui_trainer.planning.training_setup import Precision
 from tui_trainer.runs.folder import write_atomically
 
 _FILE = "calibration.json"

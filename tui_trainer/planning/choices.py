@@ -28,7 +28,7 @@ from tui_trainer.models.targets import (
     saves_head,
 )
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Dtype, Precision, Regime
+from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
 T = TypeVar("T")
 
@@ -193,10 +193,12 @@ class Choices:
     precision: Planned[Precision]
     weights: Planned[Dtype]
     loss_chunk: Planned[int]
-    regime: Regime
+    setup: TrainingSetup
 
 
-def choose(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, known: Regime) -> Choices:
+def choose(
+    loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, known: TrainingSetup
+) -> Choices:
     """How the model is trained. Raises ConfigError for targets that match nothing.
 
     `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
@@ -212,7 +214,7 @@ def choose(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: Mode
     if lora:
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora)
         trained += saved_module_parameters(shape, saved)
-    regime = replace(
+    setup = replace(
         known,
         device=target.device,
         precision=chosen.value,
@@ -232,7 +234,7 @@ def choose(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: Mode
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
-    return Choices(precision=chosen, weights=weights, loss_chunk=chunk, regime=regime)
+    return Choices(precision=chosen, weights=weights, loss_chunk=chunk, setup=setup)
 
 
 def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:

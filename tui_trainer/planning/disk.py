@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.optimizer_state import state_bytes
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
 
 # Tokenizer, configuration, manifest and random state of one checkpoint, and the journal's line of one step.
@@ -13,19 +13,19 @@ JOURNAL_LINE_BYTES = 480
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def checkpoint_bytes(shape: ModelShape, regime: Regime) -> tuple[int, str]:
+def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
     """The trained weights, their fp32 copies where they have 16 bits, the optimiser's state, and small files."""
-    each, trained = _trained_bytes_each(regime), regime.trained_parameters
+    each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
-    total = (each + copies) * trained + state_bytes(shape, regime, trained)
-    what = "weights and two moments" if regime.optim == "adamw_torch_fused" else f"weights and {regime.optim}'s state"
+    total = (each + copies) * trained + state_bytes(shape, setup, trained)
+    what = "weights and two moments" if setup.optim == "adamw_torch_fused" else f"weights and {setup.optim}'s state"
     return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {what}"
 
 
-def final_model_bytes(parameters: int, regime: Regime) -> int:
+def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
     """The whole model, or with LoRA the adapter."""
-    trained = regime.trained_parameters if regime.has_adapter else parameters
-    return _trained_bytes_each(regime) * trained + SMALL_FILES_BYTES
+    trained = setup.trained_parameters if setup.has_adapter else parameters
+    return _trained_bytes_each(setup) * trained + SMALL_FILES_BYTES
 
 
 def run_bytes(
@@ -40,5 +40,5 @@ def run_bytes(
     return total, f"{kept} checkpoints at a time, the final model and the journal"
 
 
-def _trained_bytes_each(regime: Regime) -> int:
-    return 4 if regime.has_adapter else DTYPE_BYTES[regime.weights]
+def _trained_bytes_each(setup: TrainingSetup) -> int:
+    return 4 if setup.has_adapter else DTYPE_BYTES[setup.weights]

@@ -15,12 +15,12 @@ from typing import Any
 
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
-from tui_trainer.planning.regime import LayerBytes, Regime
+from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 TIMEOUT_SECONDS = 120.0
 _FORMAT_VERSION = 2
 _CHILD = "tui_trainer.planning.dry_run_child"
-# What a layer's results depend on; the rest of a regime does not change the answer, and must not change the key.
+# What a layer's results depend on; the rest of a setup does not change the answer, and must not change the key.
 _DECIDING = (
     "device",
     "head",
@@ -45,16 +45,16 @@ class DryRun:
 
 
 def measure_layer(
-    config: Mapping[str, Any], regime: Regime, row_tokens: int, *, timeout_seconds: float = TIMEOUT_SECONDS
+    config: Mapping[str, Any], setup: TrainingSetup, row_tokens: int, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> DryRun:
     """Bytes of one layer of the model that a config.json describes, in rows of `row_tokens`.
 
-    Takes some seconds the first time; the answer is kept by config, regime and version of transformers. Attention is
+    Takes some seconds the first time; the answer is kept by config, setup and version of transformers. Attention is
     counted as a CPU computes it; dropout within it keeps nothing on a GPU, whose fused kernels draw it again. With a
     decoder behind an encoder the layers of both count together, as bytes of one token of the input in one layer of the
-    encoder, for answers of `regime.target_tokens`. No code that comes with a model is run.
+    encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
     """
-    question = _question(config, regime, row_tokens)
+    question = _question(config, setup, row_tokens)
     place = prepared_data_folder(os.environ) / "dry-runs" / f"{_hash(question)}.json"
     try:
         return _read(place.read_text(encoding="utf-8"))
@@ -71,10 +71,10 @@ def measure_layer(
     return found
 
 
-def _question(config: Mapping[str, Any], regime: Regime, row_tokens: int) -> str:
-    everything = asdict(regime)
+def _question(config: Mapping[str, Any], setup: TrainingSetup, row_tokens: int) -> str:
+    everything = asdict(setup)
     deciding = {name: everything[name] for name in _DECIDING}
-    parts = {"config": dict(config), "regime": deciding, "row_tokens": row_tokens}
+    parts = {"config": dict(config), "setup": deciding, "row_tokens": row_tokens}
     return json.dumps(parts, sort_keys=True, default=str)
 
 

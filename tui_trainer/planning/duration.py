@@ -16,7 +16,7 @@ from tui_trainer.models.layers import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 # A model of this width trains at half of numpy's rate of large matrix products, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -50,7 +50,7 @@ def training_share(hidden_size: int) -> float:
 
 
 def training_flops(
-    shape: ModelShape, regime: Regime, *, tokens: int, row_tokens: int, document_tokens: float | None = None
+    shape: ModelShape, setup: TrainingSetup, *, tokens: int, row_tokens: int, document_tokens: float | None = None
 ) -> float:
     """Floating-point operations of one step over so many tokens, padding not counted where it is not computed.
 
@@ -59,47 +59,47 @@ def training_flops(
     Checkpointing computes the layers forward twice. `document_tokens` is the mean length that a token's document has
     (the sum of squares over the sum): packed attention by lengths, on a GPU, computes only that much.
     """
-    answers = _answer_share(shape, regime, row_tokens)
-    seen = document_tokens if document_tokens and regime.packed and regime.device == "cuda" else row_tokens
+    answers = _answer_share(shape, setup, row_tokens)
+    seen = document_tokens if document_tokens and setup.packed and setup.device == "cuda" else row_tokens
     pairs = shape.layers * seen + shape.decoder_layers * answers * (answers + 1) * row_tokens
     pair = pairs * shape.attention_heads * shape.head_size
-    attention, matrices = 12.0 * pair, _matrix_flops(shape, regime, "source")
+    attention, matrices = 12.0 * pair, _matrix_flops(shape, setup, "source")
     if answers:
-        matrices += answers * _matrix_flops(shape, regime, "target")
-    if regime.gradient_checkpointing:
+        matrices += answers * _matrix_flops(shape, setup, "target")
+    if setup.gradient_checkpointing:
         attention += 4.0 * pair
     return tokens * (matrices + attention)
 
 
-def _matrix_flops(shape: ModelShape, regime: Regime, reads: Reads) -> float:
+def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Of one token of the input, or of an answer behind an encoder."""
-    weights, adapters = shape.matrix_parameters_read(reads), _adapter_weights(shape, regime, reads)
-    found = 6.0 * weights if regime.method == "full" else 4.0 * weights + 6.0 * adapters
-    if regime.gradient_checkpointing:
+    weights, adapters = shape.matrix_parameters_read(reads), _adapter_weights(shape, setup, reads)
+    found = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
+    if setup.gradient_checkpointing:
         heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
         found += 2.0 * (weights - heads + adapters)
     return found
 
 
-def _answer_share(shape: ModelShape, regime: Regime, row_tokens: int) -> float:
+def _answer_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
     """Tokens of answers for each token of the input, as in the widest rows; 0 without a decoder behind an encoder."""
-    return regime.target_tokens / max(regime.widest_row or row_tokens, 1) if shape.decoder_layers else 0.0
+    return setup.target_tokens / max(setup.widest_row or row_tokens, 1) if shape.decoder_layers else 0.0
 
 
-def _adapter_weights(shape: ModelShape, regime: Regime, reads: Reads) -> int:
-    found = (x for x in adapted(shape, regime.lora_targets) if x.reads == reads)
-    return sum(x.count * x.uses * regime.lora_rank * (x.inputs + x.outputs) for x in found)
+def _adapter_weights(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> int:
+    found = (x for x in adapted(shape, setup.lora_targets) if x.reads == reads)
+    return sum(x.count * x.uses * setup.lora_rank * (x.inputs + x.outputs) for x in found)
 
 
 def step_time(
     flops: float,
     hidden_size: int,
     calibration: Calibration,
-    regime: Regime | None = None,
+    setup: TrainingSetup | None = None,
     card: Card | None = None,
 ) -> StepTime:
     """Seconds of a step of so many floating-point operations, in a model of this width, on this machine."""
-    regime = regime or Regime()
+    setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return StepTime(seconds=calibration.step_seconds, reason=f"measured here, {_runs(calibration, 'this shape')}")
     if calibration.flops_per_second is not None:
@@ -107,9 +107,7 @@ def step_time(
         return StepTime(
             seconds=flops / rate, reason=f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)"
         )
-    return (
-        _on_card(flops, hidden_size, regime, card) if regime.device == "cuda" else _on_cpu(flops, hidden_size, regime)
-    )
+    return _on_card(flops, hidden_size, setup, card) if setup.device == "cuda" else _on_cpu(flops, hidden_size, setup)
 
 
 def _runs(calibration: Calibration, what: str) -> str:
@@ -117,10 +115,10 @@ def _runs(calibration: Calibration, what: str) -> str:
     return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
-def _on_cpu(flops: float, hidden_size: int, regime: Regime) -> StepTime:
+def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup) -> StepTime:
     rate, share = matrix_flops_per_second(), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
-    if regime.precision != "fp32":
+    if setup.precision != "fp32":
         gain = bf16_gain(hidden_size)
         share, reason = share * gain, f"{reason}, and in bf16 {gain:.1f} times that"
     return StepTime(seconds=flops / (rate * share), reason=reason)
@@ -131,24 +129,24 @@ def bf16_gain(hidden_size: int) -> float:
     return BF16_GAIN * hidden_size / (hidden_size + BF16_HALF_GAIN_WIDTH)
 
 
-def _on_card(flops: float, hidden_size: int, regime: Regime, card: Card | None) -> StepTime:
-    rate = card_flops_per_second(card, regime) if card else None
+def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | None) -> StepTime:
+    rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
-        known = f"the catalogue has no {regime.precision} rate for it" if card else "the card is not in the catalogue"
+        known = f"the catalogue has no {setup.precision} rate for it" if card else "the card is not in the catalogue"
         return StepTime(seconds=None, reason=f"{known}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
-    if regime.four_bits:
+    if setup.four_bits:
         share /= UNPACKING_TIMES
         reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
     return StepTime(seconds=flops / (rate * share), reason=reason)
 
 
-def card_flops_per_second(card: Card, regime: Regime) -> float | None:
-    """The maker's rate for the products of this regime; fp32 ones run as TF32 where that is allowed."""
+def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
+    """The maker's rate for the products of this setup; fp32 ones run as TF32 where that is allowed."""
     rates = card.teraflops
-    fp32 = rates.tf32 if regime.tf32 and rates.tf32 else rates.fp32
-    found = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[regime.precision]
+    fp32 = rates.tf32 if setup.tf32 and rates.tf32 else rates.fp32
+    found = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[setup.precision]
     return None if found is None else found * 1e12
 
 

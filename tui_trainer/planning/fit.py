@@ -11,7 +11,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import memory
 from tui_trainer.planning.choices import Target
 from tui_trainer.planning.dry_run import measure_layer
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
 # Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
@@ -45,19 +45,19 @@ class Room:
         return cls(free_bytes=total if free is None else free, total_bytes=total, where="the GPU", share=GPU_SHARE)
 
 
-def with_dry_run(config: Config, shape: ModelShape, regime: Regime, vocabulary: int) -> tuple[Regime, str]:
-    """The regime with what a dry run counted, where the family has no formula; and what the memory is reckoned from."""
+def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup, vocabulary: int) -> tuple[TrainingSetup, str]:
+    """The setup with what a dry run counted, where the family has no formula; and what the memory is reckoned from."""
     reason = "the sum of the parts, at the peak of a step"
     if memory.has_formula(shape):
-        return regime, reason
+        return setup, reason
     model = find_task(config.task.type).model_config(config, vocabulary, shape.labels)
-    found = measure_layer(model, regime, row_tokens(config, regime))
+    found = measure_layer(model, setup, row_tokens(config, setup))
     if found.layer is None:
-        return regime, f"{reason}; activations as of a Llama, as those of {shape.model_type} are {found.reason}"
-    return replace(regime, counted=found.layer), f"{reason}; activations of {shape.model_type} {found.reason}"
+        return setup, f"{reason}; activations as of a Llama, as those of {shape.model_type} are {found.reason}"
+    return replace(setup, counted=found.layer), f"{reason}; activations of {shape.model_type} {found.reason}"
 
 
-def largest_micro_batch(shape: ModelShape, regime: Regime, config: Config, room: Room, limit: int) -> int:
+def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config, room: Room, limit: int) -> int:
     """The most rows up to `limit` in one forward pass whose step fits in the memory that is free; at least 1."""
     if room.free_bytes is None:
         return limit
@@ -65,50 +65,50 @@ def largest_micro_batch(shape: ModelShape, regime: Regime, config: Config, room:
     low, high = 1, limit
     while low < high:
         middle = (low + high + 1) // 2
-        fits = needed_bytes(shape, regime, config, middle) <= budget
+        fits = needed_bytes(shape, setup, config, middle) <= budget
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 
 
-def row_tokens(config: Config, regime: Regime) -> int:
+def row_tokens(config: Config, setup: TrainingSetup) -> int:
     """Tokens of the widest row: never more than the config allows now."""
-    return min(config.data.max_length, regime.widest_row or config.data.max_length)
+    return min(config.data.max_length, setup.widest_row or config.data.max_length)
 
 
-def most_passes(config: Config, regime: Regime, micro_batch: int) -> int:
+def most_passes(config: Config, setup: TrainingSetup, micro_batch: int) -> int:
     """Forward passes that a step with the most rows takes: from two on, gradients are summed beside the next ones."""
-    return -(-(regime.most_rows or config.training.effective_batch_size) // micro_batch)
+    return -(-(setup.most_rows or config.training.effective_batch_size) // micro_batch)
 
 
-def needed_bytes(shape: ModelShape, regime: Regime, config: Config, micro_batch: int) -> int:
+def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int) -> int:
     """Memory at the peak with so many rows in a pass, evaluations alike."""
-    return memory.total_bytes(parts_of_run(shape, regime, config, micro_batch, micro_batch))
+    return memory.total_bytes(parts_of_run(shape, setup, config, micro_batch, micro_batch))
 
 
 def parts_of_run(
-    shape: ModelShape, regime: Regime, config: Config, micro_batch: int, eval_batch: int
+    shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int, eval_batch: int
 ) -> tuple[memory.MemoryPart, ...]:
     """Memory at the peak, by part, with so many rows in a pass."""
     return memory.memory_parts(
         shape,
-        regime,
+        setup,
         micro_batch=micro_batch,
         eval_batch=eval_batch,
-        row_tokens=row_tokens(config, regime),
-        accumulation=most_passes(config, regime, micro_batch),
-        most_labels=most_labels(config, regime, micro_batch, config.training.effective_batch_size),
-        most_eval_labels=most_labels(config, regime, eval_batch, EVALUATION_WINDOW * eval_batch),
+        row_tokens=row_tokens(config, setup),
+        accumulation=most_passes(config, setup, micro_batch),
+        most_labels=most_labels(config, setup, micro_batch, config.training.effective_batch_size),
+        most_eval_labels=most_labels(config, setup, eval_batch, EVALUATION_WINDOW * eval_batch),
     )
 
 
-def most_labels(config: Config, regime: Regime, rows: int, among: int) -> int:
+def most_labels(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
     """Labels of the fullest pass: the longest `rows` of `among` padded documents, drawn many times; 0: all tokens.
 
     Documents are taken to spread as widely as an exponential distribution, and never more than their mean and longest
     allow (Bhatia and Davis, Amer. Math. Monthly 107, 2000); the top share p of them is then no longer on average than
     mean + deviation x sqrt((1 - p) / p). Sorted by length, a pass may be all long.
     """
-    mean, longest = regime.document_tokens, row_tokens(config, regime)
+    mean, longest = setup.document_tokens, row_tokens(config, setup)
     if not mean or mean >= longest or config.data.group_by_length:
         return 0
     deviation = min(mean, math.sqrt(mean * (longest - mean)))

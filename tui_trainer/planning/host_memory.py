@@ -18,7 +18,7 @@ from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory_parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB, format_bytes
 
 # torch, transformers and CUDA's libraries in a process that has a card: an assumption that no card has confirmed yet.
@@ -31,7 +31,7 @@ _SAVED_COPIES = 2
 _TOKEN_BYTES = 32
 
 
-def host_memory(shape: ModelShape, setup: Regime, config: Config, loader_workers: int) -> dict[str, Any]:
+def host_memory(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> dict[str, Any]:
     """The fields of a plan that are about the machine's memory; empty on a CPU, where all memory is that."""
     if setup.device != "cuda":
         return {"host_memory_parts": (), "host_memory_bytes": None}
@@ -51,7 +51,7 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
     return [Problem(message=message, hint="raise the limit of the container or job, or take a machine with more")]
 
 
-def _parts(shape: ModelShape, setup: Regime, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
+def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
     yield MemoryPart(name="libraries", bytes=LIBRARIES_BYTES, formula="torch, transformers and CUDA: an assumption")
     yield max(_loading(shape, setup, config), _saving(shape, setup), key=lambda part: part.bytes)
     if loader_workers:
@@ -61,7 +61,7 @@ def _parts(shape: ModelShape, setup: Regime, config: Config, loader_workers: int
         yield MemoryPart(name="batches", bytes=found, formula=f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")
 
 
-def _loading(shape: ModelShape, setup: Regime, config: Config) -> MemoryPart:
+def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
     if is_from_scratch(config):
         found = shape.parameters * static.weight_size
@@ -70,7 +70,7 @@ def _loading(shape: ModelShape, setup: Regime, config: Config) -> MemoryPart:
     return MemoryPart(name="loading", bytes=_READERS * FLOAT * largest_parameter(shape), formula=formula)
 
 
-def _saving(shape: ModelShape, setup: Regime) -> MemoryPart:
+def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     """Of the optimizer's state those of one parameter stay together, with its fp32 copy where it has one."""
     static = Static(shape, setup)
     state = static.optimiser().bytes + (FLOAT * static.trained if static.has_masters else 0)

@@ -13,14 +13,14 @@ from tui_trainer.planning.memory_gpu import gpu_parts
 from tui_trainer.planning.memory_layers import has_formula
 from tui_trainer.planning.memory_parts import Batch, MemoryPart
 from tui_trainer.planning.memory_stacks import layer_of
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 __all__ = ["MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
 
 
 def memory_parts(
     shape: ModelShape,
-    regime: Regime | None = None,
+    setup: TrainingSetup | None = None,
     *,
     micro_batch: int,
     eval_batch: int,
@@ -29,12 +29,13 @@ def memory_parts(
     most_labels: int = 0,
     most_eval_labels: int = 0,
 ) -> tuple[MemoryPart, ...]:
-    """Peak memory of training, by part. Without a regime: all weights in fp32 on a CPU.
+    """Peak memory of training, by part. Without a setup: all weights in fp32 on a CPU.
 
-    A family of which `has_formula` is False is reckoned with what a dry run found (`Regime.counted`); without it, as
-    Llama's, which is an assumption that a plan has to state. `most_labels`: of a pass, 0 where all tokens have one.
+    A family of which `has_formula` is False is reckoned with what a dry run found (`TrainingSetup.counted`); without
+    it, as Llama's, which is an assumption that a plan has to state. `most_labels`: of a pass, 0 where all tokens have
+    one.
     """
-    regime = regime or Regime()
+    setup = setup or TrainingSetup()
     batch = Batch(
         rows=micro_batch,
         eval_rows=eval_batch,
@@ -42,10 +43,10 @@ def memory_parts(
         accumulation=accumulation,
         most_labels=most_labels,
         most_eval_labels=most_eval_labels,
-        labels_each=1 if shape.head == "sequence_classification" else regime.target_tokens,
+        labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens,
     )
-    parts = gpu_parts if regime.device == "cuda" else cpu_parts
-    return parts(shape, regime, batch)
+    parts = gpu_parts if setup.device == "cuda" else cpu_parts
+    return parts(shape, setup, batch)
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
@@ -53,6 +54,6 @@ def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
     return sum(part.bytes for part in parts)
 
 
-def activation_bytes_per_token(shape: ModelShape, row_tokens: int, regime: Regime | None = None) -> int:
+def activation_bytes_per_token(shape: ModelShape, row_tokens: int, setup: TrainingSetup | None = None) -> int:
     """What autograd keeps of one token in one layer. Exact: saved_tensors_hooks count the same."""
-    return layer_of(shape, regime or Regime(), row_tokens).kept
+    return layer_of(shape, setup or TrainingSetup(), row_tokens).kept

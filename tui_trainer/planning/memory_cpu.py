@@ -15,7 +15,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_layers import Layer
 from tui_trainer.planning.memory_parts import FLOAT, HALF, Batch, MemoryPart, Static
 from tui_trainer.planning.memory_stacks import Stacks, layer_of
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
 
 # What is loaded at first use, whatever the shape: 12 MB by a bare loop of steps, 11 to 17 MB more in a run, which also
@@ -39,9 +39,9 @@ CHECKPOINTED_STACKS = 1.55
 EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
 
-def cpu_parts(shape: ModelShape, regime: Regime, batch: Batch) -> tuple[MemoryPart, ...]:
+def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
-    static, layer = Static(shape, regime), layer_of(shape, regime, batch.row_tokens)
+    static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
     steps = (
         _activations(static, layer, batch),
         _passing(static, layer, batch),
@@ -74,7 +74,7 @@ def _gradients(static: Static, accumulation: int, activations: int) -> MemoryPar
             formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
         return MemoryPart(name="gradients", bytes=static.gradient_bytes + copies, formula=formula)
     sets = 2 if accumulation > 1 else 1
-    tied = static.shape.tied_embeddings and static.regime.method == "full"
+    tied = static.shape.tied_embeddings and static.setup.method == "full"
     second = FLOAT * static.shape.vocabulary * static.shape.hidden_size if tied else 0
     formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
     if second:
@@ -85,7 +85,7 @@ def _gradients(static: Static, accumulation: int, activations: int) -> MemoryPar
 def _activations(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
     shape = layer.shape
     ends = 3 * FLOAT * static.tokens_at_ends(batch) * shape.hidden_size
-    if layer.regime.gradient_checkpointing:
+    if layer.setup.gradient_checkpointing:
         kept = shape.layers * batch.tokens * layer.input
         return MemoryPart(name="activations", bytes=kept + ends, formula="layers x tokens x bytes of a layer's input")
     kept = shape.layers * batch.tokens * layer.kept
@@ -94,7 +94,7 @@ def _activations(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
 
 
 def _passing(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
-    if layer.regime.gradient_checkpointing:
+    if layer.setup.gradient_checkpointing:
         times = CHECKPOINTED_STACKS if isinstance(layer, Stacks) else CHECKPOINTED_LAYERS[layer.residual]
         formula = f"{times} x the results of one layer, which are computed twice"
         return MemoryPart(name="passing results", bytes=int(times * batch.tokens * layer.largest[1]), formula=formula)
@@ -120,7 +120,7 @@ def _backward(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
 
 
 def _loss(static: Static, batch: Batch) -> MemoryPart:
-    chunked = 0 < static.regime.loss_chunk_tokens < batch.labels
+    chunked = 0 < static.setup.loss_chunk_tokens < batch.labels
     formula = "logits of a chunk, gradients of the hidden states and of the head"
     found = static.loss_bytes(batch.labels)
     if not chunked:
@@ -135,7 +135,7 @@ def _mapped_gradients(static: Static, batch: Batch) -> int:
     shape = static.shape
     matrix = FLOAT * shape.vocabulary * shape.hidden_size
     logits = FLOAT * batch.labels * static.classes
-    trains = static.regime.method == "full" and batch.accumulation == 1
+    trains = static.setup.method == "full" and batch.accumulation == 1
     return 2 * matrix if trains and min(matrix, logits) >= MAPPED_BLOCK_BYTES else 0
 
 

@@ -13,7 +13,7 @@ from tui_trainer.planning.memory_layers import Layer
 from tui_trainer.planning.memory_parts import FLOAT, Batch, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory_stacks import layer_of
 from tui_trainer.planning.optimizer_state import STATES
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB
 
 # torch's caching allocator cannot use all that it holds.
@@ -22,10 +22,10 @@ PIECES_SHARE = 0.03
 CONTEXT_BYTES = int(0.7 * GIB)
 
 
-def gpu_parts(shape: ModelShape, regime: Regime, batch: Batch) -> tuple[MemoryPart, ...]:
+def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
-    static, layer = Static(shape, regime), layer_of(shape, regime, batch.row_tokens)
-    moments = _with_checkpoints(static, layer, batch) if regime.gradient_checkpointing else _plain(static, layer, batch)
+    static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
+    moments = _with_checkpoints(static, layer, batch) if setup.gradient_checkpointing else _plain(static, layer, batch)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)
     lasting = (static.weights(), static.optimiser())
@@ -73,7 +73,7 @@ def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Momen
 def _update(static: Static) -> Moment:
     """All gradients, and what the optimizer makes of one parameter: Adafactor its square and its step, in fp32."""
     gradients = _gradients(static, summed=True, made=False)
-    if not STATES[static.regime.optim].factored:
+    if not STATES[static.setup.optim].factored:
         return (gradients,)
     made = 2 * FLOAT * min(largest_parameter(static.shape), static.trained)
     return gradients, MemoryPart(name="update", bytes=made, formula="two fp32 copies of the largest parameter")
@@ -103,7 +103,7 @@ def _gradients(static: Static, *, summed: bool, made: bool) -> MemoryPart:
 
 
 def _loss(static: Static, batch: Batch) -> MemoryPart:
-    chunked = 0 < static.regime.loss_chunk_tokens < batch.labels
+    chunked = 0 < static.setup.loss_chunk_tokens < batch.labels
     formula = "logits of a chunk, gradients of the hidden states and of the head"
     return MemoryPart(
         name="head and loss",
@@ -114,13 +114,13 @@ def _loss(static: Static, batch: Batch) -> MemoryPart:
 
 def _workspace(static: Static, batch: Batch, always: bool = False) -> tuple[MemoryPart, ...]:
     """Four gradients of the MLP's width, with LoRA two. Where all logits were, they fit into that place."""
-    chunked = 0 < static.regime.loss_chunk_tokens < batch.labels
+    chunked = 0 < static.setup.loss_chunk_tokens < batch.labels
     if not (chunked or always):
         return ()
-    results = 4 if static.regime.method == "full" else 2
+    results = 4 if static.setup.method == "full" else 2
     found = results * static.compute_size * static.shape.mlp_size * batch.tokens
     work = MemoryPart(name="backward pass", bytes=found, formula=f"{results} gradients of the MLP's width")
-    if not static.regime.four_bits:
+    if not static.setup.four_bits:
         return (work,)
     formula = "the widest matrix as a product takes it, and a copy of the widest result"
     return work, MemoryPart(name="unpacked", bytes=static.unpacking_bytes(batch.tokens), formula=formula)
@@ -129,6 +129,6 @@ def _workspace(static: Static, batch: Batch, always: bool = False) -> tuple[Memo
 def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
     results = batch.eval_tokens * layer.made_without_dropout
     wanted = results + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes
-    wanted += static.unpacking_bytes(batch.eval_tokens) if static.regime.four_bits else 0
+    wanted += static.unpacking_bytes(batch.eval_tokens) if static.setup.four_bits else 0
     formula = "what one evaluation batch and the copy of a weight need beyond a step's activations"
     return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

@@ -1,4 +1,4 @@
-"""What one layer of a model computes from one token, and how much of it autograd keeps: bytes, by family and regime.
+"""What one layer of a model computes from one token, and how much of it autograd keeps: bytes, by family and setup.
 
 Derived from the modeling files of transformers 5.23 and counted: tests hold `kept` against saved_tensors_hooks and
 `made` against every result of a real layer, for each family. `shape` widths: h hidden, q queries, k keys, f MLP.
@@ -12,7 +12,7 @@ from typing import Literal
 
 from tui_trainer.models.shape import Linear, ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 Group = Literal["attention in", "attention out", "MLP in", "MLP out"]
 _GROUPS: dict[str, Group] = {
@@ -62,26 +62,26 @@ def has_formula(shape: ModelShape) -> bool:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer in one regime. Numbers are bytes of one token in a row of `row_tokens`."""
+    """One layer in one setup. Numbers are bytes of one token in a row of `row_tokens`."""
 
     shape: ModelShape
-    regime: Regime
+    setup: TrainingSetup
     row_tokens: int
     """Of a family without a formula, by `dry_run`."""
 
     @property
     def kept(self) -> int:
         """What autograd keeps from the forward to the backward pass."""
-        if self.regime.counted:
-            return self.regime.counted.kept
+        if self.setup.counted:
+            return self.setup.counted.kept
         parts = (self._norms_kept, self._inputs_kept, self._attention_kept, self._mlp_kept, self._adapters_kept)
         return int(sum(parts))
 
     @property
     def made(self) -> int:
         """All results of the forward pass, kept or not."""
-        if self.regime.counted:
-            return self.regime.counted.made
+        if self.setup.counted:
+            return self.setup.counted.made
         parts = (self._norms_made, self._attention_made, self._mlp_made, self._adapters_kept, self._casts)
         residuals = 2 * self.residual * self.shape.hidden_size
         return int(sum(parts) + residuals + self.adapters_passing)
@@ -92,7 +92,7 @@ class Layer:
 
         Where these have 16 bits, the norms' fp32 results are left out: their places are large enough for what follows.
         """
-        in_floats = self.residual == HALF and not self.regime.counted
+        in_floats = self.residual == HALF and not self.setup.counted
         norms = self._norms_made - self._norms_kept if in_floats else 0
         return int(max(0, self.made - self.kept - self.adapters_passing - norms))
 
@@ -104,8 +104,8 @@ class Layer:
     @property
     def made_without_dropout(self) -> int:
         """`made` in an evaluation."""
-        regime = replace(self.regime, lora_dropout=False)
-        return Layer(replace(self.shape, attention_dropout=0.0), regime, self.row_tokens).made
+        setup = replace(self.setup, lora_dropout=False)
+        return Layer(replace(self.shape, attention_dropout=0.0), setup, self.row_tokens).made
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -130,12 +130,12 @@ class Layer:
     @property
     def compute(self) -> int:
         """Bytes of a number that products are computed in."""
-        return HALF if self.regime.precision != "fp32" else self.residual
+        return HALF if self.setup.precision != "fp32" else self.residual
 
     @property
     def residual(self) -> int:
         """Bytes of a number between the layers: as the weights are."""
-        return FLOAT if self.regime.weights == "float32" else HALF
+        return FLOAT if self.setup.weights == "float32" else HALF
 
     @property
     def _casts_inputs(self) -> bool:
@@ -153,8 +153,8 @@ class Layer:
     @property
     def repeats_keys(self) -> bool:
         """Off the fused path, keys and values are copied for all heads."""
-        masked = self.regime.packed and self.regime.device == "cpu"
-        return masked or self.drops_attention or self.regime.eager_attention
+        masked = self.setup.packed and self.setup.device == "cpu"
+        return masked or self.drops_attention or self.setup.eager_attention
 
     @property
     def drops_attention(self) -> bool:
@@ -165,8 +165,8 @@ class Layer:
 
     def _needs_input(self, linear: Linear) -> bool:
         """Whether autograd keeps it; an adapter's dropout keeps another instead, which is counted with the adapter."""
-        adapted = linear.name in self.regime.lora_targets and not self.regime.lora_dropout
-        return self.regime.method == "full" or adapted
+        adapted = linear.name in self.setup.lora_targets and not self.setup.lora_dropout
+        return self.setup.method == "full" or adapted
 
     @property
     def _norms_kept(self) -> float:
@@ -181,7 +181,7 @@ class Layer:
     def _norm_kept(self, width: int, norms: int, given: int) -> int:
         """RMSNorm: its input in fp32, one number, and for the gradient of its weight the scaled input."""
         scaled = FLOAT if self.block.norm == "rms of floats" else given
-        return FLOAT * (width + norms) + (scaled * width if self.regime.method == "full" else 0)
+        return FLOAT * (width + norms) + (scaled * width if self.setup.method == "full" else 0)
 
     @property
     def _norms_made(self) -> float:
@@ -225,11 +225,11 @@ class Layer:
         if self.block.fused_queries and self.block.rotary_share and not repeated:
             keys_and_values = k + q + 2 * k
         kept = self.compute * (2 * q + keys_and_values)
-        if self.drops_attention or self.regime.eager_attention:
+        if self.drops_attention or self.setup.eager_attention:
             # The scores after softmax; with dropout also its mask and the product of both.
             scores = 3 if self.drops_attention else 2
             return kept + self.compute * scores * heads * self.row_tokens
-        masked = self.regime.packed and self.regime.device == "cpu"
+        masked = self.setup.packed and self.setup.device == "cpu"
         return kept + FLOAT * heads + (self.compute * self.row_tokens if masked else 0)
 
     @property
@@ -241,9 +241,9 @@ class Layer:
             made += c * q
         if self.repeats_keys and k != q:
             made += c * 2 * q
-        if self.drops_attention or self.regime.eager_attention:
+        if self.drops_attention or self.setup.eager_attention:
             return made + c * (2 * q + 5.25 * self.shape.attention_heads * self.row_tokens)
-        return made + (c * self.row_tokens if self.regime.packed and self.regime.device == "cpu" else 0)
+        return made + (c * self.row_tokens if self.setup.packed and self.setup.device == "cpu" else 0)
 
     @property
     def _rotation_made(self) -> float:
@@ -268,17 +268,17 @@ class Layer:
 
     @cached_property
     def _adapted(self) -> list[Linear]:
-        if not self.regime.has_adapter:
+        if not self.setup.has_adapter:
             return []
-        return list(adapted(self.shape, self.regime.lora_targets))
+        return list(adapted(self.shape, self.setup.lora_targets))
 
     @property
     def _adapters_kept(self) -> int:
         """The narrow results; dropout adds its mask and the dropped input."""
-        kept = self.compute * self.regime.lora_rank * len(self._adapted)
-        if not self.regime.lora_dropout:
+        kept = self.compute * self.setup.lora_rank * len(self._adapted)
+        if not self.setup.lora_dropout:
             return kept
-        mask = 1 if self.regime.device == "cuda" else self.compute
+        mask = 1 if self.setup.device == "cuda" else self.compute
         return kept + (self.compute + mask) * sum(linear.inputs for linear in self._adapted)
 
     @property

@@ -1,7 +1,7 @@
 """What the layers of an encoder, and of a decoder behind it, compute from one row, and how much autograd keeps: bytes.
 
 As in `memory_layers`, of whose `Layer` this is a kind: per token of the input and layer of the encoder, what the
-decoder does for an answer of `Regime.target_tokens` shared out among them. Derived from the modeling files of
+decoder does for an answer of `TrainingSetup.target_tokens` shared out among them. Derived from the modeling files of
 transformers 5.23 for the families that have a `Form`; tests hold it against real layers. Widths: h hidden, i heads x
 head size, f MLP; Q tokens that ask and K tokens that are asked in one attention.
 """
@@ -17,7 +17,7 @@ from tui_trainer.models.layers import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory_layers import FLOAT, HALF, Layer
 from tui_trainer.planning.memory_layers import Group as Role
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 # Results of an activation beside its input that autograd keeps, and all results but the last. RELU keeps its result.
 _STEPWISE_KEPT, _STEPWISE_MADE = 3, 7
@@ -47,7 +47,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Stacks(Layer):
-    """The layers of one model in one regime. Numbers are bytes of one token of the input in one encoder layer."""
+    """The layers of one model in one setup. Numbers are bytes of one token of the input in one encoder layer."""
 
     @cached_property
     def form(self) -> Form:
@@ -56,7 +56,7 @@ class Stacks(Layer):
 
     @property
     def answer_tokens(self) -> int:
-        return self.regime.target_tokens if self.shape.decoder_layers else 0
+        return self.setup.target_tokens if self.shape.decoder_layers else 0
 
     @property
     def kept(self) -> int:
@@ -87,7 +87,7 @@ class Stacks(Layer):
     def made_without_dropout(self) -> int:
         form = replace(self.form, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
         shape = replace(self.shape, form=form, attention_dropout=0.0)
-        frozen = replace(self.regime, lora_dropout=False)
+        frozen = replace(self.setup, lora_dropout=False)
         return Stacks(shape, frozen, self.row_tokens).made
 
     @property
@@ -100,7 +100,7 @@ class Stacks(Layer):
 
     @property
     def _learns_distances(self) -> bool:
-        return self.form.distances and self.regime.method == "full"
+        return self.form.distances and self.setup.method == "full"
 
     def _each(self, of_all_layers: float) -> int:
         """Of one token and encoder layer, from what a whole row needs in all layers."""
@@ -127,7 +127,7 @@ class Stacks(Layer):
         across, heads = [x for x in self._body if _is_across(x)], self.form.decoder_heads
         tokens = self.answer_tokens
         # Zeros stand for distances to the input; checkpointing lets T5 ask for their gradient.
-        zeros = self.form.distances and self.regime.gradient_checkpointing
+        zeros = self.form.distances and self.setup.gradient_checkpointing
         return (
             self._attention(own, heads, tokens, tokens, learnt=self._learns_distances, masked=self.form.distances)
             + self._attention(across, heads, tokens, self.row_tokens, learnt=zeros)
@@ -154,8 +154,8 @@ class Stacks(Layer):
 
     def _is_fused(self, learnt: bool) -> bool:
         """The kernel that keeps no scores has neither dropout nor a gradient of the mask on a CPU; on a card it has."""
-        needs_scores = self.regime.device == "cpu" and (learnt or self.drops_attention)
-        return not (needs_scores or self.regime.eager_attention)
+        needs_scores = self.setup.device == "cpu" and (learnt or self.drops_attention)
+        return not (needs_scores or self.setup.eager_attention)
 
     def _inputs_of_attention(self, inner: Sequence[Linear], asking: int, asked: int) -> Results:
         """Copies in 16 bits for each product; else one vector for all. That of the encoder's end is there anyway."""
@@ -176,7 +176,7 @@ class Stacks(Layer):
 
     def _by_scores(self, heads: int, width: int, asking: int, asked: int, outer: Sequence[Linear]) -> Results:
         """Scores after softmax, with dropout also its mask and the product of both; queries and keys are scaled."""
-        c = FLOAT if not self.regime.eager_attention else self.compute
+        c = FLOAT if not self.setup.eager_attention else self.compute
         pairs, dropped = heads * asking * asked, 2 * self.drops_attention
         kept = c * ((1 + dropped) * pairs + width * (asking + 2 * asked))
         kept += self.compute * width * asking * any(map(self._needs, outer))
@@ -206,7 +206,7 @@ class Stacks(Layer):
         h, r = self.shape.hidden_size, self.residual
         if self.form.norm == "layer":
             return Results(r * (h + 2), r * (h + 2)).times(tokens)
-        scaled = r * h if self.regime.method == "full" else 0
+        scaled = r * h if self.setup.method == "full" else 0
         twice = HALF * h if r == HALF else 0
         back = 2 * HALF * h if r == HALF else FLOAT * h
         return Results(FLOAT * (h + 1) + twice + scaled, FLOAT * (2 * h + 3) + 2 * twice + back).times(tokens)
@@ -219,17 +219,17 @@ class Stacks(Layer):
 
     @property
     def _mask_size(self) -> int:
-        return 1 if self.regime.device == "cuda" else self.compute
+        return 1 if self.setup.device == "cuda" else self.compute
 
     def _needs(self, linear: Linear) -> bool:
         """Whether autograd keeps a product's input; an adapter's dropout keeps another, counted with the adapter."""
-        return self.regime.method == "full" or (linear in self._adapted and not self.regime.lora_dropout)
+        return self.setup.method == "full" or (linear in self._adapted and not self.setup.lora_dropout)
 
     @property
     def _adapters_of_row(self) -> float:
         """The narrow results; dropout adds its mask and the dropped input."""
-        dropped = self.compute + self._mask_size if self.regime.lora_dropout else 0
-        each = (self._passes(x) * (self.compute * self.regime.lora_rank + dropped * x.inputs) for x in self._adapted)
+        dropped = self.compute + self._mask_size if self.setup.lora_dropout else 0
+        each = (self._passes(x) * (self.compute * self.setup.lora_rank + dropped * x.inputs) for x in self._adapted)
         return float(sum(each))
 
     def _passes(self, linear: Linear) -> int:
@@ -237,10 +237,10 @@ class Stacks(Layer):
         return linear.count * (self.answer_tokens if linear.reads == "target" else self.row_tokens)
 
 
-def layer_of(shape: ModelShape, regime: Regime, row_tokens: int) -> Layer:
+def layer_of(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> Layer:
     """One layer, by the formula of its family or by what a dry run counted."""
-    is_encoder = shape.form is not None and shape.head != "causal_lm" and not regime.counted
-    return (Stacks if is_encoder else Layer)(shape, regime, row_tokens)
+    is_encoder = shape.form is not None and shape.head != "causal_lm" and not setup.counted
+    return (Stacks if is_encoder else Layer)(shape, setup, row_tokens)
 
 
 def _is_across(linear: Linear) -> bool:

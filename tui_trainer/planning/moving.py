@@ -24,9 +24,9 @@ from tui_trainer.planning.fit import Room, largest_micro_batch, parts_of_run, ro
 from tui_trainer.planning.host_memory import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.times import shape_key
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
@@ -71,7 +71,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
 
 
-def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, Regime]:
+def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
     setup = replace(plan.training_setup, device=target.device)
@@ -164,7 +164,7 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tu
     return found
 
 
-def _split(plan: Plan, shape: ModelShape, setup: Regime, room: Room) -> _Split:
+def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: Room) -> _Split:
     """The plan's where its memory is free here, else the largest equal parts that fit. Raises ConfigError."""
     micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
     accumulation = plan.gradient_accumulation_steps.value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tui_trainer.config.training_section import Optimiser
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted, lora_parameters
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 
 _FLOAT = 4
 
@@ -34,12 +34,12 @@ STATES: dict[Optimiser, State] = {
 }
 
 
-def state_bytes(shape: ModelShape, regime: Regime, trained: int) -> int:
+def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     """Of `trained` parameters."""
-    state = STATES[regime.optim]
+    state = STATES[setup.optim]
     if not state.factored:
         return int(state.each * trained)
-    tensors = _adapters(shape, regime, trained) if regime.has_adapter else _weights(shape)
+    tensors = _adapters(shape, setup, trained) if setup.has_adapter else _weights(shape)
     return _FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
 
 
@@ -56,10 +56,10 @@ def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:
         yield (rows, part.parameters_each // rows, part.count) if rows else (part.parameters_each, 0, part.count)
 
 
-def _adapters(shape: ModelShape, regime: Regime, trained: int) -> Iterator[tuple[int, int, int]]:
+def _adapters(shape: ModelShape, setup: TrainingSetup, trained: int) -> Iterator[tuple[int, int, int]]:
     """Two matrices for each adapted layer; what else trains are modules that are saved, as wide as the layers."""
-    for linear in adapted(shape, regime.lora_targets):
-        yield regime.lora_rank, linear.inputs, linear.count
-        yield linear.outputs, regime.lora_rank, linear.count
-    if rest := trained - lora_parameters(shape, regime.lora_targets, regime.lora_rank):
+    for linear in adapted(shape, setup.lora_targets):
+        yield setup.lora_rank, linear.inputs, linear.count
+        yield linear.outputs, setup.lora_rank, linear.count
+    if rest := trained - lora_parameters(shape, setup.lora_targets, setup.lora_rank):
         yield max(rest, 0) // shape.hidden_size, shape.hidden_size, 1

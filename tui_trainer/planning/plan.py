@@ -32,9 +32,9 @@ from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.host_memory import host_memory_problems
 from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Dtype, Precision, Regime
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.rules import disk_problems, memory_problems, setting_problems
+from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
@@ -67,7 +67,7 @@ class Plan(BaseModel):
     learning_rate: Planned[float]
     packing: Planned[bool]
     widest_row: int
-    training_setup: Regime
+    training_setup: TrainingSetup
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
     sources: tuple[SourceRows, ...] = ()
@@ -145,7 +145,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         target=target,
         room=Room.of(hardware, target),
         shape=plan.model_shape(),
-        regime=plan.training_setup,
+        setup=plan.training_setup,
         micro_batch=plan.per_device_train_batch_size.value,
         eval_batch=plan.per_device_eval_batch_size.value,
     )
@@ -161,7 +161,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = widest_row(config, facts, packed.value)
-    rows_of_data = Regime(
+    rows_of_data = TrainingSetup(
         packed=packed.value,
         widest_row=widest,
         most_rows=most_rows(config, facts, packed.value, config.training.effective_batch_size),
@@ -169,18 +169,18 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         target_tokens=facts.target_tokens,
     )
     chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    regime, memory_reason = with_dry_run(config, shape, chosen.regime, facts.vocabulary)
-    if problems := four_bit_problems(loaded, hardware, target, shape, regime):
+    setup, memory_reason = with_dry_run(config, shape, chosen.setup, facts.vocabulary)
+    if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
     room = Room.of(hardware, target)
 
     def largest_fit(limit: int) -> int:
-        return largest_micro_batch(shape, regime, config, room, limit)
+        return largest_micro_batch(shape, setup, config, room, limit)
 
     cut = cut_batch(loaded, largest_fit)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += fp16_problems(config, shape.model_type)
-    if config.model.attn_implementation in FLASH_KERNELS and (regime.precision, regime.weights) == ("fp32", "float32"):
+    if config.model.attn_implementation in FLASH_KERNELS and (setup.precision, setup.weights) == ("fp32", "float32"):
         message = f"{config.model.attn_implementation} computes in 16 bits only, and this run is in fp32"
         problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
     if problems or isinstance(cut, Problem):
@@ -193,7 +193,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         target=target,
         room=room,
         shape=shape,
-        regime=replace(regime, most_rows=rows),
+        setup=replace(setup, most_rows=rows),
         cut=cut,
         choices=chosen,
         packing=packed,

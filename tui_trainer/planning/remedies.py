@@ -47,17 +47,17 @@ def ladder(basis: Basis) -> Iterator[Rung]:
     Logits in chunks cost hardly anything, checkpointing a quarter of the time. An optimizer in 8 bits keeps its
     state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be learnt.
     """
-    regime, training, on_card = basis.regime, basis.config.training, basis.regime.device == "cuda"
+    setup, training, on_card = basis.setup, basis.config.training, basis.setup.device == "cuda"
     scratch, missing = is_from_scratch(basis.config), _missing_library(basis)
-    if basis.shape.logits and (not regime.loss_chunk_tokens or regime.loss_chunk_tokens > _CHUNK_TOKENS):
+    if basis.shape.logits and (not setup.loss_chunk_tokens or setup.loss_chunk_tokens > _CHUNK_TOKENS):
         yield Rung(patch={CHUNK: _CHUNK_TOKENS})
-    if not regime.gradient_checkpointing:
+    if not setup.gradient_checkpointing:
         yield Rung(patch={CHECKPOINTING: True}, costs="a quarter slower")
-    if on_card and regime.optim == "adamw_torch_fused":
+    if on_card and setup.optim == "adamw_torch_fused":
         yield Rung(patch={OPTIMIZER: "adamw_8bit"}, needs=missing)
-    if regime.method == "full" and not scratch:
+    if setup.method == "full" and not scratch:
         yield Rung(patch={METHOD: "lora"})
-    if on_card and regime.method != "qlora" and not scratch:
+    if on_card and setup.method != "qlora" and not scratch:
         yield Rung(patch={METHOD: "qlora"}, costs="a quarter slower", needs=missing)
     if training.optim not in ("adafactor", "sgd"):
         yield Rung(patch={OPTIMIZER: "adafactor"})

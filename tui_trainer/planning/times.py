@@ -11,8 +11,8 @@ from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.calibration import read_calibration
 from tui_trainer.planning.duration import EVALUATION_SHARE, StepTime, step_time, training_flops
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.steps import Steps
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.tasks.contract import DataFacts
 
@@ -21,18 +21,18 @@ class Times:
     """What a run costs in time. Seconds are None for a card of which nothing is known."""
 
     def __init__(
-        self, facts: DataFacts, shape: ModelShape, regime: Regime, cut: BatchCut, steps: Steps, *, row_tokens: int
+        self, facts: DataFacts, shape: ModelShape, setup: TrainingSetup, cut: BatchCut, steps: Steps, *, row_tokens: int
     ) -> None:
-        self._shape, self._regime, self._steps = shape, regime, steps
+        self._shape, self._setup, self._steps = shape, setup, steps
         self._rows = min(cut.effective, facts.rows)
         self.step_flops = training_flops(
             shape,
-            regime,
+            setup,
             tokens=round(self._rows * (facts.row_tokens or row_tokens)),
-            row_tokens=_attended(facts, regime, row_tokens),
+            row_tokens=_attended(facts, setup, row_tokens),
             document_tokens=facts.row_tokens or None,
         )
-        self.shape_key = shape_key(shape, regime, cut.micro, self._rows, row_tokens)
+        self.shape_key = shape_key(shape, setup, cut.micro, self._rows, row_tokens)
 
     def numbers(self, hardware: Hardware, gpu: Gpu | None, threads: int) -> dict[str, Any]:
         """The fields of a plan that are about time."""
@@ -58,29 +58,29 @@ class Times:
             threads,
             self.shape_key,
             self.step_flops,
-            precision=self._regime.precision,
+            precision=self._setup.precision,
             card_name=(gpu.name or "") if gpu else "",
         )
         card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
-        return step_time(self.step_flops, self._shape.hidden_size, calibration, self._regime, card)
+        return step_time(self.step_flops, self._shape.hidden_size, calibration, self._setup, card)
 
 
-def _attended(facts: DataFacts, regime: Regime, row_tokens: int) -> int:
+def _attended(facts: DataFacts, setup: TrainingSetup, row_tokens: int) -> int:
     """How long the rows are that attention sees: packed ones are full, others as long as their documents."""
-    if regime.packed or not facts.row_tokens:
+    if setup.packed or not facts.row_tokens:
         return row_tokens
     return max(1, round(facts.row_tokens))
 
 
-def shape_key(shape: ModelShape, regime: Regime, micro_batch: int, effective_batch: int, row_tokens: int) -> str:
+def shape_key(shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int) -> str:
     """Names what decides the time of a step on one machine."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     dropout = "d" if shape.attention_dropout else ""
-    how = [regime.precision, regime.method if regime.method == "full" else f"{regime.method}{regime.lora_rank}"]
-    how += ["ckpt"] if regime.gradient_checkpointing else []
-    how += ["packed"] if regime.packed else []
-    how += ["compiled"] if regime.compiled else []
+    how = [setup.precision, setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    how += ["ckpt"] if setup.gradient_checkpointing else []
+    how += ["packed"] if setup.packed else []
+    how += ["compiled"] if setup.compiled else []
     how += [shape.head] if shape.head != "causal_lm" else []
-    how += [f"answers{regime.target_tokens}"] if regime.target_tokens else []
+    how += [f"answers{setup.target_tokens}"] if setup.target_tokens else []
     cut = f"{micro_batch}of{effective_batch}x{row_tokens}{dropout}"
     return "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, cut, *how]))

@@ -37,7 +37,7 @@ def save_checkpoint(checkpoints: Path, learner: Learner, position: Position) -> 
     try:
         _save_weights(learner, folder)
         _save_shards(learner.updater.tensors(), folder, OPTIMISER, by_parameter=True)
-        save_file(random_tensors() | learner.numbers.tensors(), folder / RANDOM)
+        save_file(random_tensors() | learner.mixed_precision.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
         method.describe(learner.model, folder)
         _save_tokenizer(learner.tokenizer, folder)
@@ -108,7 +108,7 @@ def load_checkpoint(checkpoint: CheckpointFolder, learner: Learner) -> Position:
     learner.updater.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMISER)))
     random = load_file(checkpoint.path / RANDOM)
     _restore_random(random)
-    learner.numbers.load_tensors(random)
+    learner.mixed_precision.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
         raise CheckpointError(f"{checkpoint.path.name} holds the position of step {position.step}")

@@ -96,7 +96,7 @@ def _try_one_pass(learner: Learner, batch: MicroBatch) -> None:
     gpus = [learner.device] if learner.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=gpus):
-            with learner.numbers.autocast():
+            with learner.mixed_precision.autocast():
                 loss = learner.loss(batch)
             loss.backward()
             if gpus:

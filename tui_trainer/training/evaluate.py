@@ -53,7 +53,7 @@ def evaluate(
     observe = scorer.observe if scorer else learner.loss
     learner.model.eval()
     try:
-        with torch.inference_mode(), learner.numbers.autocast():
+        with torch.inference_mode(), learner.mixed_precision.autocast():
             for batch in batches:
                 total += observe(batch.to(learner.device)).double()
                 tokens += batch.label_count

@@ -95,7 +95,9 @@ def _documents(learner: Learner, rows: Rows) -> list[list[Document]]:
 def _is_coarse(learner: Learner) -> bool:
     """Whether products are rounded to fewer bits than fp32 has."""
     tf32 = learner.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-    return tf32 or learner.numbers.is_coarse or any(p.dtype != torch.float32 for p in learner.model.parameters())
+    return (
+        tf32 or learner.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in learner.model.parameters())
+    )
 
 
 def _pass(learner: Learner, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
@@ -110,7 +112,7 @@ def _pass(learner: Learner, rows: Sequence[Sequence[Document]], *, packed: bool,
 
     handle = learner.model.get_input_embeddings().register_forward_hook(detach)
     try:
-        with learner.numbers.autocast():
+        with learner.mixed_precision.autocast():
             logits_NV = learner.model(**inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
     finally:

@@ -15,7 +15,6 @@ from tui_trainer.models.writing import filling_id
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
-from tui_trainer.training.ahead import Ahead
 from tui_trainer.training.batches import Batches, Layout, windows
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers
@@ -24,7 +23,8 @@ from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
 from tui_trainer.training.optimiser import Updater, build_schedule
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.prefetcher import Prefetcher
 from tui_trainer.tuning import find_method
 
 
@@ -40,7 +40,7 @@ class Learner:
         self.method = find_method(config.tuning.method)
         self.device = device_of(plan)
         self.clock = Clock(self.device)
-        self.numbers = Numbers(plan.precision.value, self.device)
+        self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
         self.model: Any = build_model(job, self.tokenizer, self.device, tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
@@ -72,7 +72,7 @@ class Learner:
         self._check_chunks(rows, tell)
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
-        self._ahead = self._make_ahead()
+        self._ahead = self._prefetcher()
 
     @property
     def pad_id(self) -> int:
@@ -97,7 +97,7 @@ class Learner:
         if not self.plan.packing.value:
             return 0, False
         width = self.plan.widest_row
-        if varlen.switch_on(self.model, self.device, self.numbers.dtype):
+        if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype):
             if self._goes_by_lengths(rows):
                 return width, True
             varlen.switch_off(self.model)
@@ -121,7 +121,7 @@ class Learner:
             return
         self.model.eval()
         try:
-            with self.numbers.autocast():
+            with self.mixed_precision.autocast():
                 batch = next(windows(rows, [0], self.eval_layout)).to(self.device)
                 is_same = self.loss.chunk_as_the_model(batch)
         finally:
@@ -136,7 +136,7 @@ class Learner:
         self.eval_layout = replace(self.eval_layout, fixed_width=0)
         self.batches.layout = replace(self.batches.layout, fixed_width=0)
 
-    def _make_ahead(self) -> Ahead | None:
+    def _prefetcher(self) -> Prefetcher | None:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader
         if not workers:
             return None
@@ -149,4 +149,4 @@ class Learner:
             return [batch.pinned() for batch in window] if pinned else window
 
         ahead = workers * loader.prefetch_factor
-        return Ahead(make, workers=workers, ahead=ahead, last_step=self.plan.total_steps.value)
+        return Prefetcher(make, workers=workers, ahead=ahead, last_step=self.plan.total_steps.value)

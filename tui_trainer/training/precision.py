@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from tui_trainer.errors import CheckpointError
-from tui_trainer.planning.regime import Precision
+from tui_trainer.planning.training_setup import Precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # fp16 begins with a scale that is far too high, and halves it until nothing overflows: that many steps learn nothing.
 FIRST_SCALE = 65536.0
 
 
-class Numbers:
+class MixedPrecision:
     """The precision of one run on one device. With fp16 the loss is scaled, so that small gradients are not 0."""
 
     def __init__(self, precision: Precision, device: torch.device) -> None:

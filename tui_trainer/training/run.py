@@ -11,7 +11,7 @@ from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.compiled import compiler
-from tui_trainer.training.desk import Desk
+from tui_trainer.training.control_handler import ControlHandler
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import settings_of
 from tui_trainer.training.recorder import memory_before
@@ -26,18 +26,18 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
         journal.append(LibrariesLoaded(resident_bytes=before))
         session = Session(job, journal, controls.has_stop)
         try:
-            return _train(session, journal, Desk(controls, session, journal))
+            return _train(session, journal, ControlHandler(controls, session, journal))
         finally:
             session.close()
 
 
-def _train(session: Session, journal: JournalWriter, desk: Desk) -> Result:
+def _train(session: Session, journal: JournalWriter, handler: ControlHandler) -> Result:
     plan = session.plan
     journal.append(PhaseChanged(phase="training", step=session.position.step))
     # A stop may have cut an evaluation short, and the checkpoint of that step was saved without it.
     session.evaluate_if_due()
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
-        if session.position.stopped_early or desk.wants_stop():
+        if session.position.stopped_early or handler.wants_stop():
             break
         session.take_step(step)
         if due(step, session.batches.steps_per_epoch):

@@ -30,7 +30,7 @@ def answering(learner: Learner, seed: int) -> Iterator[None]:
         with (
             torch.random.fork_rng(devices=gpus),
             torch.no_grad(),
-            learner.numbers.autocast(),
+            learner.mixed_precision.autocast(),
             _any_kernels(),
         ):
             torch.manual_seed(seed)

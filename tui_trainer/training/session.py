@@ -57,7 +57,7 @@ class Session:
             self.learner.device,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
-            clipped_by_scale=self.learner.numbers.scaler is not None,
+            clipped_by_scale=self.learner.mixed_precision.scaler is not None,
         )
 
     @property
@@ -72,7 +72,7 @@ class Session:
             partial(learner.window, step),
             learner.loss,
             learner.updater,
-            learner.numbers,
+            learner.mixed_precision,
             learner.clock,
             lr=learner.learning_rate(step),
             max_grad_norm=training.max_grad_norm,
@@ -133,7 +133,7 @@ class Session:
             result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores
         )
         if not math.isfinite(result.loss):
-            fp16 = self.learner.numbers.scaler is not None
+            fp16 = self.learner.mixed_precision.scaler is not None
             hint = 'training.mixed_precision = "no"' if fp16 else "a lower training.learning_rate"
             self._problem("not finite", "the held-out loss is not finite", f"set {hint} in a new run")
         self._journal.append(

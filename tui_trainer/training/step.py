@@ -17,7 +17,7 @@ from torch import Tensor
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.clock import Clock, seconds_between
 from tui_trainer.training.optimiser import Updater
-from tui_trainer.training.precision import Numbers
+from tui_trainer.training.precision import MixedPrecision
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""
@@ -69,7 +69,7 @@ def take_step(
     fetch: Callable[[], Sequence[MicroBatch]],
     loss_sum: LossSum,
     updater: Updater,
-    numbers: Numbers,
+    mixed_precision: MixedPrecision,
     clock: Clock,
     *,
     lr: float,
@@ -87,16 +87,16 @@ def take_step(
     total: Tensor | None = None
     for batch in window:
         before = clock.mark()
-        with numbers.autocast():
+        with mixed_precision.autocast():
             loss = loss_sum(batch)
         forwards.append((before, clock.mark()))
-        numbers.backward(loss / tokens)
+        mixed_precision.backward(loss / tokens)
         updater.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"
     accumulated = clock.mark()
-    grad_norm = updater.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=numbers.scaler)
+    grad_norm = updater.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(
         loss_sum=total,
         grad_norm=grad_norm,

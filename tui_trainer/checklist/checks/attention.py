@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
-from tui_trainer.checklist.memory_fit import regime_with
+from tui_trainer.checklist.memory_fit import setup_with
 from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory import activation_bytes_per_token
-from tui_trainer.planning.regime import Regime
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
 _KEY = "model.attn_implementation"
@@ -24,23 +24,23 @@ def look(context: Context) -> Verdict:
     basis, wish = context.basis, context.config.model.attn_implementation
     if reason := _no_flash(context, wish):
         return warned(f"{wish}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
-    fused = _activations(context, replace(basis.shape, attention_dropout=0.0), regime_with(context, {_KEY: "auto"}))
+    fused = _activations(context, replace(basis.shape, attention_dropout=0.0), setup_with(context, {_KEY: "auto"}))
     if wish == "eager":
-        kept = _activations(context, basis.shape, basis.regime)
+        kept = _activations(context, basis.shape, basis.setup)
         sentence = f"eager attention keeps all scores: {_compared(kept, fused)}"
         return warned(sentence, fix={_KEY: "auto"}, switch="fused attention: off")
     if basis.shape.attention_dropout:
         return _with_dropout(context, fused)
     name = "torch's" if wish in ("auto", "sdpa") else wish
     mask = "by documents" if context.planned.packing.value else "without a mask"
-    details = (_MASK_IS_FREE,) if basis.regime.packed and basis.regime.device == "cpu" else ()
+    details = (_MASK_IS_FREE,) if basis.setup.packed and basis.setup.device == "cpu" else ()
     sentence = f"{name} fused attention {mask}{_kernel(context)}: {fused} of activations, no scores kept"
     return passed(sentence, *details, switch="fused attention on")
 
 
 def _with_dropout(context: Context, fused: str) -> Verdict:
     shape, scratch = context.basis.shape, context.config.model.scratch
-    kept = _activations(context, shape, context.basis.regime)
+    kept = _activations(context, shape, context.basis.setup)
     own = shape.attention_dropout == scratch.attention_dropout
     what = f"{_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
     return warned(
@@ -57,12 +57,12 @@ def _compared(kept: str, fused: str) -> str:
     return f"{kept} of activations" + (f", {fused} with the fused kernel" if fused != kept else "")
 
 
-def _activations(context: Context, shape: ModelShape, regime: Regime) -> str:
+def _activations(context: Context, shape: ModelShape, setup: TrainingSetup) -> str:
     """Bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
     length = context.config.data.max_length
-    layers = 1 if regime.gradient_checkpointing else shape.layers
+    layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
-    return format_bytes(layers * tokens * activation_bytes_per_token(shape, length, regime))
+    return format_bytes(layers * tokens * activation_bytes_per_token(shape, length, setup))
 
 
 def _kernel(context: Context) -> str:

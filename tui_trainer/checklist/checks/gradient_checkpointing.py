@@ -8,13 +8,13 @@ from tui_trainer.checklist.memory_fit import (
     is_short,
     memory_budget,
     memory_with,
-    regime_with,
+    setup_with,
     way_to_fit,
 )
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import largest_micro_batch
-from tui_trainer.planning.regime import Regime
 from tui_trainer.planning.remedies import CHECKPOINTING
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
 _COST = "a quarter of the time"
@@ -22,8 +22,8 @@ _COST = "a quarter of the time"
 
 def look(context: Context) -> Verdict:
     is_on = context.config.training.gradient_checkpointing
-    other = regime_with(context, {CHECKPOINTING: not is_on})
-    now, changed = context.planned.memory_bytes.value, memory_with(context, regime=other)
+    other = setup_with(context, {CHECKPOINTING: not is_on})
+    now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
     sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in all, {format_bytes(changed)} "
     sentence += "without it" if is_on else "with it"
     if is_on:
@@ -34,7 +34,7 @@ def look(context: Context) -> Verdict:
     return passed(f"{sentence}; it would cost {_COST}", switch="checkpointing: off, not needed")
 
 
-def _on(context: Context, without: Regime, sentence: str) -> Verdict:
+def _on(context: Context, without: TrainingSetup, sentence: str) -> Verdict:
     """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
     rows = _rows_without(context, without)
     if rows == 0:
@@ -43,18 +43,18 @@ def _on(context: Context, without: Regime, sentence: str) -> Verdict:
     return warned(f"{sentence}; {fits}, and it costs {_COST}", fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
-def _rows_without(context: Context, without: Regime) -> int:
+def _rows_without(context: Context, without: TrainingSetup) -> int:
     """Rows of a pass that fit without it and keep the processor busy; 0 when there are too few."""
     budget, training = memory_budget(context), context.config.training
     if budget is None:
         return 0
     micro = context.planned.per_device_train_batch_size.value
     if context.loaded.origin(MICRO).by_user and training.per_device_train_batch_size != "auto":
-        return micro if memory_with(context, regime=without) <= budget else 0
+        return micro if memory_with(context, setup=without) <= budget else 0
     basis = context.basis
     rows = largest_micro_batch(basis.shape, without, context.config, basis.room, context.step_rows)
     busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
-    return rows if busy and memory_with(context, micro_batch=rows, regime=without) <= budget else 0
+    return rows if busy and memory_with(context, micro_batch=rows, setup=without) <= budget else 0
 
 
 CHECK = Check(

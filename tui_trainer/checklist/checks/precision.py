@@ -6,7 +6,7 @@ from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicab
 from tui_trainer.planning import choices
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.regime import Precision
+from tui_trainer.planning.training_setup import Precision
 
 _KEY = choices.MIXED
 

@@ -23,7 +23,7 @@ class LayerBytes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Regime:
+class TrainingSetup:
     """`precision` is what products are computed in, `weights` what the model's own weights are kept in.
 
     They differ under autocast: fp32 weights whose products are in bf16. Trained weights of LoRA are always fp32.

@@ -10,7 +10,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 Window = list[MicroBatch]
 
 
-class Ahead:
+class Prefetcher:
     """`ahead.at(step)`: the window of a step, and the next ones are begun. The order of steps must be ascending."""
 
     def __init__(self, make: Callable[[int], Window], *, workers: int, ahead: int, last_step: int) -> None:

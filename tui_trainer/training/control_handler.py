@@ -15,7 +15,7 @@ from tui_trainer.training.session import Session
 _PAUSE_POLL_SECONDS = 0.1
 
 
-class Desk:
+class ControlHandler:
     """One for a run."""
 
     def __init__(self, controls: Controls, session: Session, journal: JournalWriter) -> None:
