@@ -16,19 +16,25 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.safe_text import one_line
 
 _SHOWN_FIX_WIDTH = 60
 
 
 def print_checks(
-    loaded: LoadedConfig, *, as_json: bool, fix: Path | None = None, progress: Progress | None = None
+    loaded: LoadedConfig,
+    *,
+    as_json: bool,
+    fix: Path | None = None,
+    progress: Progress | None = None,
+    gpu: GpuChoice = None,
 ) -> int:
     """Print what the checks find; with `fix`, write a config with all fixes there first and check that one.
 
     Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
     """
-    look = partial(gather, progress=progress)
+    look = partial(gather, progress=progress, gpu=gpu)
     changes: dict[str, Any] = {}
     if fix is None:
         findings = run_checks(look(loaded))

@@ -8,6 +8,7 @@ import pytest
 
 from tui_trainer.check import print_checks
 from tui_trainer.checklist.run import all_checks
+from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
@@ -82,3 +83,10 @@ def test_a_file_in_a_closed_folder_is_a_mistake_in_the_input(monkeypatch, tmp_pa
     monkeypatch.setattr(type(tmp_path), "open", refuses)
     with pytest.raises(InputError, match="cannot be written: Permission denied"):
         print_checks(loaded, as_json=False, fix=tmp_path / "new.toml")
+
+
+@pytest.mark.parametrize("command", ["check", "preview", "plan"])
+def test_a_card_that_there_is_not_is_wrong_input_and_none_is_the_cpu(command, capsys):
+    assert main([command, "--gpu", "7"]) == 2
+    assert "7" in capsys.readouterr().err
+    assert main([command, "--gpu", "none", "--set", "training.max_steps=3"]) in (0, 1)

@@ -39,6 +39,7 @@ def check(
     data: DataPath = "",
     task: TaskName = "",
     model: ModelName = "",
+    gpu: GpuName = "",
     as_json: AsJson = False,
     fix: Annotated[
         Path | None,
@@ -48,5 +49,6 @@ def check(
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
     from tui_trainer.check import print_checks
 
-    loaded = load(config, profile, assignments, data, task, model)
-    raise typer.Exit(print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress))
+    chosen = gpu_choice(gpu)
+    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    raise typer.Exit(print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen))

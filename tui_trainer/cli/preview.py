@@ -16,10 +16,12 @@ from tui_trainer.cli.application import (
     Assignments,
     ConfigFile,
     DataPath,
+    GpuName,
     ModelName,
     ProfileName,
     TaskName,
     app,
+    gpu_choice,
     load,
 )
 from tui_trainer.standard_files import show_progress
@@ -41,6 +43,7 @@ def preview(
     data: DataPath = "",
     task: TaskName = "",
     model: ModelName = "",
+    gpu: GpuName = "",
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
     ] = 3,
@@ -51,7 +54,9 @@ def preview(
     from tui_trainer.launching.preview import make_preview
     from tui_trainer.launching.preview_words import as_values
 
-    made = make_preview(load(config, profile, assignments, data, task, model), samples, show_progress)
+    chosen = gpu_choice(gpu)
+    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    made = make_preview(loaded, samples, show_progress, gpu=chosen)
     if as_json:
         print(json.dumps(as_values(made), indent=1))
         return
