@@ -50,3 +50,13 @@ def test_every_flash_kernel_that_can_be_chosen_has_its_package_as_transformers_l
     for name, kernel in FLASH_KERNELS.items():
         [asked] = re.findall(rf"def is_flash_attn_{name[-1]}_available\(.*?\n\n\n", source, re.DOTALL)
         assert f'"{kernel.distribution}" in [' in asked
+
+
+def test_a_card_that_is_too_old_for_a_kernel_is_refused():
+    old = machine("Tesla T4", (7, 5), 15360)
+    hardware = replace(old, libraries={**old.libraries, "flash-attn": "2.8.3"})
+    loaded = loaded_on(hardware, assignments=(f"{KEY}=flash_attention_2",))
+    found = choices.precision_problems(loaded, hardware, choices.Target.of(hardware))
+    assert [problem.message for problem in found if problem.key == KEY] == [
+        "flash_attention_2: it needs compute capability 8.0, this card has 7.5"
+    ]

@@ -38,7 +38,7 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
     try:
         facts = _estimated_facts(loaded.config, progress)
     except InputError as error:
-        problems = setting_problems(loaded)
+        problems = setting_problems(loaded, eval_rows=0)
         # What stops the counting because of a setting that is told already is told once.
         keys = {problem.key for problem in problems} - {""}
         more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]

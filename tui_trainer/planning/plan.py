@@ -180,7 +180,8 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     cut = cut_batch(loaded, largest_fit)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += fp16_problems(config, shape.model_type)
-    if config.model.attn_implementation in FLASH_KERNELS and (setup.precision, setup.weights) == ("fp32", "float32"):
+    in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
+    if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:
         message = f"{config.model.attn_implementation} computes in 16 bits only, and this run is in fp32"
         problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
     if problems or isinstance(cut, Problem):
