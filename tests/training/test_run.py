@@ -222,6 +222,7 @@ def test_a_poisoned_step_within_a_group_changes_no_weight(tiny_run, monkeypatch)
         return loss * float("inf") if len(calls) == 3 else loss
 
     monkeypatch.setattr(NextTokenLoss, "__call__", poisoned)
+    monkeypatch.setattr("tui_trainer.training.recorder.monotonic", lambda: 0.0)  # slow steps end a group early
     _, outcome = tiny_run("poisoned", {"logging.logging_steps": 8})
     assert "step 3" in outcome.failure
     assert len(calls) == 1 + 8, "the first step is written at once, the group of eight after it"
