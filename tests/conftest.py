@@ -19,7 +19,7 @@ from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.models import child
 from tui_trainer.planning import fit
-from tui_trainer.planning.dry_run import DryRun
+from tui_trainer.planning.memory.dry_run import DryRun
 from tui_trainer.runs.folder import RunFolder
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.data.cache import Counts
-from tui_trainer.data.preview import Sample, ShownDocument
-from tui_trainer.data.preview_numbers import Lengths, PaddingShares
-from tui_trainer.data.spelling import Piece
+from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
+from tui_trainer.data.previewing.preview import Sample, ShownDocument
+from tui_trainer.data.previewing.spelling import Piece
 from tui_trainer.errors import Problem
 from tui_trainer.launching.preview import Preview
 

@@ -168,9 +168,9 @@ def test_every_room_has_its_line():
 
 def test_an_import_that_goes_up_or_sideways_is_found():
     wrong = [
-        ("data/rows.py", "from tui_trainer.training.step import take_step"),
-        ("data/rows.py", "from tui_trainer.config.sections import Config"),
-        ("data/rows.py", "def f():\n    import tui_trainer.cli"),
+        ("data/preparing/token_rows.py", "from tui_trainer.training.step import take_step"),
+        ("data/preparing/token_rows.py", "from tui_trainer.config.sections import Config"),
+        ("data/preparing/token_rows.py", "def f():\n    import tui_trainer.cli"),
         ("runs/events.py", "from tui_trainer import headless"),
         ("ui/app.py", "from tui_trainer.headless import follow"),
         ("ui/app.py", "if TYPE_CHECKING:\n    from tui_trainer import conversation"),
@@ -202,7 +202,7 @@ def test_a_misplaced_library_is_found():
         ("tasks/chat.py", "try:\n    from transformers import AutoTokenizer\nexcept ImportError:\n    pass"),
         ("tasks/chat.py", "class A:\n    import peft"),
         ("tasks/chat.py", "if TYPE_CHECKING:\n    import torch\nelse:\n    import datasets"),
-        ("data/sources.py", "from safetensors.torch import load_file"),
+        ("data/sources/source.py", "from safetensors.torch import load_file"),
         ("headless.py", "def f():\n    from textual.app import App"),
         ("hardware/gauges.py", "import pynvml"),
     ]
@@ -212,7 +212,7 @@ def test_a_misplaced_library_is_found():
         ("training/run.py", "import torch"),
         ("tasks/chat.py", "def f():\n    import torch"),
         ("tasks/chat.py", "if TYPE_CHECKING:\n    from torch import Tensor"),
-        ("data/sources.py", "import torchlight"),
+        ("data/sources/source.py", "import torchlight"),
         ("ui/screens/train.py", "from textual.app import App"),
         ("hardware/nvml.py", "import pynvml"),
     ]

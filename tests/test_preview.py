@@ -13,8 +13,8 @@ from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.cli.preview import preview_lines
 from tui_trainer.config.load import Request
-from tui_trainer.data.order import RowOrder
-from tui_trainer.data.preview import Sample
+from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.previewing.preview import Sample
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
 from tui_trainer.launching.preview_words import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS, sample_lines, summary_lines

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_LANGUAGES
 from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CODES as MBART50_LANGUAGES
 
-from tui_trainer.data.byte_bpe import BOS, EOS, PAD, train_tokenizer
+from tui_trainer.data.preparing.byte_bpe import BOS, EOS, PAD, train_tokenizer
 
 VOCABULARY = 384
 _GATED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.planning.words import marking_lines, model_words, place_words, tuning_words
+from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
 from tui_trainer.runs.events import (
     BaselinesMeasured,
     CheckpointSaved,

@@ -26,7 +26,7 @@ from memory_grid_cases import CASES, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
-from tui_trainer.planning.memory import memory_parts
+from tui_trainer.planning.memory.estimate import memory_parts
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.20), 0.15
 THREADS = 1

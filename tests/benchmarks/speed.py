@@ -42,8 +42,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from transformers.utils import logging as transformers_logging
 
 from tui_trainer.config.load import Request
-from tui_trainer.data.byte_bpe import BOS, EOS, PAD, train_tokenizer
-from tui_trainer.data.rows import Rows
+from tui_trainer.data.preparing.byte_bpe import BOS, EOS, PAD, train_tokenizer
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning

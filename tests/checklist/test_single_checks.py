@@ -279,7 +279,7 @@ def test_dropout_is_weighed_in_bytes():
 def test_fused_is_what_the_optimiser_is():
     import torch
 
-    from tui_trainer.training.optimisers import OPTIMISERS
+    from tui_trainer.training.optimizers import OPTIMISERS
 
     training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
     built = OPTIMISERS[training.optim].build([{"params": [weight]}], 0.1, training)

@@ -13,7 +13,7 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, load, value_of
 from tui_trainer.config.profiles import find_profile
 from tui_trainer.errors import ConfigError
-from tui_trainer.planning.rules import setting_problems
+from tui_trainer.planning.conflicts import setting_problems
 
 RATE, SEED, HEADS = "training.learning_rate", "training.seed", "model.scratch.num_attention_heads"
 MICRO = "training.per_device_train_batch_size"

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tui_trainer.data import columns, csv_rows, decoding, json_rows
-from tui_trainer.data.sources import open_source
+from tui_trainer.data import decoding
+from tui_trainer.data.columns import text_column as columns
+from tui_trainer.data.sources import csv_rows, json_rows
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.data.columns import ColumnChoices
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 LONG = "a long text with many words in it " * 5

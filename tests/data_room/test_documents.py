@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data import documents
-from tui_trainer.data.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
-from tui_trainer.data.cache import PreparedData
-from tui_trainer.data.documents import DocumentCut, find_documents, prepare_documents
-from tui_trainer.data.rows import Rows
-from tui_trainer.data.sources import open_source, open_sources
+from tui_trainer.data.preparing import documents
+from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.documents import DocumentCut, find_documents, prepare_documents
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
 END = 1

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tui_trainer.data import encoding
-from tui_trainer.data.byte_bpe import BOS_ID, EOS_ID, SMALLEST_VOCABULARY, train_tokenizer
-from tui_trainer.data.encoding import DocumentEncoder, pieces_of
+from tui_trainer.data.preparing import encoding
+from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, SMALLEST_VOCABULARY, train_tokenizer
+from tui_trainer.data.preparing.encoding import DocumentEncoder, pieces_of
 
 
 def byte_level(text: str = "the sheep of the hill\n") -> Tokenizer:
@@ -76,7 +76,7 @@ def test_a_vocabulary_without_room_for_the_bytes_is_refused():
 
 TRAIN_SCRIPT = """
 import random
-from tui_trainer.data.byte_bpe import train_tokenizer
+from tui_trainer.data.preparing.byte_bpe import train_tokenizer
 chance = random.Random(0)
 texts = ["".join(chance.choices("abcdefgh  \\n", k=200)) for _ in range(300)]
 print(train_tokenizer(texts, 600).to_str())

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tui_trainer.data.documents import DocumentCut, estimate_documents, prepare_documents
-from tui_trainer.data.looking import beginning_of, size_of
-from tui_trainer.data.sources import open_source, open_sources
+from tui_trainer.data.preparing.documents import DocumentCut, estimate_documents, prepare_documents
+from tui_trainer.data.sources.size_estimate import beginning_of, size_of
+from tui_trainer.data.sources.source import open_source, open_sources
 
 CUT = DocumentCut(max_length=8, eval_fraction=0.2, seed=42, max_chars=0, tokenizer="words", eos_id=1, vocabulary=1000)
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tui_trainer.data.cache import ExampleCut, find_entry
-from tui_trainer.data.columns import Row
-from tui_trainer.data.estimate import estimate_examples
-from tui_trainer.data.examples import Encoded, Example, prepare_examples
-from tui_trainer.data.rows import Rows
-from tui_trainer.data.sources import open_source, open_sources
-from tui_trainer.data.split import split_rows
+from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.preparing.cache import ExampleCut, find_entry
+from tui_trainer.data.preparing.estimate import estimate_examples
+from tui_trainer.data.preparing.eval_split import split_rows
+from tui_trainer.data.preparing.examples import Encoded, Example, prepare_examples
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
 

@@ -4,9 +4,9 @@ import gzip
 import json
 
 from tui_trainer.config.sections import Config, DataSection, TaskSection
-from tui_trainer.data.found import source_words
-from tui_trainer.data.sources import open_source
-from tui_trainer.planning.words import data_words
+from tui_trainer.data.sources.description import source_words
+from tui_trainer.data.sources.source import open_source
+from tui_trainer.planning.summary import data_words
 
 
 def rows(path, column="body", count=4):

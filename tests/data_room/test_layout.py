@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tui_trainer.data.collate import collate
-from tui_trainer.data.layout import RowLayout
-from tui_trainer.data.order import RowOrder, steps_per_epoch
-from tui_trainer.data.rows import TokenRow
+from tui_trainer.data.batching.collate import collate
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.training.batches import Layout
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
@@ -56,5 +56,6 @@ def test_an_epoch_has_every_row_once_and_as_many_steps_as_planned(rows, effectiv
 
 
 def test_what_makes_batches_for_the_preview_loads_no_torch():
-    code = "import sys, tui_trainer.data.preview, tui_trainer.launching.preview_words; sys.exit('torch' in sys.modules)"
+    modules = "tui_trainer.data.previewing.preview, tui_trainer.launching.preview_words"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.data.nearest import nearest_path
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.sources.nearest_path import nearest_path
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.models.facts import find_model
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tui_trainer.data.ngram import ngram_losses
+from tui_trainer.tasks.parts.ngram import ngram_losses
 
 TRAIN = np.array([0, 1, 2, 0, 1, 3, 0, 1, 2, 2, 1, 0, 3, 3, 0, 1])
 VOCABULARY = 6  # 4 and 5 never occur

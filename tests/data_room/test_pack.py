@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from tui_trainer.data.collate import IGNORE, collate
-from tui_trainer.data.pack import (
+from tui_trainer.data.batching.collate import IGNORE, collate
+from tui_trainer.data.batching.pack import (
     collate_packed,
     expected_packed_rows,
     expected_padding,

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data import cache, prepare
-from tui_trainer.data.cache import PreparedData
-from tui_trainer.data.characters import EOS_ID
-from tui_trainer.data.collate import IGNORE, collate
-from tui_trainer.data.prepare import estimate_characters, lookup, prepare_characters
-from tui_trainer.data.rows import BATCH_ROWS, Rows, RowWriter
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.batching.collate import IGNORE, collate
+from tui_trainer.data.preparing import cache
+from tui_trainer.data.preparing import character_stream as prepare
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.character_stream import estimate_characters, lookup, prepare_characters
+from tui_trainer.data.preparing.character_tokenizer import EOS_ID
+from tui_trainer.data.preparing.token_rows import BATCH_ROWS, Rows, RowWriter
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 SETTINGS = {"max_length": 16, "eval_fraction": 0.2, "seed": 42, "max_chars": 0}

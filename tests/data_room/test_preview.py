@@ -6,12 +6,12 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from tui_trainer.data.collate import IGNORE, Batch, collate, collate_answers, collate_whole, padded
-from tui_trainer.data.layout import RowLayout
-from tui_trainer.data.order import RowOrder
-from tui_trainer.data.preview import Sample, samples
-from tui_trainer.data.preview_numbers import Lengths, PaddingShares
-from tui_trainer.data.rows import TokenRow
+from tui_trainer.data.batching.collate import IGNORE, Batch, collate, collate_answers, collate_whole, padded
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.preparing.token_rows import TokenRow
+from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
+from tui_trainer.data.previewing.preview import Sample, samples
 
 
 class MixedPrecision:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tui_trainer.data.cache import DocumentCut, ExampleCut, PreparedData
-from tui_trainer.data.documents import prepare_documents
-from tui_trainer.data.examples import Encoded, Example, Reader, prepare_examples
-from tui_trainer.data.row_notes import cut_rows, write_cut_rows
-from tui_trainer.data.rows import Rows
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.preparing.cache import DocumentCut, ExampleCut, PreparedData
+from tui_trainer.data.preparing.documents import prepare_documents
+from tui_trainer.data.preparing.examples import Encoded, Example, Reader, prepare_examples
+from tui_trainer.data.preparing.row_notes import cut_rows, write_cut_rows
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 

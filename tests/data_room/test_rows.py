@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tui_trainer.data.cache import LENGTHS_KEPT, quantiles
-from tui_trainer.data.rows import BATCH_ROWS, DocumentWriter, Rows
+from tui_trainer.data.preparing.cache import LENGTHS_KEPT, quantiles
+from tui_trainer.data.preparing.token_rows import BATCH_ROWS, DocumentWriter, Rows
 
 
 @pytest.mark.parametrize("many", [1, BATCH_ROWS - 1, BATCH_ROWS, 2 * BATCH_ROWS + 1])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.data import decoding, reading
-from tui_trainer.data.sources import open_source
+from tui_trainer.data import decoding
+from tui_trainer.data.sources import reading
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 GOOD_ROW = b'{"text": "fine"}\n'

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data.characters import (
+from tui_trainer.data.preparing.character_tokenizer import (
     EOS_ID,
     PIECE_CHARACTERS,
     UNK_ID,
@@ -14,7 +14,7 @@ from tui_trainer.data.characters import (
     characters_of,
     encode_documents,
 )
-from tui_trainer.data.split import split_documents, tail_start
+from tui_trainer.data.preparing.eval_split import split_documents, tail_start
 
 LENGTHS = [int(size) for size in np.random.default_rng(7).integers(50, 5000, 200)]
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tui_trainer.data import json_rows
-from tui_trainer.data.columns import ColumnChoices
-from tui_trainer.data.csv_rows import guess_delimiter
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.sources import json_rows
+from tui_trainer.data.sources.csv_rows import guess_delimiter
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 TEXTS = [

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tui_trainer.data.columns import Row
-from tui_trainer.data.talks import find_talks
+from tui_trainer.data.columns.conversations import find_talks
+from tui_trainer.data.columns.text_column import Row
 from tui_trainer.errors import DataError
 
 WHERE = "train.jsonl, line 3"

@@ -56,7 +56,7 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
 
 def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     """Hugging Face's Trainer does not scale its steps by the weights, and neither does the one here."""
-    from tui_trainer.training.optimisers import OPTIMISERS
+    from tui_trainer.training.optimizers import OPTIMISERS
 
     imported = read({"optim": "adafactor", "learning_rate": 1e-4, "per_device_train_batch_size": 4}, "transformers")
     assert imported.values["training.optim"] == "adafactor"

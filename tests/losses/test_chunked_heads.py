@@ -10,15 +10,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from tests.tiny_models import SEQ2SEQ, SHAPES, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
-from tui_trainer.data.collate import collate
+from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.start import load_config
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models import counting, logits
+from tui_trainer.models import logits
 from tui_trainer.models import shape as shapes
+from tui_trainer.models.families import counting
 from tui_trainer.models.logits import LogitTransform, logit_transform
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning import choices
+from tui_trainer.planning import automatic_values as choices
 from tui_trainer.tuning import find_method
 
 CHUNK = 4

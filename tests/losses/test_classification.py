@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from tests.tiny_models import ENCODERS, SHAPES, VOCABULARY
-from tui_trainer.data.rows import TokenRow
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.tasks.sequence_classification import TASK

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.tiny_models import tiny_model
-from tui_trainer.data.collate import IGNORE, Batch, collate
+from tui_trainer.data.batching.collate import IGNORE, Batch, collate
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 

@@ -8,12 +8,12 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_models import tiny_tokenizer
-from tui_trainer.data.collate import IGNORE
-from tui_trainer.data.talks import Talk
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.columns.conversations import Talk
 from tui_trainer.errors import ConfigError, DataError
-from tui_trainer.models.chat_rendering import TalkRenderer
-from tui_trainer.models.chat_template import ChatTemplate, template_names, template_problems, template_text
-from tui_trainer.models.chat_tokens import encode_talks
+from tui_trainer.models.tokenizing.chat_rendering import TalkRenderer
+from tui_trainer.models.tokenizing.chat_template import ChatTemplate, template_names, template_problems, template_text
+from tui_trainer.models.tokenizing.chat_tokens import encode_talks
 
 # What each named template writes that chat models of its family have as tokens, and what ends an answer.
 CONTROLS = {

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.fingerprint import SAMPLE_BYTES, SAMPLES, fingerprint
+from tui_trainer.models.files.fingerprint import SAMPLE_BYTES, SAMPLES, fingerprint
 
 BIG = 8 * 1024 * 1024  # in bytes; more than is read whole
 

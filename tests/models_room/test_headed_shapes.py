@@ -10,12 +10,12 @@ import pytest
 from tests.models_room.headed import CASES, ENCODERS, LABELS, SEQ2SEQ, headed
 from tests.models_room.test_shape import headers_of, linears_in, linears_told
 from tui_trainer.config.sections import ScratchSection
-from tui_trainer.models.encoder_families import ENCODER_FAMILIES
-from tui_trainer.models.fit import misfits
+from tui_trainer.models.families.encoder import ENCODER_FAMILIES
+from tui_trainer.models.families.encoder_decoder import SEQ2SEQ_FAMILIES
+from tui_trainer.models.files.fit import misfits
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.problems import length_problems
 from tui_trainer.models.scratch import scratch_config, scratch_problems
-from tui_trainer.models.seq2seq_families import SEQ2SEQ_FAMILIES
 from tui_trainer.models.shape import is_described, scratch_shape, shape_of
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
 
@@ -172,7 +172,7 @@ def test_a_family_without_a_description_is_counted_with_its_head(tmp_path, monke
     """In this process, as the child would: a child costs seconds."""
     from dataclasses import asdict
 
-    from tui_trainer.models import counting
+    from tui_trainer.models.families import counting
 
     config = headed("bert", "sequence_classification").config | {"model_type": "roc_bert", "enable_shape": False,
                                                                  "enable_pronunciation": False}  # fmt: skip

@@ -14,8 +14,8 @@ import pytest
 from tests.models_room.conftest import VARIANTS, write_tokenizer
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.fit import embedding_rows, misfits
-from tui_trainer.models.pickles import foreign_calls
+from tui_trainer.models.files.fit import embedding_rows, misfits
+from tui_trainer.models.files.pickles import foreign_calls
 from tui_trainer.models.problems import (
     conversion_command,
     length_problems,

@@ -10,9 +10,9 @@ import pytest
 from tests.models_room.conftest import VARIANTS, Tiny
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.headers import TensorFacts
+from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.shape import FAMILIES, Linear, ModelShape, scratch_shape, shape_of
-from tui_trainer.planning.memory_layers import has_formula
+from tui_trainer.planning.memory.layers import has_formula
 
 
 def linears_in(model: Any) -> Counter[tuple[str, int, int]]:
@@ -107,7 +107,7 @@ def test_masks_and_frequencies_of_old_files_are_no_parameters(make_tiny):
 
 
 def test_an_unknown_architecture_without_weights_is_built_in_a_child_and_kept(monkeypatch):
-    from tui_trainer.models import counting
+    from tui_trainer.models.families import counting
 
     config = {
         "model_type": "olmo",

@@ -1,7 +1,7 @@
 """Tiny models of the families whose memory has a formula, and what their layers really keep and make."""
 
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning.memory_layers import BLOCKS
+from tui_trainer.planning.memory.layers import BLOCKS
 from tui_trainer.planning.training_setup import TrainingSetup
 
 ROWS, ROW_TOKENS = 2, 24

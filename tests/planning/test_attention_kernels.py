@@ -13,7 +13,7 @@ from tests.planning.test_profiles_on_machines import loaded_on, machine
 from tui_trainer.config.load import all_settings
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.libraries import LIBRARIES
-from tui_trainer.planning import choices
+from tui_trainer.planning import automatic_values as choices
 
 H200 = machine("NVIDIA H200", (9, 0), 143771)
 KEY = "model.attn_implementation"

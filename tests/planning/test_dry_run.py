@@ -2,9 +2,9 @@ import pytest
 
 from tests.planning.families import config_of, setup_of
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning import dry_run
-from tui_trainer.planning.dry_run import measure_layer
-from tui_trainer.planning.memory_layers import Layer
+from tui_trainer.planning.memory import dry_run
+from tui_trainer.planning.memory.dry_run import measure_layer
+from tui_trainer.planning.memory.layers import Layer
 from tui_trainer.planning.training_setup import LayerBytes
 
 

@@ -14,7 +14,7 @@ from tui_trainer.models.four_bits import FourBits, quantised_linears
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.disk import final_model_bytes
-from tui_trainer.planning.memory_parts import Static
+from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.models_room.headed import headed
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning import dry_run_child
 from tui_trainer.planning.duration import training_flops
-from tui_trainer.planning.memory import memory_parts, total_bytes
-from tui_trainer.planning.memory_layers import Layer, has_formula
+from tui_trainer.planning.memory import dry_run_child
+from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
+from tui_trainer.planning.memory.layers import Layer, has_formula
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 ROWS, ROW_TOKENS, ANSWER_TOKENS = 2, 24, 10

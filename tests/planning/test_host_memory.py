@@ -13,9 +13,9 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.lines import plan_lines
-from tui_trainer.models.shards import SHARD_BYTES
+from tui_trainer.models.files.shards import SHARD_BYTES
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.host_memory import LIBRARIES_BYTES
+from tui_trainer.planning.memory.host import LIBRARIES_BYTES
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB
 

@@ -9,11 +9,11 @@ from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
-from tui_trainer.planning.memory import memory_parts, total_bytes
-from tui_trainer.planning.memory_cpu import MAPPED_BLOCK_BYTES
-from tui_trainer.planning.memory_parts import Static
+from tui_trainer.planning.memory.cpu import MAPPED_BLOCK_BYTES
+from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
+from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
-from tui_trainer.training.optimisers import OPTIMISERS
+from tui_trainer.training.optimizers import OPTIMISERS
 from tui_trainer.tuning import find_method
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,

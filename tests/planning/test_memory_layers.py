@@ -7,8 +7,8 @@ import pytest
 from tests.combinations import each_value_once
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, setup_of
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning import dry_run_child
-from tui_trainer.planning.memory_layers import Layer, has_formula
+from tui_trainer.planning.memory import dry_run_child
+from tui_trainer.planning.memory.layers import Layer, has_formula
 from tui_trainer.planning.training_setup import LayerBytes
 
 HALF = {"precision": "bf16", "weights": "bfloat16"}

@@ -10,10 +10,10 @@ from tests.combinations import each_value_once
 from tests.models_room.headed import ENCODERS, SEQ2SEQ, headed
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import linear_names
-from tui_trainer.planning import dry_run_child
-from tui_trainer.planning.memory import memory_parts
-from tui_trainer.planning.memory_layers import has_formula
-from tui_trainer.planning.memory_stacks import Stacks, layer_of
+from tui_trainer.planning.memory import dry_run_child
+from tui_trainer.planning.memory.encoder_decoder import Stacks, layer_of
+from tui_trainer.planning.memory.estimate import memory_parts
+from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.planning.training_setup import TrainingSetup
 
 ROW_TOKENS, ANSWER_TOKENS = 24, 10

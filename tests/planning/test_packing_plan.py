@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tui_trainer.config.load import Request
-from tui_trainer.data.pack import pack_batch
+from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batching import cut_batch

@@ -15,8 +15,8 @@ from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.models.catalogue import find_shape
 from tui_trainer.planning import fit
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.dry_run import DryRun
 from tui_trainer.planning.hardware_match import choose_hardware_profile, match_problems, specificity, why_it_matches
+from tui_trainer.planning.memory.dry_run import DryRun
 from tui_trainer.tasks.contract import DataFacts
 
 MIB = 1 << 20

@@ -15,13 +15,13 @@ from tests.tiny_models import save_tiny_model, tiny_model
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.config.paths import with_absolute_paths
-from tui_trainer.data.collate import IGNORE
-from tui_trainer.data.rows import Rows
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models.chat_template import template_text
+from tui_trainer.models.tokenizing.chat_template import template_text
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task

@@ -17,14 +17,14 @@ from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 from tests.tiny_models import save_tiny_model, save_tiny_translator, tiny_model
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.rows import Rows, TokenRow
+from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.generate import Sampling, Writer
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.lines import plan_lines
-from tui_trainer.models.languages import Languages, language_problems, languages_of, set_languages
+from tui_trainer.models.tokenizing.languages import Languages, language_problems, languages_of, set_languages
 from tui_trainer.runs.events import DataPrepared, EvalDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task

@@ -12,7 +12,7 @@ import pytest
 from tests.tasks.test_resume import SETTINGS, hashes
 from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.data.rows import Rows
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new

@@ -18,13 +18,13 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.memory_fit import memory_with
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.collate import IGNORE
-from tui_trainer.data.rows import Rows, TokenRow
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.planning import choices
+from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import read_all

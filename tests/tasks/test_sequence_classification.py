@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.rows import LABELS, Rows
+from tui_trainer.data.preparing.token_rows import LABELS, Rows
 from tui_trainer.errors import EXIT_DONE, ConfigError, DataError
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.launching.carry_out import carry_out
@@ -177,7 +177,7 @@ def test_bad_input_ends_with_one_sentence_and_no_run_folder(tmp_path, row, argum
 
 
 def test_a_metric_that_is_not_measured_has_its_nearest_named(tmp_path):
-    from tui_trainer.planning.rules import setting_problems
+    from tui_trainer.planning.conflicts import setting_problems
 
     path = write(tmp_path / "rows.jsonl", labelled())
     (problem,) = setting_problems(loaded(path, evaluation__metric_for_best_model="f1"))

@@ -15,15 +15,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.data.rows import Rows
-from tui_trainer.data.sources import open_source
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
 from tui_trainer.launching.start import load_config
 from tui_trainer.lines import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.planning.words import data_words
+from tui_trainer.planning.summary import data_words
 from tui_trainer.tasks import find_task
 
 SETTINGS = {

@@ -11,12 +11,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.data.collate import collate
+from tui_trainer.data.batching.collate import collate
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.batches import Layout
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.optimizer import Updater
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method

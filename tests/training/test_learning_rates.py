@@ -9,13 +9,13 @@ import torch
 from tests.tiny_models import tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
-from tui_trainer.data.collate import collate
+from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.start import load_config
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimiser import Updater, build_schedule
+from tui_trainer.training.optimizer import Updater, build_schedule
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method

@@ -16,7 +16,7 @@ from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOP
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching import prepare
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.planning.choices import Target, precision_problems
+from tui_trainer.planning.automatic_values import Target, precision_problems
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all

@@ -9,9 +9,9 @@ from torch import nn
 
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
-from tui_trainer.training import optimisers
-from tui_trainer.training.optimiser import Updater
-from tui_trainer.training.optimisers import OPTIMISERS
+from tui_trainer.training import optimizers as optimisers
+from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizers import OPTIMISERS
 from tui_trainer.training.precision import MixedPrecision
 
 HERE = ("adamw_torch_fused", "adafactor", "sgd")

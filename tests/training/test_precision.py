@@ -8,12 +8,12 @@ import torch
 
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection
-from tui_trainer.data.collate import collate
+from tui_trainer.data.batching.collate import collate
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.model import checkpoint_activations
-from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.optimizer import Updater
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.data.collate import collate
+from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.chunked_head import chunked_head_loss
@@ -23,8 +23,8 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimiser import Updater
-from tui_trainer.training.optimisers import OPTIMISERS
+from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizers import OPTIMISERS
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method

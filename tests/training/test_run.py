@@ -106,7 +106,7 @@ def test_an_epoch_summary_is_the_mean_over_its_tokens(learnt):
 
 def test_the_loss_of_training_and_of_evaluation_are_one_definition(learnt):
     """The final weights on the held-out rows give what the last evaluation wrote."""
-    from tui_trainer.data.rows import Rows
+    from tui_trainer.data.preparing.token_rows import Rows
     from tui_trainer.launching.prepare import read_plan
 
     plan = read_plan(learnt)

@@ -8,7 +8,7 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.groups import groups
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.config.profiles import find_profile
-from tui_trainer.planning.rules import setting_problems
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.ui.glyphs import UNICODE, Glyphs
 from tui_trainer.ui.screens.config_estimate import Figure, PlanSummary
 from tui_trainer.ui.screens.config_model import ConfigModel

@@ -11,7 +11,7 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.groups import groups
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.config.profiles import find_profile
-from tui_trainer.planning.rules import setting_problems
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.screens.config_details import detail_lines
 from tui_trainer.ui.screens.config_estimate import Figure, PlanSummary

@@ -19,7 +19,7 @@ from tui_trainer.config.profiles import find_profile
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
-from tui_trainer.planning.rules import setting_problems
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.loss_chart import LossChart

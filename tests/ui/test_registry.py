@@ -20,8 +20,8 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.everywhere import Everywhere
 from tui_trainer.ui.frame import footer, header
+from tui_trainer.ui.global_actions import Everywhere
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import FAILING_KEYS, Keymap
 from tui_trainer.ui.screens.hardware_view import machine_summary

@@ -22,7 +22,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.rules import setting_problems
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks.contract import DataFacts

@@ -52,8 +52,8 @@ def _fetch_model(name: str, revision: str, yes: bool) -> bool:
 def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     """Ends with the lines to use: one for each part that the data set has."""
     from tui_trainer.config.editing import toml_text
-    from tui_trainer.data.hub_path import MAIN, parse_hub_path
-    from tui_trainer.data.hub_snapshot import ways_to_name
+    from tui_trainer.data.sources.hub_path import MAIN, parse_hub_path
+    from tui_trainer.data.sources.hub_snapshot import ways_to_name
     from tui_trainer.downloading.data_set import download_data
 
     wanted = parse_hub_path(path)

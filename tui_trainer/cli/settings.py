@@ -38,7 +38,7 @@ def plan(
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan
-    from tui_trainer.planning.words import data_words
+    from tui_trainer.planning.summary import data_words
 
     chosen = gpu_choice(gpu)
     loaded = load(config, profile, assignments, data, task, model, gpu=chosen)

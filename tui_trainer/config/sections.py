@@ -1,7 +1,7 @@
 """Every setting, declared once. A setting exists from the day on which something reads it.
 
 Names are Hugging Face's where they have one. Whether values go together with each other and with the machine is
-judged in `planning/rules.py`.
+judged in `planning/conflicts.py`.
 """
 
 from __future__ import annotations

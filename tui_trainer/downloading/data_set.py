@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from tui_trainer.data.dataset_folder import ALWAYS_STATE
-from tui_trainer.data.hub_parts import chosen_names, data_names
-from tui_trainer.data.hub_path import HubPath
-from tui_trainer.data.hub_snapshot import keep_list, no_such_part
 from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.dataset_folder import ALWAYS_STATE
+from tui_trainer.data.sources.hub_parts import chosen_names, data_names
+from tui_trainer.data.sources.hub_path import HubPath
+from tui_trainer.data.sources.hub_snapshot import keep_list, no_such_part
 from tui_trainer.downloading.hub import (
     Ask,
     HubFile,

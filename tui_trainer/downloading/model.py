@@ -24,7 +24,7 @@ from tui_trainer.downloading.hub import (
 from tui_trainer.hub_layout import is_hub_name
 from tui_trainer.models.architectures import refuse_other_kinds
 from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
+from tui_trainer.models.tokenizing.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
 from tui_trainer.safe_text import one_line
 
 MODEL = Kind(word="model", repository="models", refuse=bad_model, option="--model", revision_key="model.revision")

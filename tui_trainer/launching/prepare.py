@@ -10,17 +10,17 @@ from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.prepare import PreparedData
+from tui_trainer.data.preparing.character_stream import PreparedData
+from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.rows import evenly_spaced
 from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.planning.rules import setting_problems
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter

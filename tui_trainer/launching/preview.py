@@ -10,14 +10,14 @@ import numpy as np
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.cache import Counts, PreparedData
-from tui_trainer.data.layout import RowLayout
-from tui_trainer.data.order import RowOrder
-from tui_trainer.data.preview import Sample, names_in, samples
-from tui_trainer.data.preview_numbers import Lengths, PaddingShares
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.preparing.cache import Counts, PreparedData
+from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
+from tui_trainer.data.previewing.preview import Sample, names_in, samples
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
-from tui_trainer.data.rows import Rows
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
@@ -26,8 +26,8 @@ from tui_trainer.models.config_only import config_only
 from tui_trainer.models.writing import filling_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.packing import widest_row
-from tui_trainer.planning.rules import setting_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts, Task
 from tui_trainer.tasks.parts.padding import padding_collate, width_step

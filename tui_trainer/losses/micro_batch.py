@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tui_trainer.data.collate import IGNORE, Batch
+from tui_trainer.data.batching.collate import IGNORE, Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Literal
 from tui_trainer.errors import Problem
 from tui_trainer.models.config_fields import MODEL_KEY
 from tui_trainer.models.facts import ModelFacts
-from tui_trainer.models.fit import embedding_rows, misfits
-from tui_trainer.models.headers import SINGLE_FILE
+from tui_trainer.models.files.fit import embedding_rows, misfits
+from tui_trainer.models.files.headers import SINGLE_FILE
+from tui_trainer.models.files.hub_cache import remedies
+from tui_trainer.models.files.pickles import foreign_calls
 from tui_trainer.models.heads import Head
-from tui_trainer.models.hub_cache import remedies
-from tui_trainer.models.pickles import foreign_calls
 from tui_trainer.models.shape import ModelShape, is_described
-from tui_trainer.models.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
+from tui_trainer.models.tokenizing.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
 from tui_trainer.safe_text import one_line
 
 Init = Literal["pretrained", "scratch"]

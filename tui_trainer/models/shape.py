@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
-from tui_trainer.models.anatomy import Anatomy
 from tui_trainer.models.config_fields import ConfigFields, bad_model
-from tui_trainer.models.counting import count_parameters_in_child
-from tui_trainer.models.encoder_families import ENCODER_FAMILIES, Ending
-from tui_trainer.models.form import Form
-from tui_trainer.models.gated_families import GATED_FAMILIES
-from tui_trainer.models.headers import TensorFacts
+from tui_trainer.models.families.anatomy import Anatomy
+from tui_trainer.models.families.counting import count_parameters_in_child
+from tui_trainer.models.families.encoder import ENCODER_FAMILIES, Ending
+from tui_trainer.models.families.encoder_decoder import SEQ2SEQ_FAMILIES
+from tui_trainer.models.families.encoder_spec import Form
+from tui_trainer.models.families.gated import GATED_FAMILIES
+from tui_trainer.models.families.layers import Linear, Part, Reads, linear
+from tui_trainer.models.families.plain import PLAIN_FAMILIES
+from tui_trainer.models.files.headers import TensorFacts
+from tui_trainer.models.files.weights import has_experts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
-from tui_trainer.models.layers import Linear, Part, Reads, linear
 from tui_trainer.models.logits import LogitTransform, logit_transform
-from tui_trainer.models.plain_families import PLAIN_FAMILIES
 from tui_trainer.models.scratch import scratch_config
-from tui_trainer.models.seq2seq_families import SEQ2SEQ_FAMILIES
-from tui_trainer.models.weights import has_experts, has_head, modules_of, stored_parameters
 
 __all__ = ["FAMILIES", "Linear", "ModelShape", "Part", "is_described", "scratch_config", "scratch_shape", "shape_of"]
 

@@ -11,12 +11,13 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning import choices, memory
+from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
-from tui_trainer.planning.host_memory import host_memory
 from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.memory import estimate as memory
+from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.times import Times

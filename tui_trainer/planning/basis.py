@@ -12,10 +12,10 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning import choices
+from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import Room, parts_of_run
-from tui_trainer.planning.memory import total_bytes
+from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 
 EVAL_BATCH = "evaluation.per_device_eval_batch_size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.optimizer_state import state_bytes
+from tui_trainer.planning.memory.optimizer_state import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
 

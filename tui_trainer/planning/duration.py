@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tui_trainer.hardware.catalogue import Card
-from tui_trainer.models.layers import Reads
+from tui_trainer.models.families.layers import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning import memory
-from tui_trainer.planning.choices import Target
-from tui_trainer.planning.dry_run import measure_layer
+from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.memory import estimate as memory
+from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 

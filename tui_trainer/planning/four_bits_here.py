@@ -8,7 +8,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.choices import Target
+from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import needed_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes

@@ -8,7 +8,7 @@ from typing import Literal
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.config.training_section import Optimiser
-from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.planned import Planned
 
 KEY = "training.learning_rate"
@@ -43,7 +43,7 @@ _SGD: dict[Start, PeakRate] = {
     "lora": PeakRate(0.1, 3e-3, 3.0),
     "full": PeakRate(0.03, 3e-4, 0.3),
 }
-# Adafactor as it is built here does not scale its steps by the weights (`training/optimisers.py`).
+# Adafactor as it is built here does not scale its steps by the weights (`training/optimizers.py`).
 _RATES: dict[Optimiser, dict[Start, PeakRate]] = {
     "adamw_torch_fused": _ADAPTIVE,
     "adamw_8bit": _ADAPTIVE,

@@ -17,11 +17,11 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning import memory
 from tui_trainer.planning.assemble import threads_of
-from tui_trainer.planning.choices import NEEDS_BITSANDBYTES, Target
+from tui_trainer.planning.automatic_values import NEEDS_BITSANDBYTES, Target
 from tui_trainer.planning.fit import Room, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
-from tui_trainer.planning.host_memory import host_memory, host_memory_problems
+from tui_trainer.planning.memory import estimate as memory
+from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.remedies import BITSANDBYTES

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.mixture import SourceRows
-from tui_trainer.data.named_splits import SplitUse
+from tui_trainer.data.preparing.mixture import SourceRows
+from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
@@ -23,17 +23,18 @@ from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning import choices, memory
+from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import cut_batch
+from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
 from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
-from tui_trainer.planning.host_memory import host_memory_problems
+from tui_trainer.planning.memory import estimate as memory
+from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.remedies import remedies
-from tui_trainer.planning.rules import disk_problems, memory_problems, setting_problems
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts

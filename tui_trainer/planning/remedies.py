@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.errors import ConfigError
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batching import MICRO
-from tui_trainer.planning.choices import is_from_scratch
 from tui_trainer.units import format_bytes
 
 CHUNK, CHECKPOINTING = "training.loss_chunk_tokens", "training.gradient_checkpointing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.data.order import steps_per_epoch
+from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.cadence import every, times
 from tui_trainer.planning.planned import Planned

@@ -13,12 +13,12 @@ from typing import Any
 
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import EOS_ID
-from tui_trainer.data.cache import DocumentCut, PreparedData
-from tui_trainer.data.documents import estimate_documents, find_documents, prepare_documents
-from tui_trainer.data.mixture import sources_in
+from tui_trainer.data.preparing.byte_bpe import EOS_ID
+from tui_trainer.data.preparing.cache import DocumentCut, PreparedData
+from tui_trainer.data.preparing.documents import estimate_documents, find_documents, prepare_documents
+from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.progress import Progress
-from tui_trainer.models.token_ids import token_ids
+from tui_trainer.models.tokenizing.token_ids import token_ids
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.next_token import LearnsNextToken, packed_rows
 from tui_trainer.tasks.parts.sources import sources_of

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.characters import EOS, PAD, UNK
-from tui_trainer.data.prepare import PreparedData, estimate_characters, lookup, prepare_characters
+from tui_trainer.data.preparing.character_stream import PreparedData, estimate_characters, lookup, prepare_characters
+from tui_trainer.data.preparing.character_tokenizer import EOS, PAD, UNK
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import Problem
 from tui_trainer.models.loading import load_config, new_model, tokenizer_of_file
@@ -72,8 +72,8 @@ class CharLm(LearnsNextToken):
         return DataFacts.counted(data.counts, row_tokens=row_tokens, longest_row=data.max_length, splits=data.splits)
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
-        from tui_trainer.data.ngram import ngram_losses
-        from tui_trainer.data.rows import Rows, evenly_spaced
+        from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
+        from tui_trainer.tasks.parts.ngram import ngram_losses
 
         if data.eval_path is None:
             return None

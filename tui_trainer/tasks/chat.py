@@ -1,7 +1,8 @@
 """Conversations and instructions: a causal model learns to answer, by the chat template that it is later used with.
 
-A row is a talk (`data/talks.py`). Only answers carry loss, or what task.loss_on says, each with the token that ends it
-(`models/chat_rendering.py`). Talks share rows as documents do. One that is longer than data.max_length loses its end.
+A row is a conversation (`data/columns/conversations.py`). Only assistant turns carry loss, or what task.loss_on says,
+each with the token that ends it (`models/tokenizing/chat_rendering.py`). Conversations share rows as documents do. One
+that is longer than data.max_length loses its end.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import FOR_CHAT
-from tui_trainer.data.collate import IGNORE
-from tui_trainer.data.columns import Row
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.columns.conversations import TalkColumns, find_talks
+from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.decoding import refuse_surrogates
-from tui_trainer.data.examples import Encoded, Example
-from tui_trainer.data.ngram import ngram_losses
-from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
-from tui_trainer.data.talks import TalkColumns, find_talks
+from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
+from tui_trainer.data.preparing.examples import Encoded, Example
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.models.chat_rendering import TalkRenderer
-from tui_trainer.models.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
-from tui_trainer.models.chat_tokens import encode_talks
+from tui_trainer.models.tokenizing.chat_rendering import TalkRenderer
+from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
+from tui_trainer.models.tokenizing.chat_tokens import encode_talks
 from tui_trainer.models.writing import Sampling, continued, written
 from tui_trainer.tasks.contract import Baselines, Tell
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.ngram import ngram_losses
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.data.preparing.cache import PreparedData
 
 _SCRATCH_TEMPLATE = "chatml"
 _ANSWER_TOKENS = 160

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import Counts, PreparedData
-    from tui_trainer.data.collate import Collate
-    from tui_trainer.data.estimate import DataEstimate
-    from tui_trainer.data.mixture import SourceRows
-    from tui_trainer.data.named_splits import SplitUse
-    from tui_trainer.data.rows import TokenRow
+    from tui_trainer.data.batching.collate import Collate
+    from tui_trainer.data.preparing.cache import Counts, PreparedData
+    from tui_trainer.data.preparing.estimate import DataEstimate
+    from tui_trainer.data.preparing.mixture import SourceRows
+    from tui_trainer.data.preparing.token_rows import TokenRow
+    from tui_trainer.data.sources.named_splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
 
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import FOR_ANSWERS
-from tui_trainer.data.collate import Collate, collate_answers
-from tui_trainer.data.columns import Row
-from tui_trainer.data.examples import Encoded, Example
-from tui_trainer.data.ngram import ngram_losses
-from tui_trainer.data.pair_columns import PairColumns
-from tui_trainer.data.rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
+from tui_trainer.data.batching.collate import Collate, collate_answers
+from tui_trainer.data.columns.pair_columns import PairColumns
+from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
+from tui_trainer.data.preparing.examples import Encoded, Example
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.heads import Head
-from tui_trainer.models.languages import language_words, set_languages
-from tui_trainer.models.token_ids import cut_token_ids
+from tui_trainer.models.tokenizing.languages import language_words, set_languages
+from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, written
 from tui_trainer.tasks.contract import Baselines, Tell
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.ngram import ngram_losses
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of
 from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.data.preparing.cache import PreparedData
 
 # The decoder begins with the last token of the answer, which names its language.
 # Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.

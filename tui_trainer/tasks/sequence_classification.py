@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import FOR_CLASSES
-from tui_trainer.data.collate import Batch, Collate, collate_whole
-from tui_trainer.data.labels import Kind
-from tui_trainer.data.rows import LABELS, Rows, TokenRow
+from tui_trainer.data.batching.collate import Batch, Collate, collate_whole
+from tui_trainer.data.columns.labels import Kind
+from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
+from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.encoder_families import READS_LAST_POSITION
+from tui_trainer.models.families.encoder import READS_LAST_POSITION
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.losses.classification import ClassificationLoss
     from tui_trainer.losses.micro_batch import MicroBatch
 

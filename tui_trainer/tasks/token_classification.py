@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import FOR_WORDS
-from tui_trainer.data.collate import IGNORE, Batch, Collate, collate_whole, padded
-from tui_trainer.data.rows import LABELS, Rows, TokenRow
-from tui_trainer.data.spans import word_places
-from tui_trainer.data.tags import OUTSIDE, entities, marks_entities
+from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_whole, padded
+from tui_trainer.data.columns.marked_spans import word_places
+from tui_trainer.data.columns.tags import OUTSIDE, entities, marks_entities
+from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
+from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import Problem
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.losses.micro_batch import MicroBatch
     from tui_trainer.losses.token_labels import TokenLabelLoss
 

@@ -1,7 +1,8 @@
 """The rows of a step as tensors.
 
-Which rows those are (`data/order.py`) and how they lie in memory (`data/layout.py`) needs no torch. A step always
-learns from the same rows; packing and sorting only decide how they lie, so neither changes the gradient.
+Which rows those are (`data/batching/row_order.py`) and how they lie in memory (`data/batching/layout.py`) needs no
+torch. A step always learns from the same rows; packing and sorting only decide how they lie, so neither changes the
+gradient.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tui_trainer.data.layout import RowLayout
-from tui_trainer.data.order import RowOrder
-from tui_trainer.data.rows import Rows, TokenRow
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 
 # Forward passes whose rows are sorted or packed together in an evaluation.

@@ -20,11 +20,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.errors import CheckpointError
-from tui_trainer.models import shards
+from tui_trainer.models.files import shards
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.learner import Learner
-from tui_trainer.training.optimiser import apart
+from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 
 OPTIMISER, RANDOM, POSITION = "optimiser.safetensors", "random.safetensors", "position.json"

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from tui_trainer.data.rows import Rows, evenly_spaced
+from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.learner import Learner

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tui_trainer.data.pack import collate_packed
-from tui_trainer.data.rows import Rows
+from tui_trainer.data.batching.pack import collate_packed
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import micro_batch
 
 if TYPE_CHECKING:

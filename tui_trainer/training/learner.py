@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tui_trainer.data.rows import Rows
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.writing import filling_id
@@ -22,7 +22,7 @@ from tui_trainer.training.device import device_of
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
-from tui_trainer.training.optimiser import Updater, build_schedule
+from tui_trainer.training.optimizer import Updater, build_schedule
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.prefetcher import Prefetcher
 from tui_trainer.tuning import find_method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.tasks.contract import Baselines

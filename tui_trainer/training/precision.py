@@ -1,6 +1,6 @@
 """What products are computed in: autocast, and the loss scale that fp16 needs.
 
-Weights that train are never 16 bits without an fp32 copy (`training/optimiser.py`): an update below a 512th of a bf16
+Weights that train are never 16 bits without an fp32 copy (`training/optimizer.py`): an update below a 512th of a bf16
 weight would be lost.
 """
 

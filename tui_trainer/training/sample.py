@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from tui_trainer.data.rows import TokenRow
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.learner import Learner
 

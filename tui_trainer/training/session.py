@@ -9,7 +9,7 @@ from time import monotonic, perf_counter
 
 from safetensors import SafetensorError
 
-from tui_trainer.data.rows import Rows, evenly_spaced
+from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.clock import Clock, seconds_between
-from tui_trainer.training.optimiser import Updater
+from tui_trainer.training.optimizer import Updater
 from tui_trainer.training.precision import MixedPrecision
 
 LossSum = Callable[[MicroBatch], Tensor]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import TuningSection
-from tui_trainer.models import shards
+from tui_trainer.models.files import shards
 
 if TYPE_CHECKING:
     from torch import Tensor

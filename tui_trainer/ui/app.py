@@ -22,8 +22,8 @@ from tui_trainer.ui.background import Background
 from tui_trainer.ui.compositor import BareScreen
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.everywhere import Everywhere
 from tui_trainer.ui.frame import footer, help_hint, too_small, typing_footer
+from tui_trainer.ui.global_actions import Everywhere
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.overlay import centred
 from tui_trainer.ui.page import Page

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import InputError, Problem
-from tui_trainer.planning.words import tuning_words
+from tui_trainer.planning.summary import tuning_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning import find_method
 from tui_trainer.ui.current_run import CurrentRun

@@ -105,7 +105,7 @@ class Workbench(Forecast):
         from tui_trainer.config.document import Document
         from tui_trainer.launching.drafts import draft_for
         from tui_trainer.launching.start import name_problems, with_rows_that_fit
-        from tui_trainer.planning.rules import setting_problems
+        from tui_trainer.planning.conflicts import setting_problems
 
         request = self._make_request()
 

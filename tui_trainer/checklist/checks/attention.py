@@ -11,7 +11,7 @@ from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory import activation_bytes_per_token
+from tui_trainer.planning.memory.estimate import activation_bytes_per_token
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 

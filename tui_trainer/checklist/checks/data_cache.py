@@ -9,7 +9,7 @@ from tui_trainer.tasks.parts.table import LearnsFromTable
 from tui_trainer.units import format_bytes
 
 _TOKEN_BYTES = 4
-# Checked rows of a table wait beside the tokens, at about twice their text (`data/spool.py`).
+# Checked rows of a table wait beside the tokens, at about twice their text (`data/preparing/spool.py`).
 _SPOOL_BYTES = 8
 
 

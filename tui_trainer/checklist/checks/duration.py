@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.checklist.passes import with_at_most_steps
-from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.units import format_seconds
 
 _DAY_SECONDS = 86_400.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.data.row_notes import CLASS_ROWS
+from tui_trainer.data.preparing.row_notes import CLASS_ROWS
 from tui_trainer.safe_text import one_line
 
 _KEY = "task.class_weights"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.models.layers import Linear
+from tui_trainer.models.families.layers import Linear
 from tui_trainer.models.targets import ALL_LINEAR, adapted
 from tui_trainer.units import format_count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
-from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.units import format_bytes
 
 

@@ -9,7 +9,7 @@ from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warn
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.planning.choices import is_from_scratch
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.remedies import METHOD
 from tui_trainer.units import format_bytes, format_count
 

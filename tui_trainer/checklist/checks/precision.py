@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.planning import choices
+from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import Precision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.data.row_notes import WHOLE_LENGTH
+from tui_trainer.data.preparing.row_notes import WHOLE_LENGTH
 from tui_trainer.tasks.contract import DataFacts
 
 _KEY = "data.max_length"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.labels import Kind
+from tui_trainer.data.columns.labels import Kind
 from tui_trainer.tasks.contract import Scores
 
 METRICS_OF: dict[Kind, tuple[str, ...]] = {

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import Specials
-from tui_trainer.data.columns import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
-from tui_trainer.data.labels import Kind, LabelReader, kind_of, label_column, ordered
-from tui_trainer.data.row_reader import Encoded, Example
-from tui_trainer.data.rows import COLUMN, LABELS
+from tui_trainer.data.columns.labels import Kind, LabelReader, kind_of, label_column, ordered
+from tui_trainer.data.columns.row_reader import Encoded, Example
+from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
+from tui_trainer.data.preparing.byte_bpe import Specials
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
-from tui_trainer.models.token_ids import cut_token_ids
+from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
 from tui_trainer.tasks.parts.table import TableReader
@@ -30,7 +30,7 @@ _PAIR_KEY = "data.text_pair_column"
 
 
 class LabelledTexts(TableReader):
-    """See `data/row_reader.py` for what each part promises. `more` of a row are the segments of a pair."""
+    """See `data/columns/row_reader.py` for what each part promises. `more` of a row are the segments of a pair."""
 
     def __init__(self, config: Config, head: Head, specials: Specials, model_config: Mapping[str, Any]) -> None:
         """`model_config`: of the model that will read the rows, for the order of its labels and its segments."""

@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.collate import Collate, collate
-from tui_trainer.data.pack import expected_packed_rows
+from tui_trainer.data.batching.collate import Collate, collate
+from tui_trainer.data.batching.pack import expected_packed_rows
 from tui_trainer.models.writing import Sampling, continued, filling_id, written
 from tui_trainer.tasks.contract import Objective, Scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import PreparedData
-    from tui_trainer.data.rows import TokenRow
+    from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.data.preparing.token_rows import TokenRow
 
 _PROMPT_TOKENS = 32
 _SAMPLE_TOKENS = 160

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.collate import Collate
-from tui_trainer.data.even_widths import WIDTH_STEP, in_even_widths
-from tui_trainer.models.encoder_families import PADDING_COUNTS
+from tui_trainer.data.batching.collate import Collate
+from tui_trainer.data.batching.even_widths import WIDTH_STEP, in_even_widths
+from tui_trainer.models.families.encoder import PADDING_COUNTS
 from tui_trainer.tasks.contract import Task
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
-from tui_trainer.data.sources import Source
-from tui_trainer.data.split_use import training_and_evaluation
+from tui_trainer.data.sources.source import Source
+from tui_trainer.data.sources.split_use import training_and_evaluation
 
 
 def sources_of(config: Config) -> tuple[Source, Source | None]:

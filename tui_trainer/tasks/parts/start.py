@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
+from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.errors import Problem
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
-from tui_trainer.models.fingerprint import fingerprint
+from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
-from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
+from tui_trainer.models.tokenizing.languages import language_problems, language_words, languages_of, set_languages
+from tui_trainer.models.tokenizing.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.models.writing import filling_id
 from tui_trainer.tasks.contract import Tell
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from tui_trainer.data.cache import PreparedData
+    from tui_trainer.data.preparing.cache import PreparedData
 
 # Of byte-level BPE on English text, where no tokenizer is at hand to count with.
 _USUAL_TOKENS_PER_CHARACTER = 0.25

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import Specials, train_tokenizer
-from tui_trainer.data.cache import ExampleCut, PreparedData, find_entry
-from tui_trainer.data.estimate import estimate_examples
-from tui_trainer.data.examples import Reader, prepare_examples
-from tui_trainer.data.mixture import sources_in
-from tui_trainer.data.prepare import both
+from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
+from tui_trainer.data.preparing.cache import ExampleCut, PreparedData, find_entry
+from tui_trainer.data.preparing.character_stream import both
+from tui_trainer.data.preparing.estimate import estimate_examples
+from tui_trainer.data.preparing.examples import Reader, prepare_examples
+from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources import Source
+from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head

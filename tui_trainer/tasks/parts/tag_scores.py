@@ -2,7 +2,7 @@
 
 An entity is right when its first word, its last word and its type are. Precision is the share of the predicted ones
 that are right, recall the share of the true ones that are found, F1 2 PR / (P + R); over all types together (micro), as
-conlleval has it. Nothing predicted, or nothing to find, counts as 0. What is an entity: `data/tags.py`.
+conlleval has it. Nothing predicted, or nothing to find, counts as 0. What is an entity: `data/columns/tags.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tui_trainer.data.tags import entities
+from tui_trainer.data.columns.tags import entities
 from tui_trainer.tasks.contract import Scores
 
 ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")

@@ -7,14 +7,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.byte_bpe import Specials
-from tui_trainer.data.collate import IGNORE
-from tui_trainer.data.columns import Row
-from tui_trainer.data.row_reader import Encoded, Example
-from tui_trainer.data.rows import COLUMN, LABELS
-from tui_trainer.data.spans import Tagged
-from tui_trainer.data.tagged_rows import TagColumns, find_tag_columns
-from tui_trainer.data.tags import OUTSIDE, TagSurvey, in_order, parts_of
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.columns.marked_spans import Tagged
+from tui_trainer.data.columns.row_reader import Encoded, Example
+from tui_trainer.data.columns.tagged_rows import TagColumns, find_tag_columns
+from tui_trainer.data.columns.tags import OUTSIDE, TagSurvey, in_order, parts_of
+from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.preparing.byte_bpe import Specials
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
 from tui_trainer.safe_text import one_line
@@ -26,7 +26,7 @@ _SHOWN_TAGS = 12
 
 
 class TaggedWords(TableReader):
-    """See `data/row_reader.py` for what each part promises."""
+    """See `data/columns/row_reader.py` for what each part promises."""
 
     def __init__(self, config: Config, head: Head, specials: Specials, known: Sequence[str]) -> None:
         """`known`: the labels that the model tells apart already, in the order of its logits."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.planning.choices import Target
+from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import Room
 from tui_trainer.planning.plan import Plan
 from tui_trainer.ui.glyphs import Glyphs

@@ -1,0 +1,1 @@
+"""From rows of tokens to the batches of a step: order, packing, padding."""

@@ -1,0 +1,142 @@
+"""From rows to a batch: the model's arguments as arrays, and the labels.
+
+A causal model reads inputs = row[:-1] and learns labels = row[1:], one document a row or several. Every other model
+reads whole rows, whose padding it must be told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.data.preparing.token_rows import TokenRow
+
+IGNORE = -100  # what torch's cross entropy leaves out
+Tokens = NDArray[np.int32]
+Document = Tokens | TokenRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """`input_ids` are int64 [B, T]: B rows, T the longest of them, filled up at the right.
+
+    `labels`: int64 [B, T] where tokens have one, or [B, T'] the tokens to answer with, IGNORE where there is none;
+    or one for each row, int64 [B], or float32 [B, C]. `rows` counts the documents, `tokens` what of the inputs is no
+    padding. `more` are other arguments of the model, int64 [B, T] each, or [B, T'] for what answers.
+
+    Only a packed batch has the rest. `position_ids`, int64 [B, T], begin at 0 with each document; what pads a row is a
+    document of its own. `document_lengths`, int32 [D], are those of all documents in the order of the flattened rows,
+    padding included: they sum to B * T, and cu_seq_lens is their running sum after a 0.
+    """
+
+    input_ids: NDArray[np.int64]
+    labels: NDArray[Any]
+    rows: int
+    tokens: int
+    more: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    position_ids: NDArray[np.int64] | None = None
+    document_lengths: NDArray[np.int32] | None = None
+
+
+class Collate(Protocol):
+    """Rows, none of which shares its row with another, into one forward pass."""
+
+    def __call__(self, rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
+        """All rows are `width` wide, or as wide as the longest of them."""
+
+
+def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
+    """For a causal model: inputs = row[:-1], labels = row[1:], each filled up at the right.
+
+    Rows have 2 tokens or more. A row's own labels say which of its tokens count.
+    """
+    return Batch(
+        input_ids=padded([tokens_of(row)[:-1] for row in rows], pad_id, width),
+        labels=padded([_next_labels(row) for row in rows], IGNORE, width),
+        rows=len(rows),
+        tokens=sum(len(row) - 1 for row in rows),
+    )
+
+
+def collate_packed(rows_of_documents: Sequence[Sequence[Document]], pad_id: int, *, width: int = 0) -> Batch:
+    """Each row holds documents one after another: inputs = document[:-1], labels = document[1:] of each.
+
+    So no label is the first token of the next document. Documents have 2 tokens or more, a row one document or more.
+    `width` 0: as wide as the fullest row; a fixed width saves a compiled model from one shape after another.
+    """
+    used = [sum(len(document) - 1 for document in documents) for documents in rows_of_documents]
+    width = max(width, *used)
+    shape = (len(used), width)
+    input_ids = np.full(shape, pad_id, dtype=np.int64)
+    labels = np.full(shape, IGNORE, dtype=np.int64)
+    lengths: list[int] = []
+    for place, (documents, full) in enumerate(zip(rows_of_documents, used, strict=True)):
+        input_ids[place, :full] = np.concatenate([tokens_of(document)[:-1] for document in documents])
+        labels[place, :full] = np.concatenate([_next_labels(document) for document in documents])
+        lengths.extend(len(document) - 1 for document in documents)
+        if full < width:
+            lengths.append(width - full)
+    document_lengths = np.array(lengths, dtype=np.int32)
+    return Batch(
+        input_ids=input_ids,
+        labels=labels,
+        rows=sum(map(len, rows_of_documents)),
+        tokens=sum(used),
+        position_ids=_positions(document_lengths).reshape(shape),
+        document_lengths=document_lengths,
+    )
+
+
+def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
+    """For a model that reads whole rows: with the mask that tells it what is padding, and their other arguments."""
+    more = {name: padded([row.more[name] for row in rows], 0, width) for name in rows[0].more}
+    mask = padded([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
+    return Batch(
+        input_ids=padded([row.tokens for row in rows], pad_id, width),
+        labels=labels,
+        rows=len(rows),
+        tokens=int(mask.sum()),
+        more={"attention_mask": mask, **more},
+    )
+
+
+def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None, *, width: int = 0) -> Batch:
+    """For an encoder with a decoder: whole inputs, and the tokens to answer with as labels, int64 [B, T'].
+
+    The decoder reads `start_id` and the answer without its last token: `decoder_input_ids`, int64 [B, T']. None: it
+    begins with the last token of each answer, as mBART does, whose answers end in their language. `width` is that of
+    the inputs.
+    """
+    answers = [tokens_of(row) if row.labels is None else row.labels for row in rows]
+    labels = padded(answers, IGNORE)
+    read = padded(answers, pad_id)[:, :-1]
+    first = [answer[-1] if start_id is None else start_id for answer in answers]
+    batch = collate_whole(rows, pad_id, labels, width=width)
+    return replace(batch, more={**batch.more, "decoder_input_ids": np.insert(read, 0, first, axis=1)})
+
+
+def padded(rows: Sequence[Tokens], filling: int, width: int = 0) -> NDArray[np.int64]:
+    """int64 [B, T], each row filled up at the right to the longest of them, or to `width` where that is more."""
+    found = np.full((len(rows), max(width, *map(len, rows))), filling, dtype=np.int64)
+    for place, row in enumerate(rows):
+        found[place, : len(row)] = row
+    return found
+
+
+def tokens_of(document: Document) -> Tokens:
+    return document.tokens if isinstance(document, TokenRow) else document
+
+
+def _next_labels(document: Document) -> Tokens:
+    own = document.labels if isinstance(document, TokenRow) else None
+    return (tokens_of(document) if own is None else own)[1:]
+
+
+def _positions(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+    """0, 1, 2, ... for each length in turn."""
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    return np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(starts, lengths)

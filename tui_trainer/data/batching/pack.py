@@ -1,0 +1,107 @@
+"""Several documents in one row, so that a step computes little padding: the rows, the batch, and what to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.data.batching.best_fit import Lengths, narrowest_width, pack_rows
+from tui_trainer.data.batching.collate import collate_packed
+
+__all__ = ["collate_packed", "expected_packed_rows", "expected_padding", "narrowest_width", "pack_batch", "pack_rows"]
+
+DRAWS = 16
+DRAWN_DOCUMENTS = 20_000
+
+
+D = TypeVar("D", bound=Sized)
+
+
+def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
+    """The documents of one optimiser step, packed into rows of at most `capacity` inputs (a document has one fewer
+    inputs than tokens).
+
+    Of all widths that need no more rows than `capacity` does, the smallest that is found is taken: the rows are then
+    equally full, and a batch of them has the least padding.
+    """
+    lengths = [len(document) - 1 for document in documents]
+    width = narrowest_width(lengths, capacity)
+    rows = pack_rows(lengths, width)
+    return [[documents[place] for place in row] for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedPadding:
+    """What a step of `documents` documents takes, on average over the batches that were drawn.
+
+    `packed_rows` rows of `packed_width` inputs when packed; the shares are those of all inputs that are padding:
+    packed, not packed, and not packed but drawn from documents of similar length.
+    """
+
+    documents: int
+    packed_rows: float
+    packed_width: float
+    packed_share: float
+    unpacked_share: float
+    grouped_share: float
+
+
+def expected_packed_rows(lengths: Lengths, capacity: int, documents: int, *, seed: int = 0) -> float:
+    """Rows of `capacity` inputs that `documents` documents fill when packed, on average.
+
+    `lengths` in inputs, of some rows or of all: `PreparedData.lengths`, `DataEstimate.lengths` or `Rows.lengths` - 1.
+    0 where nothing is known. The same arguments give the same number.
+    """
+    if not len(lengths) or documents < 1:
+        return 0.0
+    batches = _drawn(lengths, capacity, documents, seed)
+    rows = [len(pack_rows(batch, capacity)) for batch in batches]
+    return sum(rows) / batches.size * documents
+
+
+def expected_padding(
+    lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, width_step: int = 1, seed: int = 0
+) -> ExpectedPadding:
+    """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them, up to a
+    multiple of `width_step`; those of a step are sorted by length before they are cut into passes (`layout.py`).
+    """
+    batches = _drawn(lengths, capacity, documents, seed)
+    widths = [narrowest_width(batch, capacity) for batch in batches]
+    rows = [len(pack_rows(batch, width)) for batch, width in zip(batches, widths, strict=True)]
+    packed = sum(count * width for count, width in zip(rows, widths, strict=True))
+    used = int(batches.sum())
+    by_length = np.sort(batches.ravel()).reshape(batches.shape)
+    return ExpectedPadding(
+        documents=documents,
+        packed_rows=sum(rows) / batches.size * documents,
+        packed_width=sum(widths) / len(widths),
+        packed_share=1 - used / packed,
+        unpacked_share=1 - used / _padded(batches, micro_batch, width_step, capacity),
+        grouped_share=1 - used / _padded(by_length, micro_batch, width_step, capacity),
+    )
+
+
+def _padded(batches: NDArray[np.int64], micro_batch: int, width_step: int, capacity: int) -> int:
+    """Inputs of all passes, padding included."""
+    longest_first = -np.sort(-batches, axis=1)
+    starts = np.arange(0, batches.shape[1], micro_batch)
+    sizes = np.diff(np.append(starts, batches.shape[1]))
+    widths = np.minimum(-(-longest_first[:, starts] // width_step) * width_step, capacity)
+    return int((widths * sizes).sum())
+
+
+def _drawn(lengths: Lengths, capacity: int, documents: int, seed: int) -> NDArray[np.int64]:
+    """Some batches of `documents` lengths; of a very large batch, a part.
+
+    All batches together have each length as often as `lengths` do, so their mean is exact and few are enough.
+    """
+    known = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), capacity))
+    width = min(documents, DRAWN_DOCUMENTS)
+    shape = max(1, min(DRAWS, DRAWN_DOCUMENTS // width)), width
+    count = shape[0] * width
+    spread = known[(2 * np.arange(count) + 1) * len(known) // (2 * count)]
+    return np.random.default_rng(seed).permutation(spread).reshape(shape)

@@ -1,0 +1,1 @@
+"""What the columns of a table mean: texts, labels, pairs, tags, conversations."""

@@ -1,0 +1,203 @@
+"""Talks out of the rows of a table: whatever form they are written in, they become messages of a role and a content.
+
+    messages: [{role, content}]             as most data sets and services have it
+    conversations: [{from, value}]          ShareGPT
+    instruction, input, output              Alpaca; also context and response
+    prompt, completion                      strings, or lists of messages
+    question, answer, context
+
+Beside them, `system` is what the talk begins with and `tools` what may be called. A list may also be JSON in a string,
+as a CSV has it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tui_trainer.data.columns.messages import Message, content_of, messages_of
+from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, Row, checked_text
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+TALK_NAMES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
+ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
+SYSTEM, TOOLS = "system", "tools"
+_SHOWN_COLUMNS = 12
+EXPECTED = (
+    "expected messages, conversations, instruction and output, prompt and completion, or question and answer; name "
+    'others in data.text_column and data.target_column, or set task.type = "causal_lm" for plain text'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A column that asks, and the columns that may stand before or after it in the same turn."""
+
+    name: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+_QUESTIONS = (
+    _Question("instruction", after=("input", "context")),
+    _Question("prompt"),
+    _Question("question", before=("context",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """`messages` have "role" and "content", and what else their rows say, such as "tool_calls"."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All that is learnt from, by which repeats are found."""
+        parts = [json.dumps(self.tools, sort_keys=True)] if self.tools else []
+        for message in self.messages:
+            more = {name: value for name, value in message.items() if name not in ("role", "content")}
+            parts += [message["role"], message["content"]]
+            parts += [json.dumps(more, sort_keys=True, ensure_ascii=False)] if more else []
+        return "\n".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TalkColumns:
+    """Where the talks of a table stand: in one column, or a question and an answer in some."""
+
+    talk: str = ""
+    asks: tuple[str, ...] = ()
+    """The columns of the question, in their order in the turn; `needed` is the one that every row has."""
+    needed: str = ""
+    answer: str = ""
+    unread: tuple[str, ...] = ()
+
+    def note(self) -> str:
+        """Which columns were taken, in words."""
+        if self.talk:
+            found = f"the talks are in the column '{one_line(self.talk, 40)}'"
+        else:
+            asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
+            found = f"the questions are in {asks}, the answers in '{one_line(self.answer, 40)}'"
+        return f"{found} (not read: {_shown(self.unread)})" if self.unread else found
+
+    def read(self, row: Row) -> Talk:
+        """The talk of one row. Raises DataError with its place for one that cannot be used."""
+        messages = messages_of(_value(row, self.talk), row.where) if self.talk else self._turns(row)
+        system = row.values.get(SYSTEM) if SYSTEM not in (self.talk, self.answer, *self.asks) else None
+        if isinstance(system, str) and system and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": checked_text(system, row.where)})
+        return Talk(tuple(messages), _tools(row))
+
+    def _turns(self, row: Row) -> list[Message]:
+        question, answer = _value(row, self.needed), _value(row, self.answer)
+        if _is_list(question):
+            turns = messages_of(question, row.where)
+        else:
+            parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
+            turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
+        if _is_list(answer):
+            return turns + messages_of(answer, row.where)
+        return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
+
+
+def find_talks(
+    head: Sequence[Row], text_column: str = AUTO, target_column: str = AUTO, pair_column: str = ""
+) -> TalkColumns:
+    """The columns of the talks, by the first rows. Raises DataError when they cannot be told, with the nearest name."""
+    names = list(dict.fromkeys(name for row in head for name in row.values))
+    label = head[0].where.partition(", ")[0]
+    for wanted, key in ((text_column, "text"), (target_column, "target"), (pair_column, "text_pair")):
+        if wanted not in (AUTO, "", *names):
+            raise _missing(wanted, f"data.{key}_column", label, names)
+    found = _choose(head, names, text_column, target_column, pair_column)
+    if found is None:
+        raise DataError("no column holds talks", where=label, hint=f"columns found: {_shown(names)}; {EXPECTED}")
+    read = {found.talk, found.answer, *found.asks, SYSTEM, TOOLS}
+    return TalkColumns(
+        talk=found.talk,
+        asks=found.asks,
+        needed=found.needed,
+        answer=found.answer,
+        unread=tuple(name for name in names if name not in read),
+    )
+
+
+def _choose(head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str) -> TalkColumns | None:
+    by_name = {name.strip().lower(): name for name in reversed(names)}
+    answer = target if target != AUTO else _first(by_name, ANSWER_NAMES)
+    lists = {name for name in names if any(_is_list(row.values.get(name)) for row in head)}
+    if text != AUTO:
+        if text in lists and (target == AUTO and not answer):
+            return TalkColumns(talk=text)
+        return TalkColumns(asks=(text, *filter(None, [pair])), needed=text, answer=answer) if answer else None
+    if target == AUTO:
+        for usual in TALK_NAMES:
+            if by_name.get(usual) in lists:
+                return TalkColumns(talk=by_name[usual])
+    for question in _QUESTIONS:
+        needed = by_name.get(question.name)
+        if needed and answer and needed != answer:
+            more = [[by_name[name] for name in some if name in by_name] for some in (question.before, question.after)]
+            asks = (*more[0], needed, *([pair] if pair else more[1]))
+            return TalkColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)
+    return None
+
+
+def _first(by_name: Mapping[str, str], usual: Sequence[str]) -> str:
+    return next((by_name[name] for name in usual if name in by_name), "")
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))
+
+
+def _value(row: Row, column: str) -> object:
+    if column not in row.values:
+        hint = f"columns found: {_shown(list(row.values))}"
+        raise DataError(f"the row has no column '{one_line(column, 40)}'", where=row.where, hint=hint)
+    return row.values[column]
+
+
+def _text(row: Row, column: str) -> str:
+    """A string; of SQuAD's answers the first."""
+    value = _value(row, column)
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        value = next(iter(value["text"]), None)
+    return content_of(value, f"the column '{one_line(column, 40)}'", row.where)
+
+
+def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
+    """What the talk may call: a list of JSON schemas, or that list as a string."""
+    found = row.values.get(TOOLS)
+    if isinstance(found, str):
+        try:
+            found = json.loads(found) if found.strip() else None
+        except ValueError:
+            raise DataError("the column 'tools' is a string that is no JSON", where=row.where) from None
+    if not found:
+        return ()
+    if not isinstance(found, list) or not all(isinstance(tool, Mapping) for tool in found):
+        kind = JSON_NAMES.get(type(found), "a number")
+        what = "a list of other things than objects" if kind == "a list" else kind
+        raise DataError(f"the column 'tools' is {what}, not a list of JSON schemas", where=row.where)
+    return tuple(found)
+
+
+def _missing(wanted: str, key: str, label: str, names: Sequence[str]) -> DataError:
+    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
+    hint = f"{guess}columns found: {_shown(names) or 'none'}; name the right one in {key}"
+    return DataError(f"there is no column '{one_line(wanted, 40)}'", where=label, hint=hint)
+
+
+def _shown(names: Sequence[str]) -> str:
+    shown = [one_line(name, 30) or "(no name)" for name in names[:_SHOWN_COLUMNS]]
+    rest = [f"{len(names) - _SHOWN_COLUMNS:,} more"] if len(names) > _SHOWN_COLUMNS else []
+    return ", ".join([*shown, *rest])

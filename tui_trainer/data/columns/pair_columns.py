@@ -1,0 +1,187 @@
+"""Which columns of a table hold an input and the answer to it.
+
+Columns that are named are taken as they are. "auto" takes the first pair of usual names that is there. Anything else is
+a question for the user, not a guess.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, SHOWN_COLUMNS, Row, checked_text, missing_column
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+TRANSLATION = "translation"
+SKIP_HINT = 'write one, or set data.on_bad_rows = "skip"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """Names of inputs and of the answers to them. A row may have more to read in the column `beside`."""
+
+    inputs: tuple[str, ...]
+    targets: tuple[str, ...]
+    beside: str = ""
+
+
+# Sources: the columns of xsum, cnn_dailymail, samsum, squad, alpaca and wmt on the hub.
+_USUAL = (
+    _Usual(("document", "article", "dialogue", "dialog", "text"), ("summary", "highlights", "title")),
+    _Usual(("question",), ("answer", "answers"), "context"),
+    _Usual(("instruction",), ("output", "response"), "input"),
+    _Usual(("source",), ("target",)),
+    _Usual(("input", "inputs"), ("output", "target", "targets")),
+    _Usual(("prompt",), ("completion", "response")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The columns of one table. `beside`: of a second text that is read with the input; empty: none."""
+
+    source: str
+    target: str
+    beside: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.source, self.beside, self.target)))
+
+
+class PairColumns:
+    """`choose` looks at the first rows of a table, `read` takes input and answer from any of its rows."""
+
+    def __init__(self, text_column: str, text_pair_column: str, target_column: str) -> None:
+        self._text, self._beside, self._target = text_column, text_pair_column, target_column
+        self._pair = Pair("", "")
+        self._notes: dict[str, None] = {}
+
+    def choose(self, head: Sequence[Row]) -> None:
+        """Raises DataError, which names the nearest column, where it cannot be told."""
+        # Rows of a sample stand in no file.
+        label = head[0].where.rpartition(", ")[0]
+        names = list(dict.fromkeys(name for row in head for name in _opened(row.values)))
+        for key, wanted in (("text", self._text), ("text_pair", self._beside), ("target", self._target)):
+            if wanted not in (AUTO, "", *names):
+                raise missing_column(wanted, label, names, key=f"data.{key}_column")
+        self._pair = self._find(label, names, head)
+        self._notes[self._told(names, label)] = None
+
+    def read(self, row: Row) -> tuple[str, str]:
+        """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text.
+
+        Two texts of an input follow each other with the names of their columns before them, as T5 was trained
+        ("question: ... context: ..."). Source: Raffel et al., arXiv:1910.10683, appendix D.
+        """
+        values, pair = _opened(row.values), self._pair
+        source = _text_of(values, pair.source, row.where)
+        # Alpaca has instructions that need no input.
+        if pair.beside and values.get(pair.beside) not in (None, ""):
+            beside = _text_of(values, pair.beside, row.where)
+            source = f"{pair.source}: {source} {pair.beside}: {beside}"
+        return source, _text_of(values, pair.target, row.where)
+
+    def notes(self) -> list[str]:
+        """What was chosen, in words."""
+        return list(self._notes)
+
+    def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:
+        if AUTO not in (self._text, self._target):
+            return Pair(self._text, self._target, self._beside)
+        if self._text == self._target == AUTO:
+            languages = list(_languages(head[0].values))
+            found = Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
+        elif self._text == AUTO:
+            usual = [name for pair in _USUAL for name in pair.inputs]
+            found = Pair(_usual_name(names, usual, self._target), self._target)
+        else:
+            usual = [name for pair in _USUAL for name in pair.targets]
+            found = Pair(self._text, _usual_name(names, usual, self._text))
+        if not (found.source and found.target):
+            raise _unclear(label, names, found)
+        return Pair(found.source, found.target, self._beside or found.beside)
+
+    def _told(self, names: Sequence[str], label: str) -> str:
+        pair = self._pair
+        beside = f" and '{one_line(pair.beside, 40)}'" if pair.beside else ""
+        others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
+        also = f" (also there: {', '.join(_shown(others))})" if others else ""
+        source, target = one_line(pair.source, 40), one_line(pair.target, 40)
+        of = f" of {label}" if label else ""
+        return f"the input is '{source}'{beside}{of}, the answer '{target}'{also}"
+
+
+def _opened(values: Mapping[str, object]) -> Mapping[str, object]:
+    """With the languages of a translation, {"translation": {"en": ..., "de": ...}}, as columns."""
+    languages = _languages(values)
+    return {**values, **languages} if languages else values
+
+
+def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
+    found = values.get(TRANSLATION)
+    return found if isinstance(found, dict) else {}
+
+
+def _usual_pair(names: Sequence[str]) -> Pair:
+    """The first pair that is whole; else as much as is there of one."""
+    parts = []
+    for usual in _USUAL:
+        source, target = (_usual_name(names, few) for few in (usual.inputs, usual.targets))
+        if source and target:
+            return Pair(source, target, _usual_name(names, (usual.beside,)))
+        parts.append(Pair(source, target))
+    return next((part for part in parts if part.source or part.target), Pair("", ""))
+
+
+def _usual_name(names: Sequence[str], usual: Iterable[str], other: str = "") -> str:
+    """The column with the first of the usual names that is there, however it is written."""
+    return next((name for wanted in usual for name in names if name.strip().lower() == wanted and name != other), "")
+
+
+def _text_of(values: Mapping[str, object], column: str, where: str) -> str:
+    """The text of one column; of SQuAD's answers, {"text": [...]}, and of a list the first."""
+    shown = one_line(column, 40)
+    if column not in values:
+        found = ", ".join(_shown(values)) or "none"
+        raise DataError(f"the row has no column '{shown}'", where=where, hint=f"columns found: {found}")
+    value = values[column]
+    if isinstance(value, dict) and "text" in value:
+        value = value["text"]
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    if not isinstance(value, str):
+        hint = SKIP_HINT if value is None else "it must be text"
+        raise DataError(
+            f"the column '{shown}' is {JSON_NAMES.get(type(value), 'a number')}, not a string", where=where, hint=hint
+        )
+    if not value.strip():
+        raise DataError(f"the column '{shown}' is empty", where=where, hint=SKIP_HINT)
+    return checked_text(value, where)
+
+
+def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:
+    """Neither is there, or one of the two; then the column whose name comes near to a usual one may be the other."""
+    keys = [key for key, name in (("text", found.source), ("target", found.target)) if not name]
+    known = next(filter(None, found.columns), "")
+    usual = [name for pair in _USUAL for name in (pair.targets if found.source else pair.inputs)]
+    near = [
+        name
+        for name in names
+        if known and name != known and difflib.get_close_matches(name.strip().lower(), usual, n=1, cutoff=0.7)
+    ]
+    lacking = "an input" if found.target else f"the answer to '{one_line(known, 40)}'"
+    what = f"no column has a usual name for {lacking}" if known else "no columns have usual names for input and answer"
+    naming = " and ".join(f"data.{key}_column" for key in keys)
+    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
+    ones = "ones" if len(keys) > 1 else "one"
+    hint = f"{guess}columns found: {', '.join(_shown(names)) or 'none'}; name the right {ones} in {naming}"
+    return DataError(what, where=label, hint=hint)
+
+
+def _shown(names: Iterable[str]) -> list[str]:
+    listed = [one_line(name, 30) or "(no name)" for name in names]
+    more = len(listed) - SHOWN_COLUMNS
+    return [*listed[:SHOWN_COLUMNS], f"{more:,} more"] if more > 0 else listed

@@ -1,0 +1,67 @@
+"""How a task reads the rows of a table: what it takes from each, and the tokens it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tui_trainer.data.columns.text_column import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row, checked. `text` is all that is learnt from, by which repeats are found; `stratum` its class, if any."""
+
+    text: str
+    content: Any
+    stratum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One example as the model gets it: a list for each of the reader's columns, in which `labels` numbers count as
+    labels. `truncated`: something did not fit into max_length."""
+
+    columns: Mapping[str, Sequence[int]]
+    labels: int
+    truncated: bool = False
+    answer_truncated: bool = False
+
+
+class Reader(Protocol):
+    """How a task reads a table. It is made anew for each preparation, and may keep what it learns about the table."""
+
+    columns: tuple[str, ...]
+    """Of the rows on disk: "input_ids", mostly "labels", and other arguments of the model."""
+
+    def begin(self, head: Sequence[Row]) -> None:
+        """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
+
+    def read(self, row: Row) -> Example:
+        """One row. Raises DataError, with its place, for one that cannot be used."""
+
+    def settle(self) -> None:
+        """All rows were read once; the training side decides what classes there are. Raises DataError."""
+
+    held_out: bool
+    """Whether the rows that are read now are only measured on, from a source of their own. Set by the preparation."""
+
+    learns: bool
+    """Whether it makes a tokenizer from the training texts."""
+
+    def learn(self, texts: Iterator[str], path: Path) -> None:
+        """Make the tokenizer, and write it as tokenizer.json."""
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        """A batch of examples into tokens."""
+
+    def vocabulary(self) -> int:
+        """Number of tokens of the tokenizer."""
+
+    def details(self) -> dict[str, Any]:
+        """What was learnt about the table, as JSON has it."""
+
+    def notes(self) -> list[str]:
+        """The same in words, for the user."""

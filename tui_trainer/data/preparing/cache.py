@@ -1,0 +1,285 @@
+"""Where prepared data is kept: one folder per key, complete or not there.
+
+An entry is written into a folder beside it and renamed. `manifest.json` is written last and holds the size of every
+file: an entry whose files differ from it is damaged, and is made again. Two processes may prepare the same data at
+once; whoever renames second uses the entry of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.data.preparing.counts import Counts
+from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.source import Source
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tui_trainer.data.sources.named_splits import SplitUse
+
+__all__ = ["Built", "Counts", "Cut", "DocumentCut", "ExampleCut", "PreparedData", "RowsCut"]
+
+FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
+PREPARATION_VERSION = 1  # of the tokens; raise it when the same text and settings give other rows
+TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
+ABANDONED_SECONDS = 24 * 3600
+PARTIAL = ".partial-"
+LENGTHS_KEPT = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """The settings that decide which rows a text gives. `eval_fraction` in [0, 1), `max_chars` 0 for all."""
+
+    max_length: int
+    eval_fraction: float
+    seed: int
+    max_chars: int
+    tokenizer: str = "characters"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowsCut(Cut):
+    """The same where documents, or the rows of a table, stay apart. `weights` of the sources, () where each row is used
+    once; `max_rows` of each of them, 0 for all.
+    """
+
+    max_rows: int = 0
+    dedup: bool = False
+    skip_bad_rows: bool = False
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentCut(RowsCut):
+    """The same for one row a document.
+
+    `tokenizer` tells one tokenizer from another, by a hash of its content. `eos_id` ends each document that does not
+    end with it already; None: none. `vocabulary` is the number of tokens that the tokenizer knows or, where it is
+    trained on the data, should know.
+    """
+
+    eos_id: int | None
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What filling a folder gave. `lengths`: labels of some training rows, sorted, where rows differ in length.
+
+    `details`: what a task learnt about its data on the way, such as the names of the classes, as JSON has it.
+    """
+
+    counts: Counts
+    notes: tuple[str, ...]
+    lengths: tuple[int, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """Data ready to train on, on disk. Without held-out text there is no `eval_path`.
+
+    `lengths` are the labels of up to LENGTHS_KEPT training rows, evenly spaced in the sorted lengths of all; () where
+    all rows have `max_length`. A tokenizer that was trained on the data lies at `tokenizer_path`. `splits`: what became
+    of the splits of the sources; it is no part of the entry, which knows only the files that were read.
+    """
+
+    folder: Path
+    from_cache: bool
+    max_length: int
+    counts: Counts
+    notes: tuple[str, ...]
+    source: str
+    fingerprint: str
+    lengths: tuple[int, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    splits: tuple[SplitUse, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        return (*(one.words() for one in self.splits), *self.notes)
+
+    @property
+    def train_path(self) -> Path:
+        return self.folder / TRAIN_FILE
+
+    @property
+    def eval_path(self) -> Path | None:
+        return self.folder / EVAL_FILE if self.counts.eval_rows else None
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.folder / TOKENIZER_FILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExampleCut(RowsCut):
+    """The same for one row of a table a row. `reading`: the task and its settings that decide tokens and labels."""
+
+    reading: str
+
+
+Build = Callable[[Path], Built]
+
+
+def find_entry(sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
+    """The whole entry for this data and these settings, or None. Reads the sources once, to hash them."""
+    entry = read_entry(Path(cache_dir) / entry_key(sources, _fingerprint(sources, progress), cut))
+    return entry and replace(entry, splits=sources[0].splits)
+
+
+def make_entry(
+    sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None, build: Build
+) -> PreparedData:
+    """Let `build` fill a new folder, then put it in its place."""
+    before = [source.signature() for source in sources]
+    fingerprint = _fingerprint(sources, progress)
+    final = Path(cache_dir) / entry_key(sources, fingerprint, cut)
+    with _told_in_one_line(cache_dir):
+        Path(cache_dir).mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(Path(cache_dir))
+        partial = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}{final.name[:12]}-", dir=cache_dir))
+    try:
+        with _told_in_one_line(cache_dir):
+            built = build(partial)
+            for source, was in zip(sources, before, strict=True):
+                if source.signature() != was:
+                    raise DataError(f"{source.description} changed while it was read", hint="start again")
+            description = ", measured on ".join(source.description for source in sources)
+            about = {"max_length": cut.max_length, "source": description, "fingerprint": fingerprint}
+            _write_manifest(partial, {**about, **asdict(built)})
+            return replace(_publish(partial, final), splits=sources[0].splits)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
+    """32 hexadecimal digits over everything that the rows depend on."""
+    import xxhash
+
+    if len(sources) > 1:  # nothing is held out of the first
+        cut = replace(cut, eval_fraction=0.0)
+    parts = [fingerprint, sources[0].text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
+    return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
+
+
+def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
+    """Up to LENGTHS_KEPT of the lengths, sorted: the middle of each of as many equal shares."""
+    import numpy as np
+
+    ordered = np.sort(np.asarray(lengths, dtype=np.int64))
+    kept = min(LENGTHS_KEPT, len(ordered))
+    return tuple(int(ordered[(2 * place + 1) * len(ordered) // (2 * kept)]) for place in range(kept))
+
+
+def _fingerprint(sources: Sequence[Source], progress: Progress | None) -> str:
+    """Of one source its own; of two, one over both."""
+    import xxhash
+
+    prints = [source.fingerprint(progress) for source in sources]
+    return prints[0] if len(prints) == 1 else str(xxhash.xxh3_128(json.dumps(prints).encode()).hexdigest())
+
+
+def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
+    """The entry in `folder`; None when it is missing, damaged or of another format."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        if manifest["format_version"] != FORMAT_VERSION:
+            return None
+        if any((folder / name).stat().st_size != size for name, size in manifest["files"].items()):
+            return None
+        counts = Counts(**{item.name: int(manifest["counts"][item.name]) for item in fields(Counts)})
+        return PreparedData(
+            folder=folder,
+            from_cache=from_cache,
+            max_length=int(manifest["max_length"]),
+            counts=counts,
+            notes=tuple(manifest["notes"]),
+            source=str(manifest["source"]),
+            fingerprint=str(manifest["fingerprint"]),
+            lengths=tuple(int(length) for length in manifest["lengths"]),
+            details=dict(manifest["details"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Sizes of all files, after they are on the disk."""
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.iterdir()):
+        _flush(path)
+        sizes[path.name] = path.stat().st_size
+    manifest = {"format_version": FORMAT_VERSION, "files": sizes, **content}
+    path = folder / MANIFEST_FILE
+    path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    _flush(path)
+
+
+def _publish(partial: Path, final: Path) -> PreparedData:
+    """Rename into place. A whole entry that is already there wins; a damaged one is moved out of the way."""
+    for _ in range(3):
+        try:
+            partial.rename(final)
+            from_cache = False
+        except OSError:
+            if not final.exists():
+                raise
+            from_cache = True
+        if entry := read_entry(final, from_cache=from_cache):
+            return entry
+        _discard(final)
+    raise DataError("the prepared data does not stay in its place", where=one_line(str(final)))
+
+
+def _discard(folder: Path) -> None:
+    """Renamed first, so that nobody finds it half deleted."""
+    aside = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
+    try:
+        folder.rename(aside / "damaged")
+    except FileNotFoundError:
+        pass  # the other process was quicker
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_abandoned(cache_dir: Path) -> None:
+    """Folders of processes that were killed more than a day ago."""
+    oldest = time.time() - ABANDONED_SECONDS
+    for path in cache_dir.glob(f"{PARTIAL}*"):
+        try:
+            if path.stat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
+        except FileNotFoundError:
+            continue
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _told_in_one_line(cache_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the prepared data cannot be written: {error.strerror or type(error).__name__}",
+            where=one_line(str(cache_dir)),
+            hint="free space there, or choose another cache folder that can be written to",
+        ) from None

@@ -1,0 +1,133 @@
+"""Examples into arrays of tokens, batch by batch in order, by this process or by several.
+
+Tokenizers use all cores by themselves; what is gained with more processes is the Python around them: templates,
+alignment of words, columns. The processes are new ones, not forks: a fork of a process with threads can hang.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.data.preparing.row_selection import HELD_OUT, TRAIN
+from tui_trainer.data.preparing.token_rows import Columns
+
+if TYPE_CHECKING:
+    from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
+    from tui_trainer.data.preparing.spool import Chunk
+
+# Batches that wait for each process, so that none is idle while one is read or written.
+_AHEAD = 3
+_reader: Any = None  # of a process that encodes for another
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """The rows of one side that have a label, as arrays for the file, and what was counted.
+
+    Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
+    """
+
+    side: int
+    columns: Columns
+    labels: int
+    characters: int
+    truncated_answers: int
+    untrained: int
+    cut: NDArray[np.bool_]
+    row_characters: NDArray[np.int32]
+
+    @property
+    def rows(self) -> int:
+        return len(self.cut)
+
+    def longest(self, column: str) -> int:
+        """The most numbers that a row has in a column; 0 without rows, or without the column."""
+        return int(self.columns[column][1].max(initial=0)) if column in self.columns else 0
+
+
+def encoded(reader: Reader, chunks: Iterable[tuple[Chunk, NDArray[np.int8]]], processes: int) -> Iterator[EncodedBatch]:
+    """The chosen rows of each chunk encoded, in order, one batch a side. Raises what the reader raises."""
+    if processes == 1:
+        for chunk, sides in chunks:
+            yield from _encode_chunk(reader, chunk, sides)
+        return
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(reader,)) as pool:
+        waiting: deque[Future[list[EncodedBatch]]] = deque()
+        try:
+            for chunk, sides in chunks:
+                waiting.append(pool.submit(_encode_here, chunk, sides))
+                if len(waiting) >= _AHEAD * processes:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            # Also where the work is given up half way: nothing that waits is begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _encode_chunk(reader: Reader, chunk: Chunk, sides: NDArray[np.int8]) -> list[EncodedBatch]:
+    """In this process, one batch for each side that has rows."""
+    examples = chunk.examples()
+    chosen = ((side, [examples[place] for place in np.flatnonzero(sides == side)]) for side in (TRAIN, HELD_OUT))
+    return [_encode_side(reader, side, some) for side, some in chosen if some]
+
+
+def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
+    found = reader.encode(examples)
+    kept = [row for row in found if row.labels]
+    characters = [len(example.text) for example, row in zip(examples, found, strict=True) if row.labels]
+    return EncodedBatch(
+        side=side,
+        columns={name: _column(kept, name) for name in reader.columns},
+        labels=sum(row.labels for row in kept),
+        characters=sum(len(example.text) for example in examples),
+        truncated_answers=sum(row.answer_truncated for row in kept),
+        untrained=len(found) - len(kept),
+        cut=np.array([row.truncated for row in kept], dtype=np.bool_),
+        row_characters=np.array(characters, dtype=np.int32),
+    )
+
+
+def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    values: list[Sequence[int]] = [row.columns[name] for row in rows]
+    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    return np.fromiter(chain.from_iterable(values), dtype=np.int32, count=int(lengths.sum())), lengths
+
+
+def _begin(reader: Reader) -> None:
+    """In a new process: it makes no sound, ends with the one that began it, and uses one core."""
+    import multiprocessing
+    from threading import Thread
+
+    global _reader
+    _reader = reader
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    silent = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the life of the process
+    sys.stdout = sys.stderr = silent
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end_with_parent, daemon=True).start()
+
+
+def _encode_here(chunk: Chunk, sides: NDArray[np.int8]) -> list[EncodedBatch]:
+    return _encode_chunk(_reader, chunk, sides)

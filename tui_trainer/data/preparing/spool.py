@@ -1,0 +1,69 @@
+"""Checked examples on disk between the passes over a table: no row is read or checked twice.
+
+One file a source, in the folder that is being filled. Who encodes a chunk reads it, so rows do not pass through the
+process that began it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tui_trainer.data.columns.row_reader import Example
+
+CHUNK_ROWS = 1000
+CHUNK_CHARACTERS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where some examples lie."""
+
+    path: Path
+    offset: int
+    size_bytes: int
+    rows: int
+
+    def examples(self) -> list[Example]:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            found: list[tuple[str, Any]] = pickle.loads(file.read(self.size_bytes))
+        return [Example(text, content) for text, content in found]
+
+
+class Spool:
+    """Writes examples of one source. A context manager: `chunks` are complete at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.chunks: list[Chunk] = []
+        self._path = path
+        self._file = path.open("wb")
+        self._waiting: list[tuple[str, Any]] = []
+        self._characters = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if kind is None:
+                self._write()
+
+    def add(self, example: Example) -> None:
+        self._waiting.append((example.text, example.content))
+        self._characters += len(example.text)
+        if len(self._waiting) == CHUNK_ROWS or self._characters >= CHUNK_CHARACTERS:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._waiting:
+            return
+        data = pickle.dumps(self._waiting, protocol=pickle.HIGHEST_PROTOCOL)
+        self.chunks.append(Chunk(self._path, self._file.tell(), len(data), len(self._waiting)))
+        self._file.write(data)
+        self._waiting, self._characters = [], 0

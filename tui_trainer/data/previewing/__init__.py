@@ -1,0 +1,1 @@
+"""Rows of the batches as a person reads them."""

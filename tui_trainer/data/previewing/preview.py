@@ -1,0 +1,192 @@
+"""What the model would get: rows of the collated batches, as text with the trained tokens marked.
+
+The batches are those of training: the same order (`batching/row_order.py`), the same layout (`batching/layout.py`).
+What is shown is read out of the batch's arrays, not out of the rows that it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.data.batching.collate import IGNORE, Batch
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.preparing.token_rows import Rows, TokenRow
+from tui_trainer.data.previewing.spelling import Piece, Speller
+from tui_trainer.data.progress import Meter, Progress
+
+_MASK, _ANSWER = "attention_mask", "decoder_input_ids"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownDocument:
+    """One document of a row. `number` counts the prepared training rows from 1.
+
+    `tokens` are those that are shown, `trained_tokens` those of them that are labels. A document with a label of its
+    own has `label` instead, one with an answer the `answer`, whose tokens are counted in both numbers. `cut`: it lost
+    its end, or is a piece of a longer document; None where that is not known.
+    """
+
+    number: int
+    pieces: tuple[Piece, ...]
+    tokens: int
+    trained_tokens: int
+    cut: bool | None
+    label: str = ""
+    answer: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One row of a batch: where it stands (each counted from 1), its documents, and the tokens of padding after them.
+
+    `answer_padding` are those after an answer.
+    """
+
+    step: int
+    forward_pass: int
+    row: int
+    documents: tuple[ShownDocument, ...]
+    padding: int
+    answer_padding: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(document.tokens for document in self.documents)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(document.trained_tokens for document in self.documents)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the numbers in a batch mean. `names` are those of classes or tags, by their numbers."""
+
+    spell: Speller
+    names: Sequence[str]
+    cut: NDArray[np.bool_] | None
+
+
+def samples(
+    rows: Rows,
+    order: RowOrder,
+    layout: RowLayout,
+    count: int,
+    *,
+    tokenizer: Any,
+    names: Sequence[str] = (),
+    cut: NDArray[np.bool_] | None = None,
+    progress: Progress | None = None,
+) -> list[Sample]:
+    """The first `count` rows of the batches from step 1 on; fewer where an epoch has fewer. `cut`: bool [rows]."""
+    shown, meter = _Shown(Speller(tokenizer), names, cut), Meter(progress, "spelling the samples", count, "rows")
+    found: list[Sample] = []
+    for sample in islice(_all_samples(rows, order, layout, shown), count):
+        found.append(sample)
+        meter.report(len(found))
+    meter.finish(len(found))
+    return found
+
+
+def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) -> Iterator[Sample]:
+    for step in range(1, order.steps_per_epoch + 1):
+        chosen = [(int(number), rows.example(int(number))) for number in order.at(step)]
+        numbers = {id(document): number for number, document in chosen}
+        for place, together in enumerate(layout.passes([document for _, document in chosen]), 1):
+            batch = layout.batch(together)
+            for row, documents in enumerate(together):
+                numbered = [(numbers[id(document)], document) for document in documents]
+                read = _whole if _MASK in batch.more else _next_tokens
+                shown_documents, used = read(batch, row, numbered, shown)
+                yield Sample(
+                    step=step,
+                    forward_pass=place,
+                    row=row + 1,
+                    documents=shown_documents,
+                    padding=batch.input_ids.shape[1] - used,
+                    answer_padding=_answer_padding(batch, row),
+                )
+
+
+Numbered = Sequence[tuple[int, TokenRow]]
+
+
+def _next_tokens(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[tuple[ShownDocument, ...], int]:
+    """Labels are the tokens after the inputs: a token is trained when the place before it has a label.
+
+    The last token of a document is no input. It is shown where it is a label; else the model never sees it.
+    """
+    found, start = [], 0
+    for number, document in documents:
+        end = start + len(document) - 1
+        inputs, labels = batch.input_ids[row, start:end], batch.labels[row, start:end]
+        counts = labels != IGNORE
+        ids = np.append(inputs, labels[-1]) if counts[-1] else inputs
+        trained = np.concatenate([[False], counts])[: len(ids)]
+        found.append(
+            ShownDocument(
+                number=number + 1,
+                pieces=shown.spell.pieces(ids.tolist(), trained.tolist()),
+                tokens=len(ids),
+                trained_tokens=int(trained.sum()),
+                cut=_is_cut(shown, number),
+            )
+        )
+        start = end
+    return tuple(found), start
+
+
+def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[tuple[ShownDocument, ...], int]:
+    """A model that reads whole rows: with an answer, a label for the row, or a label at some of its tokens."""
+    (number, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
+    ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
+    trained, tags, label = [False] * tokens, [""] * tokens, ""
+    answer: list[int] = []
+    if _ANSWER in batch.more:
+        answer = labels[row][labels[row] != IGNORE].tolist()
+    elif labels.ndim == 1 or labels.dtype.kind == "f":
+        label = _label(labels[row], shown.names)
+    else:
+        trained = (labels[row, :tokens] != IGNORE).tolist()
+        tags = [_name(one, shown.names) if one != IGNORE else "" for one in labels[row, :tokens].tolist()]
+    document = ShownDocument(
+        number=number + 1,
+        pieces=shown.spell.pieces(ids, trained, tags),
+        tokens=tokens + len(answer),
+        trained_tokens=sum(trained) + len(answer),
+        cut=_is_cut(shown, number),
+        label=label,
+        answer=shown.spell.pieces(answer, [True] * len(answer)),
+    )
+    return (document,), tokens
+
+
+def _answer_padding(batch: Batch, row: int) -> int:
+    return int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
+
+
+def _is_cut(shown: _Shown, number: int) -> bool | None:
+    return None if shown.cut is None else bool(shown.cut[number])
+
+
+def _label(label: Any, names: Sequence[str]) -> str:
+    """A class by its name, several of them, or a number."""
+    if np.ndim(label):
+        return ", ".join(_name(int(place), names) for place in np.flatnonzero(label)) or "no label"
+    return f"{float(label):.6g}" if label.dtype.kind == "f" else _name(int(label), names)
+
+
+def _name(number: int, names: Sequence[str]) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)
+
+
+def names_in(details: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of classes or tags, as a task noted them (`PreparedData.details`)."""
+    return tuple(map(str, details.get("names") or ()))

@@ -1,0 +1,1 @@
+"""Where rows and documents come from: files, folders, samples, data sets by name. One row or document at a time."""

@@ -1,0 +1,147 @@
+"""From one file to its documents: plain text is one document, a table has one document a row.
+
+Mistakes in rows are collected, so that one look shows all of them; a mistake that makes the rest unreadable ends the
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import BinaryIO, TypeVar
+
+from tui_trainer.data.columns.text_column import ColumnChoices, Row, head_of, strings_of, text_of
+from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.progress import Meter
+from tui_trainer.data.sources.arrow_rows import read_arrow, read_arrow_rows, read_parquet, read_parquet_rows
+from tui_trainer.data.sources.conll_rows import WORDS, read_conll
+from tui_trainer.data.sources.csv_rows import TAB, read_csv
+from tui_trainer.data.sources.files import SourceFile, open_bytes
+from tui_trainer.data.sources.json_rows import read_json, read_json_lines
+from tui_trainer.errors import DataError
+from tui_trainer.units import GIB, format_bytes
+
+MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text, and where it stands: "train.jsonl, line 12"."""
+
+    text: str
+    where: str
+
+
+def read_file(
+    file: SourceFile,
+    read: Callable[[BinaryIO, SourceFile], Iterator[T]],
+    problems: ProblemList,
+    meter: Meter,
+    base: int,
+) -> Iterator[T]:
+    """What `read` finds in one file. Mistakes go into `problems`; `base` is the bytes of the files before this one."""
+    try:
+        with open_bytes(file) as (raw, content):
+            for found in read(content, file):
+                yield found
+                if meter.due():
+                    meter.report(base + raw.tell())
+    except DataError as error:
+        problems.add_end(error)
+
+
+def documents_of(
+    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList
+) -> Iterator[Document]:
+    """The documents of what stands in a file. Raises DataError for what makes the rest unreadable."""
+    label = file.label
+    match file.form:
+        case "parquet":
+            yield from (Document(*found) for found in read_parquet(content, label, problems, choices))
+        case "arrow":
+            yield from (Document(*found) for found in read_arrow(content, label, problems, choices))
+        case "jsonl":
+            yield from _documents(read_json_lines(content, label, problems), label, choices, problems)
+        case "json":
+            yield from _documents(read_json(content, label, problems), label, choices, problems)
+        case "csv":
+            yield from _documents(read_csv(content, label, problems, choices), label, choices, problems)
+        case "tsv":
+            yield from _documents(read_csv(content, label, problems, choices, TAB), label, choices, problems)
+        case "conll":
+            yield from (Document(_sentence(row), row.where) for row in read_conll(content, label, problems))
+        case _:
+            yield Document(read_text(content, label), label)
+
+
+def rows_of(content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList) -> Iterator[Row]:
+    """The rows of a table with all their columns. Raises DataError for what makes the rest unreadable."""
+    label = file.label
+    match file.form:
+        case "parquet":
+            yield from read_parquet_rows(content, label)
+        case "arrow":
+            yield from read_arrow_rows(content, label)
+        case "jsonl":
+            yield from read_json_lines(content, label, problems)
+        case "json":
+            yield from read_json(content, label, problems)
+        case "csv":
+            yield from read_csv(content, label, problems, choices)
+        case "tsv":
+            yield from read_csv(content, label, problems, choices, TAB)
+        case "conll":
+            yield from read_conll(content, label, problems)
+        case _:
+            hint = "give JSONL, JSON, CSV, TSV, Parquet, Arrow, or CoNLL under the name .conll; "
+            hint += "task.type = causal_lm learns from plain text"
+            raise DataError("plain text has no columns, and this task reads columns", where=label, hint=hint)
+
+
+def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
+    """Documents until `max_chars` characters are reached (0: no limit). The last one is cut."""
+    left = max_chars
+    for document in documents:
+        if not max_chars:
+            yield document
+            continue
+        yield Document(document.text[:left], document.where)
+        left -= len(document.text)
+        if left <= 0:
+            return
+
+
+def read_text(content: BinaryIO, label: str) -> str:
+    """The whole of a plain text file; line ends become \\n."""
+    data = content.read(MAX_DOCUMENT_BYTES + 1)
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise DataError(
+            f"one document of more than {format_bytes(MAX_DOCUMENT_BYTES)}",
+            where=label,
+            hint="cut it into several files, or make it JSONL with one document a row",
+        )
+    refuse_other_encodings(data, label)
+    return with_plain_line_ends(decoded(data, label, line=1))
+
+
+def _sentence(row: Row) -> str:
+    words = row.values[WORDS]
+    return " ".join(words) if isinstance(words, list) else ""
+
+
+def _documents(rows: Iterator[Row], label: str, choices: ColumnChoices, problems: ProblemList) -> Iterator[Document]:
+    """The text of each row, in the column that the first rows show."""
+    head, mistake = head_of(rows)
+    column = choices.choose(label, strings_of(head)) if head else ""
+    for row in chain(head, rows):
+        try:
+            yield Document(text_of(row, column), row.where)
+        except DataError as error:
+            problems.add(error)
+    if mistake:
+        raise mistake

@@ -1,0 +1,243 @@
+"""How much text there is, from the sizes of files and a look at their beginnings: at most half a megabyte of each form,
+and one batch of rows of a file that holds Arrow.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import BinaryIO
+
+from tui_trainer.data.columns.row_reader import Reader
+from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices, Row
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.sources.file_formats import PACKED_INSIDE, Form
+from tui_trainer.data.sources.files import SourceFile, open_bytes
+from tui_trainer.data.sources.reading import documents_of, rows_of
+from tui_trainer.data.sources.source import Source
+from tui_trainer.errors import DataError
+
+LOOK_FILES = 8
+LOOK_BYTES = 512 * 1024  # of the files of one form together
+LOOK_ROWS = 1000
+BEGINNING_CHARACTERS = 64_000  # of one text a quarter at the most
+GZIP_RATIO = 3.0  # unpacked to packed, for text; between 2.5 and 4 in practice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """What a source holds, roughly. `lengths` are characters of some of its documents, `alphabet` a count, `texts` what
+    was looked at, `columns` those that hold the text in the tables among them."""
+
+    characters: int
+    documents: int
+    alphabet: int
+    lengths: tuple[int, ...]
+    texts: tuple[str, ...]
+    reason: str
+    columns: tuple[str, ...] = ()
+
+    def limited(self, max_chars: int) -> Size:
+        """The same, when only the first `max_chars` characters are used (0: all)."""
+        if not max_chars or self.characters <= max_chars:
+            return self
+        return replace(
+            self,
+            characters=max_chars,
+            documents=math.ceil(self.documents * max_chars / self.characters),
+            lengths=tuple(min(length, max_chars) for length in self.lengths),
+            reason=f"{self.reason}, cut at data.max_chars = {max_chars:,}",
+        )
+
+
+@dataclass(slots=True)
+class _Look:
+    """What stood at the beginnings: bytes looked at, and the documents found in them."""
+
+    bytes: float = 0
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(text) for text in self.texts]
+
+    def add(self, text: str) -> None:
+        if text:  # an empty document is left out when the data is prepared
+            self.texts.append(text)
+
+
+Texts = Callable[[BinaryIO, SourceFile], Iterator[str]]
+"""The texts of (a beginning of) a file; what cannot be used is passed over, and a DataError ends it."""
+
+
+def size_of(source: Source) -> Size:
+    """What `source` holds. Never raises for what stands in the files."""
+    choices = ColumnChoices(source.text_column)
+
+    def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
+        return (document.text for document in documents_of(content, entry, choices, ProblemList()))
+
+    if not source.sample:
+        return replace(_files_size(source, texts), columns=choices.chosen)
+    return _sample_size([document.text for document in source.documents()])
+
+
+def table_size(source: Source, reader: Reader) -> Size:
+    """The same for a table: its rows are the documents, with the text that `reader` takes from each."""
+
+    def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
+        choices = ColumnChoices("")
+        return _texts_of_rows(rows_of(content, entry, choices, ProblemList()), reader)
+
+    if not source.sample:
+        return _files_size(source, texts)
+    rows = source.rows(ProblemList(), choices=ColumnChoices(""))
+    return _sample_size(list(_texts_of_rows(rows, reader)))
+
+
+def _texts_of_rows(rows: Iterator[Row], reader: Reader) -> Iterator[str]:
+    head = list(islice(rows, LOOKED_ROWS))
+    if head:
+        reader.begin(head)
+    for row in chain(head, rows):
+        with suppress(DataError):
+            yield reader.read(row).text
+
+
+def _sample_size(texts: list[str]) -> Size:
+    lengths = tuple(map(len, texts))
+    return Size(
+        characters=sum(lengths),
+        documents=len(texts),
+        alphabet=len(set("".join(texts))),
+        lengths=lengths,
+        texts=tuple(_first_texts(texts, LOOK_BYTES)),
+        reason="the characters of the sample, counted",
+    )
+
+
+def beginning_of(size: Size) -> tuple[str, ...]:
+    """Some of the texts that were looked at, evenly spaced: enough to count tokens in, and counted in an instant."""
+    texts = [text[: BEGINNING_CHARACTERS // 4] for text in size.texts]
+    step = max(1, sum(map(len, texts)) // BEGINNING_CHARACTERS)
+    return tuple(_first_texts(texts[::step], BEGINNING_CHARACTERS))
+
+
+def _files_size(source: Source, texts_of: Texts) -> Size:
+    """The share of text in the beginnings, applied to all bytes, for each form of file."""
+    looks: dict[Form, _Look] = {}
+    for group in _some_of_each(source.entries):
+        look = looks.setdefault(_form(group[0]), _Look())
+        for entry in group:
+            _look_at(entry, texts_of, look, LOOK_BYTES // len(group))
+    bytes_of: Counter[Form] = Counter()
+    for entry in source.entries:
+        bytes_of[_form(entry)] += round(_unpacked_bytes(entry))
+    tables = {form: look for form, look in looks.items() if form != "text"}
+    texts = [entry for entry in source.entries if not entry.holds_rows]
+    reason = "the size of the files, and the beginnings of some"
+    if any(entry.compressed for entry in source.entries):
+        reason += f"; a .gz is taken to unpack to {GZIP_RATIO:g} times its size"
+    return Size(
+        characters=sum(_scaled(sum(look.lengths), look, bytes_of[form]) for form, look in looks.items()),
+        documents=len(texts) + sum(_scaled(len(look.lengths), look, bytes_of[form]) for form, look in tables.items()),
+        alphabet=len(set().union(*(text for look in looks.values() for text in look.texts))),
+        lengths=(
+            *(_text_lengths(texts, looks["text"]) if texts else ()),
+            *(length for look in tables.values() for length in look.lengths),
+        ),
+        texts=tuple(text for look in looks.values() for text in look.texts),
+        reason=reason,
+    )
+
+
+def _form(entry: SourceFile) -> Form:
+    return entry.form if entry.holds_rows else "text"
+
+
+def _some_of_each(entries: Sequence[SourceFile]) -> list[list[SourceFile]]:
+    """Some files of every form, spread over all of them."""
+    by_form: dict[Form, list[SourceFile]] = {}
+    for entry in entries:
+        by_form.setdefault(_form(entry), []).append(entry)
+    return [group[:: max(1, len(group) // LOOK_FILES)][:LOOK_FILES] for group in by_form.values()]
+
+
+def _scaled(count: int, look: _Look, total_bytes: float) -> int:
+    """`count` of the looked-at part, for all bytes. With nothing looked at, one character a byte, one document."""
+    return round(count * total_bytes / look.bytes) if look.bytes else round(total_bytes and 1)
+
+
+def _text_lengths(texts: Sequence[SourceFile], look: _Look) -> list[int]:
+    """Characters of each text file, from its size."""
+    share = sum(look.lengths) / look.bytes if look.bytes else 1.0
+    return [round(_unpacked_bytes(entry) * share) for entry in texts]
+
+
+def _unpacked_bytes(entry: SourceFile) -> float:
+    return entry.size_bytes * (GZIP_RATIO if entry.compressed else 1.0)
+
+
+def _look_at(entry: SourceFile, texts_of: Texts, look: _Look, most_bytes: int) -> None:
+    """What is wrong in a file is said when the data is prepared, not here."""
+    try:
+        with open_bytes(entry) as (_, content):
+            if entry.form in PACKED_INSIDE:
+                _look_at_batch(entry, texts_of, look, most_bytes)
+                return
+            head = content.read(most_bytes)
+    except DataError:
+        return
+    if entry.holds_rows:
+        _look_at_rows(head, entry, texts_of, look, whole=len(head) < most_bytes)
+    else:
+        look.bytes += len(head)
+        look.add(head.decode("utf-8", errors="ignore"))
+
+
+def _look_at_rows(head: bytes, entry: SourceFile, texts_of: Texts, look: _Look, *, whole: bool) -> None:
+    """Whole rows only: of a longer file, the last line is left out, or half a row where rows are not lines."""
+    if not whole and entry.form != "json":
+        head = head[: head.rfind(b"\n") + 1] or head
+    before = len(look.texts)
+    try:
+        for text in texts_of(io.BytesIO(head), entry):
+            look.add(text)
+    except DataError:
+        pass
+    found = len(look.texts) - before
+    torn = not whole and entry.form == "json"
+    look.bytes += len(head) * (found / (found + 0.5) if torn else 1)
+
+
+def _look_at_batch(entry: SourceFile, texts_of: Texts, look: _Look, most_characters: int) -> None:
+    """The first rows of a Parquet or Arrow file, and their share of its rows."""
+    from tui_trainer.data.sources.arrow_rows import row_count
+
+    with open_bytes(entry) as (_, content):
+        characters = 0
+        for number, text in enumerate(texts_of(content, entry), start=1):
+            look.add(text)
+            characters += len(text)
+            if number == LOOK_ROWS or characters > most_characters:
+                break
+        else:
+            look.bytes += entry.size_bytes
+            return
+        rows = row_count(entry.path, entry.label, entry.form)
+    look.bytes += entry.size_bytes * number / max(rows, number)
+
+
+def _first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
+    """Texts until so many characters are reached; the last one is cut."""
+    left = characters
+    for text in texts:
+        if left <= 0:
+            return
+        yield text[:left]
+        left -= len(text)

@@ -1,0 +1,92 @@
+"""What of the sources that a config names is trained on, evaluated on, and left alone, where their files are splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tui_trainer.data.sources.files import SourceFile, SplitFiles
+from tui_trainer.data.sources.named_splits import SplitUse
+from tui_trainer.data.sources.source import Source, join_sources, open_sources, source_of_files
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+
+def training_and_evaluation(
+    paths: Sequence[str], eval_paths: Sequence[str], text_column: str
+) -> tuple[Source, Source | None]:
+    """What is trained on, and what is evaluated on where that is named: by `eval_paths` or else by validation splits.
+
+    Raises DataError for what `open_sources` refuses, and for validation splits that cannot be told or that only some of
+    the sources have.
+    """
+    source = open_sources(paths, text_column)
+    held_out = open_sources(eval_paths, text_column, measured=True) if eval_paths else _validation_of(source)
+    return replace(source, splits=tuple(_uses(source, held_out, is_named=bool(eval_paths)))), held_out
+
+
+def _validation_of(source: Source) -> Source | None:
+    parts, found = source.parts, []
+    for part in parts:
+        splits = [other for other in part.others if other.split == "validation"]
+        if len(splits) > 1:
+            what = f"has several validation splits: {', '.join(map(_shown, splits))}"
+            raise DataError(what, where=one_line(part.path, 200), hint="name one in data.eval_path")
+        found += [source_of_files(part.path, part.text_column, split, is_split=True) for split in splits]
+    if not found:
+        return None
+    if len(found) < len(parts):
+        have = {one.path for one in found}
+        without = ", ".join(one_line(part.path, 120) for part in parts if part.path not in have)
+        what = f"has a validation split, and {without} has none"
+        hint = "name what all are evaluated on in data.eval_path, or in data.path the training files alone"
+        raise DataError(what, where=", ".join(one_line(path, 120) for path in have), hint=hint)
+    return join_sources(found)
+
+
+def _uses(source: Source, held_out: Source | None, *, is_named: bool) -> Iterator[SplitUse]:
+    """`is_named`: by data.eval_path."""
+    measured = {entry.path.absolute() for entry in held_out.entries} if held_out else set()
+    for part in source.parts:
+        evaluated = [other for other in part.others if _lies_in(other, measured)]
+        unused = [other for other in part.others if other not in evaluated]
+        notes = [part.remark]
+        if part.split and part.split.split in ("validation", "test"):
+            notes.append(f"by its name it is a {part.split.split} split, and trained on because data.path names it")
+        if is_named and any(other.split == "validation" for other in unused):
+            notes.append("data.eval_path says what is evaluated on")
+        use = SplitUse(
+            source=one_line(part.path, 200),
+            trains=_shown(part.split) if part.split else "",
+            evaluates=", ".join(map(_shown, evaluated)),
+            left_alone=_left_alone(unused, part.beside),
+            note="; ".join(filter(None, notes)),
+        )
+        if use.evaluates or use.left_alone or use.note:
+            yield use
+    if held_out is None or not is_named:
+        return
+    trained, told = {entry.path.absolute() for entry in source.entries}, {part.path for part in source.parts}
+    for part in held_out.parts:
+        unused = [other for other in part.others if not _lies_in(other, trained)]
+        if part.split and unused and part.path not in told:
+            left_alone = _left_alone(unused, part.beside)
+            yield SplitUse(source=one_line(part.path, 200), evaluates=_shown(part.split), left_alone=left_alone)
+
+
+def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
+    return all(file.path.absolute() in paths for file in split.files)
+
+
+def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:
+    texts = [one_line(beside[0], 120) if len(beside) == 1 else f"{len(beside):,} texts"] if beside else []
+    return (*map(_shown, splits), *texts)
+
+
+def _shown(split: SplitFiles) -> str:
+    return f"{one_line(split.label, 60)} ({_files(split.files)})"
+
+
+def _files(files: Sequence[SourceFile]) -> str:
+    return files[0].label if len(files) == 1 else f"{len(files):,} files"

@@ -1,0 +1,143 @@
+"""The architectures with a gated MLP, layer by layer: from the fields of config.json to counted parts.
+
+Source: the modeling and configuration files of transformers 5.23, one by one; tests build a tiny model of every family
+and compare names, sizes and counts with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tui_trainer.models.config_fields import ConfigFields
+from tui_trainer.models.families.anatomy import Anatomy, Sizes
+from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LlamaLike:
+    """The families with q, k, v, o and a gated MLP. `head_dim` is their default; None: hidden / heads."""
+
+    head_dim: int | None = None
+    key_value_heads: int | None = None
+    qkv_bias: bool | str = "attention_bias"
+    out_bias: bool | str = "attention_bias"
+    mlp_bias: bool | str = False
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    query_norms: str = ""
+    tied: bool = False
+    norm: Callable[..., Part] = rms_norm
+
+    def __call__(self, fields: ConfigFields) -> Anatomy:
+        sizes = Sizes.of(fields)
+        head_size = fields.number("head_dim", self.head_dim or max(sizes.hidden // sizes.heads, 1))
+        kv_heads = fields.number("num_key_value_heads", self.key_value_heads or sizes.heads)
+        mlp = fields.number("intermediate_size")
+        return Anatomy(
+            linears=(*self._attention(sizes, head_size, kv_heads), *self._mlp(sizes, mlp), sizes.head()),
+            parts=self._parts(sizes, head_size, kv_heads),
+            key_value_heads=kv_heads,
+            head_size=head_size,
+            mlp_size=mlp,
+            gated_mlp=True,
+            tied=sizes.tied(self.tied),
+        )
+
+    def _attention(self, sizes: Sizes, head_size: int, kv_heads: int) -> tuple[Linear, ...]:
+        hidden, layers = sizes.hidden, sizes.layers
+        queries, keys = sizes.heads * head_size, kv_heads * head_size
+        bias, out_bias = _flag(sizes.fields, self.qkv_bias), _flag(sizes.fields, self.out_bias)
+        return (
+            linear("self_attn.q_proj", hidden, queries, layers, bias),
+            linear("self_attn.k_proj", hidden, keys, layers, bias),
+            linear("self_attn.v_proj", hidden, keys, layers, bias),
+            linear("self_attn.o_proj", queries, hidden, layers, out_bias),
+        )
+
+    def _mlp(self, sizes: Sizes, mlp: int) -> tuple[Linear, ...]:
+        hidden, layers, bias = sizes.hidden, sizes.layers, _flag(sizes.fields, self.mlp_bias)
+        return (
+            linear("mlp.gate_proj", hidden, mlp, layers, bias),
+            linear("mlp.up_proj", hidden, mlp, layers, bias),
+            linear("mlp.down_proj", mlp, hidden, layers, bias),
+        )
+
+    def _parts(self, sizes: Sizes, head_size: int, kv_heads: int) -> tuple[Part, ...]:
+        # One norm for each head (Qwen3, Gemma 3), or one over all heads at once (OLMo 2).
+        widths = {"head": (head_size, head_size), "all": (sizes.heads * head_size, kv_heads * head_size)}
+        query_norms = zip(("q_norm", "k_norm"), widths.get(self.query_norms, ()), strict=False)
+        return (
+            embedding("model.embed_tokens", sizes.vocabulary, sizes.hidden),
+            *(self.norm(name, sizes.hidden, sizes.layers) for name in self.norms),
+            *(rms_norm(f"self_attn.{name}", width, sizes.layers) for name, width in query_norms),
+            self.norm("model.norm", sizes.hidden),
+        )
+
+
+def _flag(fields: ConfigFields, source: bool | str) -> bool:
+    """A constant of the family, or the field of that name."""
+    return fields.flag(source, False) if isinstance(source, str) else source
+
+
+def _stablelm(fields: ConfigFields) -> Anatomy:
+    parallel = fields.flag("use_parallel_residual", False)
+    norms = ("input_layernorm",) if parallel else ("input_layernorm", "post_attention_layernorm")
+    body = _LlamaLike(qkv_bias="use_qkv_bias", out_bias=False, norms=norms, norm=layer_norm)(fields)
+    if not fields.flag("qk_layernorm", False):
+        return body
+    sizes = Sizes.of(fields)
+    head_norms = (
+        rms_norm("self_attn.q_layernorm", sizes.heads * body.head_size, sizes.layers),
+        rms_norm("self_attn.k_layernorm", body.key_value_heads * body.head_size, sizes.layers),
+    )
+    return replace(body, parts=(*body.parts, *head_norms))
+
+
+def _phi3(fields: ConfigFields) -> Anatomy:
+    sizes = Sizes.of(fields)
+    hidden, layers = sizes.hidden, sizes.layers
+    head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
+    kv_heads, mlp = fields.number("num_key_value_heads", sizes.heads), fields.number("intermediate_size")
+    queries = sizes.heads * head_size
+    return Anatomy(
+        linears=(
+            linear("self_attn.qkv_proj", hidden, queries + 2 * kv_heads * head_size, layers),
+            linear("self_attn.o_proj", queries, hidden, layers),
+            linear("mlp.gate_up_proj", hidden, 2 * mlp, layers),
+            linear("mlp.down_proj", mlp, hidden, layers),
+            sizes.head(),
+        ),
+        parts=(
+            embedding("model.embed_tokens", sizes.vocabulary, hidden),
+            rms_norm("input_layernorm", hidden, layers),
+            rms_norm("post_attention_layernorm", hidden, layers),
+            rms_norm("model.norm", hidden),
+        ),
+        key_value_heads=kv_heads,
+        head_size=head_size,
+        mlp_size=mlp,
+        gated_mlp=True,
+        tied=sizes.tied(False),
+    )
+
+
+_GEMMA_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+GATED_FAMILIES: dict[str, Callable[[ConfigFields], Anatomy]] = {
+    "llama": _LlamaLike(mlp_bias="mlp_bias"),
+    "mistral": _LlamaLike(qkv_bias=False, out_bias=False, key_value_heads=8),
+    "qwen2": _LlamaLike(qkv_bias=True, out_bias=False),
+    "qwen3": _LlamaLike(head_dim=128, query_norms="head"),
+    "gemma": _LlamaLike(head_dim=256, tied=True),
+    "gemma2": _LlamaLike(head_dim=256, key_value_heads=4, norms=_GEMMA_NORMS, tied=True),
+    "gemma3_text": _LlamaLike(head_dim=256, key_value_heads=4, norms=_GEMMA_NORMS, query_norms="head", tied=True),
+    "olmo2": _LlamaLike(norms=("post_attention_layernorm", "post_feedforward_layernorm"), query_norms="all"),
+    "granite": _LlamaLike(mlp_bias="mlp_bias"),
+    "stablelm": _stablelm,
+    "phi3": _phi3,
+}

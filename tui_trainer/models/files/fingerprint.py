@@ -1,0 +1,77 @@
+"""What names the model that a run starts from, so that it does not go on with another one. No torch.
+
+Small files are read whole. Of weights the header and samples of the numbers are read: 16 GB take a part of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
+from tui_trainer.models.files.file_digest import Digest, add_whole_file
+from tui_trainer.models.files.headers import INDEX_FILE, tensor_starts
+
+SAMPLES = 64  # of each file with weights, evenly spread
+SAMPLE_BYTES = 64 * 1024
+# Beside the spread ones, so that a tensor of its own that was changed is met however small it is.
+TENSOR_BYTES = 4096
+
+
+def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
+    """XXH3-128 over config.json and the model's own code; `with_weights` over tokenizer and weights as well.
+
+    Of a file with weights: name, size, the header with all names and shapes, the first 4 KiB of each tensor and 64
+    blocks of 64 KiB. A file of up to 4 MiB is read whole. Raises ConfigError for a file that cannot be read.
+    """
+    import xxhash
+
+    if facts.folder is None:
+        return ""
+    digest = xxhash.xxh3_128()
+    for name in _small_files(facts, facts.folder, with_weights):
+        add_whole_file(digest, facts.folder, name)
+    for name in facts.weight_files if with_weights else ():
+        _add_weights(digest, facts.folder, name)
+    return str(digest.hexdigest())
+
+
+def _small_files(facts: ModelFacts, folder: Path, with_weights: bool) -> Iterator[str]:
+    yield "config.json"
+    if facts.has_remote_code:
+        yield from sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if path.is_file())
+    if with_weights:
+        yield from sorted(facts.tokenizer_files)
+        yield from (name for name in (INDEX_FILE, BIN_INDEX_FILE) if (folder / name).is_file())
+
+
+def _add_weights(digest: Digest, folder: Path, name: str) -> None:
+    path = folder / name
+    try:
+        size = path.stat().st_size
+        digest.update(f"{name}\0{size}\0".encode())
+        with path.open("rb", buffering=0) as file:
+            for start, length in _pieces(path, size):
+                digest.update(_read(file, start, length))
+    except OSError as error:
+        raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
+
+
+def _pieces(path: Path, size: int) -> Iterator[tuple[int, int]]:
+    """(start, length) of what is read: all of a small file, else its header and samples."""
+    if size <= SAMPLES * SAMPLE_BYTES:
+        yield 0, size
+        return
+    if path.suffix == ".safetensors":
+        starts = tensor_starts(path)
+        yield 0, min(starts, default=0)
+        yield from ((start, TENSOR_BYTES) for start in starts)
+    # The last block ends where the file does.
+    yield from ((at * (size - SAMPLE_BYTES) // (SAMPLES - 1), SAMPLE_BYTES) for at in range(SAMPLES))
+
+
+def _read(file: BinaryIO, start: int, length: int) -> bytes:
+    file.seek(start)
+    return file.read(length)

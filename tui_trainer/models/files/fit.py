@@ -1,0 +1,117 @@
+"""Whether stored weights are those that config.json describes. transformers would fill what is missing with random
+numbers, and say so in a warning only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tui_trainer.models.families.layers import Linear, Part, place_in_block
+from tui_trainer.models.files.headers import TensorFacts
+from tui_trainer.models.files.weights import has_head, layer_count
+from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.safe_text import one_line
+
+
+def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts], *, is_known: bool) -> list[str]:
+    """What does not fit, at most one sentence for each kind of tensor, the first such tensor named.
+
+    `is_known`: the architecture is described here, so that a missing tensor is a mistake and not another name.
+    """
+    found = list(_embedding_misfits(shape, headers))
+    layers = layer_count(headers)
+    if layers != (shape.stored_blocks or shape.layers):
+        told = shape.stored_blocks or shape.layers
+        found.append(f"config.json says {told} layers, the weights have {layers}")
+    elif is_known:
+        found += _linear_misfits(shape, headers)
+        found += _norm_misfits(shape, headers)
+    over_vocabulary = shape.head not in CLASSIFYING
+    if is_known and over_vocabulary and not shape.tied_embeddings and not has_head(headers):
+        found.append("the weights have no head (lm_head.weight), so that the model cannot continue a text")
+    return found
+
+
+def embedding_rows(shape: ModelShape, headers: Mapping[str, TensorFacts] | None) -> int:
+    """The tokens that the model has a vector for: by its weights, else by its config."""
+    for part in shape.parts:
+        if part.is_embedding and part.rows == shape.vocabulary and (stored := _stored(part, headers or {})):
+            return stored[1].shape[0] if stored[1].shape else 0
+    return shape.vocabulary
+
+
+def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
+    for part in shape.parts:
+        if not part.is_embedding or not part.rows:
+            continue
+        wanted = (part.rows, part.parameters_each // part.rows)
+        stored = _stored(part, headers)
+        if stored is None:
+            yield f"the weights have no {part.name}.weight"
+        elif stored[1].shape != wanted:
+            yield _differs(stored[0], stored[1], wanted)
+
+
+def _stored(part: Part, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
+    """Old files begin their names elsewhere: `wte.weight` is `transformer.wte.weight`."""
+    # The table of both halves is stored under its own name, or under that of one of them.
+    for called in (part.name, "embed_tokens") if part.name == "shared" else (part.name,):
+        for name, facts in headers.items():
+            if f".{name}".endswith(f".{called}.weight"):
+                return name, facts
+    return None
+
+
+def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
+    by_place: dict[str, list[str]] = {}
+    for name in headers:
+        by_place.setdefault(place_in_block(name), []).append(name)
+    for linear in shape.linears:
+        if not linear.is_head and linear.count in _blocks(shape):
+            names = by_place.get(f"{linear.path}.weight") or _ending(by_place, f".{linear.path}.weight")
+            if not names and linear.count == 1:
+                continue  # with one layer, what stands beside the layers has as many
+            if len(names) < linear.count:
+                yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing in the weights"
+            elif wrong := _first_wrong(names, headers, linear):
+                yield _differs(wrong, headers[wrong], (linear.outputs, linear.inputs))
+
+
+def _first_wrong(names: list[str], headers: Mapping[str, TensorFacts], linear: Linear) -> str:
+    """Empty when enough have the size. Both halves of a model may have products of this name, of sizes of their own."""
+    wrong = [name for name in names if not _has_size(headers[name], linear)]
+    return wrong[0] if len(names) - len(wrong) < linear.count else ""
+
+
+def _ending(by_place: Mapping[str, list[str]], ending: str) -> list[str]:
+    """ALBERT has layers inside of groups."""
+    return [name for place, names in by_place.items() if place.endswith(ending) for name in names]
+
+
+def _blocks(shape: ModelShape) -> set[int]:
+    """How many blocks a product of a block can be in; those that are used again and again are stored once."""
+    return {shape.layers, shape.decoder_layers} if shape.decoder_layers else {shape.stored_blocks or shape.layers}
+
+
+def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
+    """Norms may hold several tensors under their name (StableLM has one for each head)."""
+    weights = [name for name in headers if name.endswith(".weight")]
+    places = [f".{place_in_block(name)}" for name in weights]
+    for part in shape.parts:
+        if part.is_embedding or part.is_head:
+            continue
+        if part.count == 1:
+            if not any(f".{part.name}." in f".{name}" for name in weights):
+                yield f"the weights have no {part.path}.weight"
+        elif (found := sum(f".{part.path}." in place for place in places)) < part.count:
+            yield f"{part.count - found} of {part.count} {part.path}.weight are missing in the weights"
+
+
+def _has_size(facts: TensorFacts, linear: Linear) -> bool:
+    """GPT-2 stores its matrices the other way round."""
+    return facts.shape in ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
+
+
+def _differs(name: str, facts: TensorFacts, wanted: tuple[int, ...]) -> str:
+    has, should = (" x ".join(map(str, size)) for size in (facts.shape, wanted))
+    return f"{one_line(name, 120)} is {has} and by config.json {should}"

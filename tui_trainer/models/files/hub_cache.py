@@ -1,0 +1,52 @@
+"""Where a model is on this machine: a folder, or a snapshot in the hub's cache. Nothing is fetched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tui_trainer.data.sources.nearest_path import nearest_path
+from tui_trainer.hardware.places import is_there
+from tui_trainer.hub_layout import is_hub_name, is_revision, repository_folder, snapshot_folder
+from tui_trainer.local_paths import at_home
+from tui_trainer.models.config_fields import bad_model
+from tui_trainer.safe_text import one_line
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder that the name is, or None where it can only be a name on the hub.
+
+    Raises ConfigError for a file, and for what is neither a folder nor such a name.
+    """
+    if not name.strip() or "\0" in name:
+        raise bad_model("no model is named", hint="give a folder with a model, or its name on the hub")
+    path = at_home(name)
+    if is_there(path) and path.is_dir():
+        return path.absolute()
+    if is_there(path):
+        raise bad_model(f"{one_line(name, 120)} is a file, not a folder", hint="give the folder that holds config.json")
+    if not is_hub_name(name):
+        near = nearest_folder(name)
+        hint = f"did you mean {near}?" if near else "give a folder that holds a config.json"
+        raise bad_model(f"there is no folder {one_line(name, 120)}", hint=hint)
+    return None
+
+
+def nearest_folder(name: str) -> str:
+    """The folder with a model that may have been meant, safe to show; empty where none is near."""
+    near = nearest_path(name, folders_only=True)
+    return one_line(near, 120) if near and (at_home(near) / "config.json").is_file() else ""
+
+
+def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder with the files of this revision in the hub's cache, or None. A commit may be given as revision."""
+    if not is_revision(revision):
+        raise bad_model(f"{one_line(revision, 80)!r} cannot be a revision", hint="a branch, a tag or a commit")
+    return snapshot_folder(repository_folder("models", name, environment), revision)
+
+
+def remedies(name: str) -> str:
+    """What to do about a model that is not on this machine."""
+    short = name.rpartition("/")[2]
+    return f"run `tui-trainer download {name}`, or copy the model into ./{short} and give that path"

@@ -1,0 +1,104 @@
+"""What the names and shapes of stored weights say about a model."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from tui_trainer.models.families.layers import Linear, Part, linear, place_in_block
+from tui_trainer.models.files.headers import TensorFacts
+
+_HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
+_EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
+_BLOCK_NUMBER = re.compile(r"\.(\d+)\.")
+
+
+# What the first BERT called the parts of a norm; transformers renames them when it loads them.
+_OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+
+
+def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
+    """The tensors under the names that transformers gives them."""
+    return {_renamed(name): facts for name, facts in headers.items()}
+
+
+def _renamed(name: str) -> str:
+    old = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
+    return name.removesuffix(old) + _OLD_NAMES[old] if old else name
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor is the matrix that makes logits."""
+    return bool(_HEAD.fullmatch(name))
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a tensor is a table of tokens or positions."""
+    return bool(_EMBEDDING.search(name))
+
+
+def has_head(headers: Mapping[str, TensorFacts]) -> bool:
+    """Whether the head is stored beside the embedding; a tied one is not."""
+    return any(map(is_head, headers))
+
+
+def has_experts(headers: Mapping[str, TensorFacts]) -> bool:
+    """Whether it is a mixture of experts."""
+    return any(".experts." in name for name in headers)
+
+
+def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:
+    """The weights of the model, a tied head once, without the masks and frequencies that old checkpoints also hold."""
+    return sum(
+        facts.parameters
+        for name, facts in headers.items()
+        if not is_buffer(name, facts) and not (tied and is_head(name))
+    )
+
+
+def is_buffer(name: str, facts: TensorFacts) -> bool:
+    """Whether a tensor is computed and not learnt: causal masks (GPT-2, GPT-NeoX), rotary frequencies, positions."""
+    if name.endswith(("rotary_emb.inv_freq", ".masked_bias", "position_ids")):
+        return True
+    return name.endswith((".attn.bias", ".attention.bias")) and len(facts.shape) == 4
+
+
+def layer_count(names: Iterable[str]) -> int:
+    """One more than the highest number of a block; 0 where no name has one."""
+    return max((int(found[1]) + 1 for name in names if (found := _BLOCK_NUMBER.search(name))), default=0)
+
+
+def modules_of(
+    headers: Mapping[str, TensorFacts], hidden: int, vocabulary: int
+) -> tuple[tuple[Linear, ...], tuple[Part, ...]]:
+    """Matrix products and other parts, told apart by their names and dimensions.
+
+    A matrix [outputs, inputs] that is no embedding is a product; without a stored head there is a tied one.
+    """
+    products: Counter[tuple[str, int, int, bool]] = Counter()
+    parts: Counter[tuple[str, int, bool]] = Counter()
+    for name, facts in headers.items():
+        if is_buffer(name, facts) or is_head(name):
+            continue
+        path, _, kind = place_in_block(name).rpartition(".")
+        if kind == "weight" and len(facts.shape) == 2 and not is_embedding(name):
+            has_bias = f"{name.removesuffix('weight')}bias" in headers
+            products[path, facts.shape[1], facts.shape[0], has_bias] += 1
+        elif not _is_bias_of_product(name, headers):
+            parts[path or kind, facts.parameters, is_embedding(name)] += 1
+    linears = [linear(path, inputs, outputs, count, bias) for (path, inputs, outputs, bias), count in products.items()]
+    head = linear("lm_head", _head_width(headers, hidden, vocabulary), vocabulary, 1, is_head=True)
+    others = (Part(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
+    return (*linears, head), tuple(others)
+
+
+def _head_width(headers: Mapping[str, TensorFacts], hidden: int, vocabulary: int) -> int:
+    """The width that the head reads: that of the table of tokens, which may be narrower than the layers (OPT)."""
+    tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
+    return next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
+
+
+def _is_bias_of_product(name: str, headers: Mapping[str, TensorFacts]) -> bool:
+    weight = headers.get(f"{name.removesuffix('bias')}weight") if name.endswith(".bias") else None
+    return weight is not None and len(weight.shape) == 2

@@ -1,0 +1,1 @@
+"""Texts and conversations into tokens, by the model's own tokenizer and chat template."""

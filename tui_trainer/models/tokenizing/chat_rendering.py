@@ -1,0 +1,244 @@
+"""A talk as text, and which of its characters carry loss.
+
+Where an answer begins is where generation would: behind the talk up to it, rendered with the prompt for an answer. It
+ends with the first token that stops generation. A template that marks answers itself ({% generation %}) is believed;
+of any other, the talk up to an answer, with the prompt, must be the beginning of the talk with it (renders must nest).
+
+Text of the data that spells a special token stays text: before rendering, such spellings are broken by a sign that no
+text has, so that those which the template writes can be told from them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tui_trainer.data.columns.conversations import Talk
+from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate
+from tui_trainer.safe_text import one_line
+
+Span = tuple[int, int]
+
+_SIGN = "\ufdd0"  # one of Unicode's noncharacters: never part of a text that is exchanged
+_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_PROBE = "wb3vq"
+_SHOWN = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """`trained` are the characters that carry loss. `controls` are the special tokens that the template wrote, `spelt`
+    how many the data only spells. `adds_end`: the end token follows, and carries loss."""
+
+    text: str
+    trained: tuple[Span, ...]
+    controls: tuple[Span, ...]
+    spelt: int = 0
+    adds_end: bool = False
+
+
+class TalkRenderer:
+    """Renders talks with one template for one tokenizer.
+
+    `special` are the texts of the tokenizer's special tokens, `added` those of all that it never cuts, `stops` those
+    that end generation.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, special: Sequence[str], added: Sequence[str], stops: Sequence[str], loss_on: str
+    ) -> None:
+        """Raises ConfigError for a template that cannot render a question and an answer."""
+        self._template, self._loss_on = template, loss_on
+        self.turn_end, self._tail = self._find_end(added)
+        self._untold = self.plain_end if self.turn_end in ("", *special) else self.turn_end
+        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
+        longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
+        self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    @property
+    def plain_end(self) -> str:
+        """What the template ends a turn with where that is no token of the tokenizer."""
+        return "" if self.turn_end else self._tail.strip()
+
+    def render(self, talk: Talk) -> Rendered:
+        """Raises DataError, without a place, for a talk that the template does not take or does not nest in."""
+        if self._untold and any(self._untold in message["content"] for message in talk.messages):
+            message = f"the text holds {self._untold!r}, with which the chat template {self._template.name} ends a turn"
+            raise DataError(message, hint="it is no special token of the tokenizer, so the two cannot be told apart")
+        messages, spelt = self._broken(list(talk.messages))
+        tools, more = self._broken(list(talk.tools))
+        if self._loss_on == "all":
+            text, spans = self._text(messages, tools), None
+        elif _MARKS.search(self._template.text_for(tools)):
+            text, spans = self._marked(messages, tools)
+        else:
+            text, spans = self._compared(messages, tools)
+        text, signs = _without_signs(text)
+        if spans is not None:
+            spans = [(_moved(start, signs), _moved(end, signs)) for start, end in spans]
+        signs = [place - number for number, place in enumerate(signs)]
+        controls = [
+            found.span()
+            for found in self._controls.finditer(text)
+            if not any(found.start() < place < found.end() for place in signs)
+        ]
+        return self._ended(text, spans, controls, spelt + more)
+
+    def _ended(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
+        """Each answer up to the token that stops generation; the last one gets one where the template writes none."""
+        stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
+        if spans is None:
+            closed = bool(stops) and not text[stops[-1][1] :].strip()
+            end = stops[-1][1] if closed else self._tail_cut(text, len(text))
+            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt, adds_end=not closed)
+        trained, adds_end = [], False
+        for start, end in spans:
+            stop = next((stop for first, stop in stops if start <= first <= end), None)
+            adds_end = stop is None and end == spans[-1][1] and not text[end:].strip()
+            trained.append((start, stop if stop is not None else self._tail_cut(text, end)))
+        if adds_end:
+            text = text[: trained[-1][1]]
+        return Rendered(text, tuple(trained), _within(controls, len(text)), spelt, adds_end=adds_end)
+
+    def _tail_cut(self, text: str, end: int) -> int:
+        """Without the blank that the template writes behind a turn."""
+        blank = len(self._tail) - len(self._tail.rstrip())
+        return end - blank if self._tail and text[:end].endswith(self._tail) else end
+
+    def _marked(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
+        text, found = self._rendered(messages, tools, marks=True)
+        spans: list[Span] = []
+        for start, end in found:
+            if spans and start <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+        return text, spans[-1:] if self._loss_on == "completion" else spans
+
+    def _compared(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
+        """By comparing renders of the talk up to each answer, and with it."""
+        text = self._text(messages, tools)
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        if answers and answers[0] == 0:
+            raise DataError("the talk begins with an answer", hint="give the question before it, or leave the row out")
+        spans = []
+        for place in answers[-1:] if self._loss_on == "completion" else answers:
+            before = self._text(messages[:place], tools, prompt=True)
+            until = text if place == len(messages) - 1 else self._text(messages[: place + 1], tools)
+            if not until.startswith(before) or not text.startswith(until):
+                raise self._not_nested(answers.index(place) + 1, len(answers), before, until, text)
+            spans.append((len(before), len(until)))
+        return text, spans
+
+    def _not_nested(self, number: int, answers: int, before: str, until: str, text: str) -> DataError:
+        if until.startswith(before):
+            what, shorter, longer = f"writes answer {number} otherwise once the talk goes on", until, text
+        else:
+            what, shorter, longer = (
+                f"writes otherwise what stands before answer {number} once it is given",
+                before,
+                until,
+            )
+        pairs = enumerate(zip(shorter, longer, strict=False))
+        at = next((place for place, (one, other) in pairs if one != other), min(len(shorter), len(longer)))
+        texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
+        shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
+        message = f"the chat template {self._template.name} {what} ({shown}), so its tokens cannot be told"
+        way = 'task.loss_on = "completion" to learn the last answer only, or ' if number < answers else ""
+        return DataError(message, hint=f"set {way}{KEY} to another, such as chatml")
+
+    def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
+        return self._rendered(messages, tools, prompt=prompt)[0]
+
+    def _rendered(
+        self, messages: list[Any], tools: list[Any], *, prompt: bool = False, marks: bool = False
+    ) -> tuple[str, list[Span]]:
+        from jinja2 import TemplateError
+        from transformers.utils import chat_template_utils
+
+        render: Any = chat_template_utils.render_jinja_template
+        try:
+            texts, spans = render(
+                conversations=[messages],
+                tools=tools or None,
+                chat_template=self._template.text_for(tools),
+                return_assistant_tokens_mask=marks,
+                add_generation_prompt=prompt,
+                **self._template.special,
+            )
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            number = getattr(error, "lineno", None)
+            name = f"{self._template.name}, line {number}," if number else self._template.name
+            message = f"the chat template {name} does not take this talk: {_reason(error)}"
+            hint = f"change the talk, or choose another {KEY}, such as chatml"
+            raise DataError(message, hint=hint) from None
+        return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
+
+    def _broken(self, value: Any) -> tuple[Any, int]:
+        """A copy in which no string spells a special token, and how many did."""
+        count = 0
+
+        def each(part: Any) -> Any:
+            nonlocal count
+            if isinstance(part, str):
+                text, found = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], _plain(part))
+                count += found
+                return text
+            if isinstance(part, Mapping):
+                return {name: each(inner) for name, inner in part.items()}
+            return [each(inner) for inner in part] if isinstance(part, list | tuple) else part
+
+        return each(value), count
+
+    def _find_end(self, added: Sequence[str]) -> tuple[str, str]:
+        """(the token that ends a turn or "", all that stands behind an answer)."""
+        messages = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": _PROBE}]
+        try:
+            text = self._text(messages, [])
+        except DataError as error:
+            problem = error.problems[0]
+            raise ConfigError(Problem(message=problem.message, key=KEY, hint=problem.hint)) from None
+        if _PROBE not in text:
+            message = f"the chat template {self._template.name} leaves out what the assistant says"
+            raise ConfigError(Problem(message=message, key=KEY, hint="choose another, such as chatml"))
+        tail = text.rpartition(_PROBE)[2]
+        begins = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
+        return max(begins, key=len, default=""), tail
+
+
+def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
+    """The text cut where loss begins and ends: (start, end, carries loss), none of them empty."""
+    found = []
+    edges = [0, *(place for span in rendered.trained for place in span), len(rendered.text)]
+    for number, (start, end) in enumerate(pairwise(edges)):
+        if end > start:
+            found.append((start, end, number % 2 == 1))
+    return found
+
+
+def _plain(text: str) -> str:
+    if _SIGN in text:
+        raise DataError("the text holds U+FDD0, which is no character", hint="leave the row out")
+    return text
+
+
+def _without_signs(text: str) -> tuple[str, list[int]]:
+    """The text, and where signs stood in the longer one."""
+    signs = [found.start() for found in re.finditer(_SIGN, text)]
+    return (text.replace(_SIGN, ""), signs) if signs else (text, signs)
+
+
+def _moved(place: int, signs: Sequence[int]) -> int:
+    return place - sum(sign < place for sign in signs)
+
+
+def _within(spans: Sequence[Span], end: int) -> tuple[Span, ...]:
+    return tuple(span for span in spans if span[1] <= end)
+
+
+def _reason(error: Exception) -> str:
+    return one_line(str(error).strip().rstrip(".") or type(error).__name__, 160)

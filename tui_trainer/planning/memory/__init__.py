@@ -1,0 +1,1 @@
+"""Memory of a run by part, before anything is loaded."""

@@ -1,0 +1,149 @@
+"""Memory on a CPU: resident bytes beyond the loaded libraries, with glibc.
+
+glibc keeps what a moment has given back, so moments add up more than one would think. torch asks for aligned blocks,
+for which glibc wants some bytes more than it then uses: the place of a freed block is too small for the next of its
+size and stays empty between two that are kept (glibc 2.36; gradients, for instance, do not fit into the places that
+activations leave). How much of that remains was measured over 40 configurations of six families and both methods in
+the way of tests/benchmarks/memory_grid.py: the shares below, with 40 of 43 within 10 % (AMD EPYC, torch 2.15). Of 11
+encoders, with a decoder and without, 10 were within 10 % and all within 17 %; the same one measured twice differed by
+up to 9 %.
+"""
+
+from __future__ import annotations
+
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.memory.encoder_decoder import Stacks, layer_of
+from tui_trainer.planning.memory.layers import Layer
+from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, Static
+from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.units import MIB
+
+# What is loaded at first use, whatever the shape: 12 MB by a bare loop of steps, 11 to 17 MB more in a run, which also
+# writes text samples and checkpoints.
+LIBRARY_BYTES = 20_000_000
+# From here on glibc maps a block by itself and gives it back whole (its M_MMAP_THRESHOLD grows up to this size).
+MAPPED_BLOCK_BYTES = 32 * MIB
+# Of the results of a forward pass that nothing keeps, the share whose places stay empty; and how much of the gradients
+# goes into these.
+PASSING_SHARE, FILLED_SHARE = 0.67, 0.74
+# T5's norms, its GELU and the masks of its scores are chains of results: each takes the place of one before it.
+CHAIN_PASSING_SHARE = 0.2
+# Results of adapters are as wide as what they follow; in 16 bits they fit into the places of fp32 results.
+ADAPTER_SHARE = {FLOAT: 0.45, HALF: 0.22}
+# With checkpointing, a layer's results are there once for the forward and again for the backward pass, and gradients
+# and inputs of layers stand between them: so many times one layer's results, by the size of a number between layers.
+CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
+# The same of encoders, of whose layers scores are the larger part: their places are taken again by the next scores.
+CHECKPOINTED_STACKS = 1.55
+# Of the results of a layer in an evaluation, the share that is resident at one time: nothing keeps their places apart.
+EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
+
+
+def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
+    """Peak memory of training, by part; the parts are to be added."""
+    static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
+    steps = (
+        _activations(static, layer, batch),
+        _passing(static, layer, batch),
+        _backward(static, layer, batch),
+        _loss(static, batch),
+    )
+    gradients = _gradients(static, batch.accumulation, steps[0].bytes)
+    return (
+        static.weights(),
+        gradients,
+        static.optimiser(),
+        *steps,
+        _evaluation(static, layer, batch, sum(part.bytes for part in (gradients, *steps))),
+        MemoryPart(
+            name="libraries", bytes=LIBRARY_BYTES, formula="code that is loaded at first use, whatever the shape"
+        ),
+    )
+
+
+def _gradients(static: Static, accumulation: int, activations: int) -> MemoryPart:
+    """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made.
+
+    Gradients in 16 bits become fp32 after the backward pass, all at once, in the places that activations have left.
+    With several passes that sum stays while the next activations and gradients are made.
+    """
+    if static.has_masters:
+        copies = static.sum_bytes if accumulation > 1 else max(0, static.sum_bytes - activations)
+        formula = "2 bytes x trained parameters, and their fp32 copies beyond the places of activations"
+        if accumulation > 1:
+            formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
+        return MemoryPart(name="gradients", bytes=static.gradient_bytes + copies, formula=formula)
+    sets = 2 if accumulation > 1 else 1
+    tied = static.shape.tied_embeddings and static.setup.method == "full"
+    second = FLOAT * static.shape.vocabulary * static.shape.hidden_size if tied else 0
+    formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
+    if second:
+        formula += ", and those of a tied embedding twice: as head and as embedding"
+    return MemoryPart(name="gradients", bytes=sets * static.gradient_bytes + second, formula=formula)
+
+
+def _activations(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
+    shape = layer.shape
+    ends = 3 * FLOAT * static.tokens_at_ends(batch) * shape.hidden_size
+    if layer.setup.gradient_checkpointing:
+        kept = shape.layers * batch.tokens * layer.input
+        return MemoryPart(name="activations", bytes=kept + ends, formula="layers x tokens x bytes of a layer's input")
+    kept = shape.layers * batch.tokens * layer.kept
+    formula = "layers x tokens x bytes kept for the backward pass"
+    return MemoryPart(name="activations", bytes=kept + ends, formula=formula)
+
+
+def _passing(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
+    if layer.setup.gradient_checkpointing:
+        times = CHECKPOINTED_STACKS if isinstance(layer, Stacks) else CHECKPOINTED_LAYERS[layer.residual]
+        formula = f"{times} x the results of one layer, which are computed twice"
+        return MemoryPart(name="passing results", bytes=int(times * batch.tokens * layer.largest[1]), formula=formula)
+    through = layer.shape.layers * batch.tokens
+    own, adapters = through * layer.own_passing, through * layer.adapters_passing
+    gradients = static.sum_bytes * (2 if batch.accumulation > 1 else 1)
+    share = CHAIN_PASSING_SHARE if isinstance(layer, Stacks) and layer.form.norm == "rms" else PASSING_SHARE
+    found = share * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[layer.compute] * adapters
+    mapped = FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
+    return MemoryPart(
+        name="passing results",
+        bytes=0 if mapped else max(0, int(found)),
+        formula="layers x tokens x bytes of short-lived results, whose places glibc fills with gradients at most",
+    )
+
+
+def _backward(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
+    """Gradients that are there at one time in the last layer: two of the MLP's width, with dropout three of scores."""
+    shape = static.shape
+    scores = 3 * shape.attention_heads * batch.row_tokens if layer.keeps_scores else 0
+    found = batch.tokens * static.compute_size * max(2 * shape.mlp_size, scores)
+    return MemoryPart(name="backward pass", bytes=found, formula="tokens x bytes of one layer's gradients")
+
+
+def _loss(static: Static, batch: Batch) -> MemoryPart:
+    chunked = 0 < static.setup.loss_chunk_tokens < batch.labels
+    formula = "logits of a chunk, gradients of the hidden states and of the head"
+    found = static.loss_bytes(batch.labels)
+    if not chunked:
+        formula = "12 bytes x labels x vocabulary"
+        if later := min(found, _mapped_gradients(static, batch)):
+            found, formula = found - later, f"{formula}, beyond the gradients of embeddings that take their place"
+    return MemoryPart(name="head and loss", bytes=found, formula=formula)
+
+
+def _mapped_gradients(static: Static, batch: Batch) -> int:
+    """Gradients of head and embedding that are made when the logits have been given back, as both are mapped."""
+    shape = static.shape
+    matrix = FLOAT * shape.vocabulary * shape.hidden_size
+    logits = FLOAT * batch.labels * static.classes
+    trains = static.setup.method == "full" and batch.accumulation == 1
+    return 2 * matrix if trains and min(matrix, logits) >= MAPPED_BLOCK_BYTES else 0
+
+
+def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
+    """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
+    adapters = layer.adapters_passing
+    own = layer.made_without_dropout - adapters
+    results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
+    wanted = int(results) + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes
+    formula = "what one evaluation batch needs beyond the places of a step's activations and gradients"
+    return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

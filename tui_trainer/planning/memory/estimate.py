@@ -1,0 +1,59 @@
+"""Memory by part, before anything is loaded. Needs neither torch nor the weights; the parts are bytes, and are added.
+
+On a CPU they are what training adds to the resident memory of a process that has its libraries loaded (`memory_cpu`);
+on a GPU what torch allocates at the peak, its unusable pieces and the card's context (`memory_gpu`). Families without a
+formula are measured by `dry_run`. It does not know what data preparation needs, which is over by then.
+"""
+
+from __future__ import annotations
+
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.memory.cpu import cpu_parts
+from tui_trainer.planning.memory.encoder_decoder import layer_of
+from tui_trainer.planning.memory.gpu import gpu_parts
+from tui_trainer.planning.memory.layers import has_formula
+from tui_trainer.planning.memory.parts import Batch, MemoryPart
+from tui_trainer.planning.training_setup import TrainingSetup
+
+__all__ = ["MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
+
+
+def memory_parts(
+    shape: ModelShape,
+    setup: TrainingSetup | None = None,
+    *,
+    micro_batch: int,
+    eval_batch: int,
+    row_tokens: int,
+    accumulation: int = 1,
+    most_labels: int = 0,
+    most_eval_labels: int = 0,
+) -> tuple[MemoryPart, ...]:
+    """Peak memory of training, by part. Without a setup: all weights in fp32 on a CPU.
+
+    A family of which `has_formula` is False is reckoned with what a dry run found (`TrainingSetup.counted`); without
+    it, as Llama's, which is an assumption that a plan has to state. `most_labels`: of a pass, 0 where all tokens have
+    one.
+    """
+    setup = setup or TrainingSetup()
+    batch = Batch(
+        rows=micro_batch,
+        eval_rows=eval_batch,
+        row_tokens=row_tokens,
+        accumulation=accumulation,
+        most_labels=most_labels,
+        most_eval_labels=most_eval_labels,
+        labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens,
+    )
+    parts = gpu_parts if setup.device == "cuda" else cpu_parts
+    return parts(shape, setup, batch)
+
+
+def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
+    """The peak."""
+    return sum(part.bytes for part in parts)
+
+
+def activation_bytes_per_token(shape: ModelShape, row_tokens: int, setup: TrainingSetup | None = None) -> int:
+    """What autograd keeps of one token in one layer. Exact: saved_tensors_hooks count the same."""
+    return layer_of(shape, setup or TrainingSetup(), row_tokens).kept

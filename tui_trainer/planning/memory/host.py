@@ -1,0 +1,81 @@
+"""Memory of the machine beside a run on a GPU. Weights are loaded to the card tensor by tensor, and what is saved comes
+back shard by shard: neither the model nor the optimizer's state is ever whole in it.
+
+Prepared data is mapped from its file, which costs nothing that the system could not take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.models.files.shards import SHARD_BYTES
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.automatic_values import is_from_scratch
+from tui_trainer.planning.fit import row_tokens
+from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
+from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.units import GIB, format_bytes
+
+# torch, transformers and CUDA's libraries in a process that has a card: an assumption that no card has confirmed yet.
+LIBRARIES_BYTES = 3 * GIB
+# Threads with which transformers reads weights (`GLOBAL_WORKERS` of its core_model_loading).
+_READERS = 4
+# A copy on the host, and one more as safetensors before 0.6 makes it of each tensor.
+_SAVED_COPIES = 2
+# Ids, labels, positions and mask of a token, as int64.
+_TOKEN_BYTES = 32
+
+
+def host_memory(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> dict[str, Any]:
+    """The fields of a plan that are about the machine's memory; empty on a CPU, where all memory is that."""
+    if setup.device != "cuda":
+        return {"host_memory_parts": (), "host_memory_bytes": None}
+    parts = tuple(_parts(shape, setup, config, loader_workers))
+    total = sum(part.bytes for part in parts)
+    reason = "the libraries, the most that loading or saving holds, and batches made ahead"
+    return {"host_memory_parts": parts, "host_memory_bytes": Planned(value=total, exact=False, reason=reason)}
+
+
+def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> list[Problem]:
+    """A run on a GPU that needs more memory beside it than the machine has, or the container allows."""
+    total = hardware.memory_bytes
+    if needed is None or total is None or needed.value <= total:
+        return []
+    message = f"the run needs about {format_bytes(needed.value)} of the machine's memory beside the GPU's, "
+    message += f"which has {format_bytes(total)}"
+    return [Problem(message=message, hint="raise the limit of the container or job, or take a machine with more")]
+
+
+def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
+    yield MemoryPart(name="libraries", bytes=LIBRARIES_BYTES, formula="torch, transformers and CUDA: an assumption")
+    yield max(_loading(shape, setup, config), _saving(shape, setup), key=lambda part: part.bytes)
+    if loader_workers:
+        rows = setup.most_rows or config.training.effective_batch_size
+        steps = loader_workers * config.dataloader.prefetch_factor
+        found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
+        yield MemoryPart(name="batches", bytes=found, formula=f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")
+
+
+def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
+    static = Static(shape, setup)
+    if is_from_scratch(config):
+        found = shape.parameters * static.weight_size
+        return MemoryPart(name="loading", bytes=found, formula="a model from scratch is made on the host, then copied")
+    formula = f"{_READERS} tensors at a time, each as large as the largest in fp32"
+    return MemoryPart(name="loading", bytes=_READERS * FLOAT * largest_parameter(shape), formula=formula)
+
+
+def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
+    """Of the optimizer's state those of one parameter stay together, with its fp32 copy where it has one."""
+    static = Static(shape, setup)
+    state = static.optimiser().bytes + (FLOAT * static.trained if static.has_masters else 0)
+    whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
+    each = max(state // max(static.trained, 1), FLOAT) * min(largest_parameter(shape), static.trained)
+    shard = min(max(SHARD_BYTES, each), whole)
+    formula = f"a shard of at most {format_bytes(SHARD_BYTES)}, or the state of the largest parameter, twice"
+    return MemoryPart(name="saving", bytes=_SAVED_COPIES * shard, formula=formula)

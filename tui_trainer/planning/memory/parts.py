@@ -1,0 +1,190 @@
+"""The lines of the memory table, and what every device keeps: weights, optimiser, logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from tui_trainer.models.four_bits import quantised_linears
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import lora_parameters
+from tui_trainer.planning.memory.optimizer_state import state_bytes
+from tui_trainer.planning.training_setup import TrainingSetup
+
+FLOAT, HALF = 4, 2
+
+
+class MemoryPart(BaseModel):
+    """One line of the memory table."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What goes through the model at one time; rows are `row_tokens` long.
+
+    The head computes logits for labels only, not for padding. `most_labels`: of a pass; 0: all tokens have one.
+    `labels_each`: where the labels of a row are not its tokens: one for a text, an answer's tokens behind an encoder.
+    """
+
+    rows: int
+    eval_rows: int
+    row_tokens: int
+    accumulation: int = 1
+    most_labels: int = 0
+    most_eval_labels: int = 0
+    labels_each: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.row_tokens
+
+    @property
+    def labels(self) -> int:
+        return self.rows * self.labels_each or min(self.tokens, self.most_labels or self.tokens)
+
+    @property
+    def eval_tokens(self) -> int:
+        return self.eval_rows * self.row_tokens
+
+    @property
+    def eval_labels(self) -> int:
+        return self.eval_rows * self.labels_each or min(self.eval_tokens, self.most_eval_labels or self.eval_tokens)
+
+
+@dataclass(frozen=True)
+class Static:
+    """Bytes that do not depend on the batch."""
+
+    shape: ModelShape
+    setup: TrainingSetup
+
+    @property
+    def trained(self) -> int:
+        """Trained parameters."""
+        setup = self.setup
+        return setup.trained_parameters or (self.shape.parameters if setup.method == "full" else self._adapters)
+
+    @property
+    def _adapters(self) -> int:
+        """Two narrow matrices for each adapted product."""
+        return lora_parameters(self.shape, self.setup.lora_targets, self.setup.lora_rank)
+
+    @property
+    def classes(self) -> int:
+        """How many logits a label has: words of the vocabulary, or classes."""
+        return self.shape.labels or self.shape.vocabulary
+
+    @property
+    def weight_size(self) -> int:
+        """Bytes of one of the model's own weights."""
+        return FLOAT if self.setup.weights == "float32" else HALF
+
+    @property
+    def compute_size(self) -> int:
+        """Bytes of a number that products are computed in."""
+        return HALF if self.setup.precision != "fp32" else self.weight_size
+
+    @property
+    def has_masters(self) -> bool:
+        """Weights of 16 bits that train have a copy in fp32, which is what is really trained."""
+        return self.setup.method == "full" and self.weight_size == HALF
+
+    def tokens_at_ends(self, batch: Batch) -> int:
+        """Tokens that go into the first layers and come out of the last: behind an encoder those of answers as well."""
+        answers = self.setup.target_tokens if self.shape.decoder_layers else 0
+        return batch.tokens + batch.rows * answers
+
+    def weights(self) -> MemoryPart:
+        own = self.shape.parameters * self.weight_size
+        if self.setup.method == "full":
+            copies = FLOAT * self.trained if self.has_masters else 0
+            formula = "2 bytes x parameters and 4 for their fp32 copies" if copies else "4 bytes x parameters"
+            return MemoryPart(name="weights", bytes=own + copies, formula=formula)
+        formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
+        if four_bits := self.setup.four_bits:
+            packed = sum(x.matrix_parameters for x in quantised_linears(self.shape, four_bits))
+            own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
+            formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
+        return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
+
+    def optimiser(self) -> MemoryPart:
+        found = state_bytes(self.shape, self.setup, self.trained)
+        formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
+        return MemoryPart(name="optimiser", bytes=found, formula=formula)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Those of one pass, as the backward pass makes them."""
+        return self.trained * (HALF if self.has_masters else FLOAT)
+
+    @property
+    def cast_bytes(self) -> int:
+        """Autocast keeps 16-bit copies of trained fp32 weights from the forward to the backward pass."""
+        if self.setup.precision == "fp32" or self.has_masters:
+            return 0
+        if self.setup.has_adapter:
+            return HALF * self.trained
+        return HALF * sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
+
+    @property
+    def largest_cast_bytes(self) -> int:
+        """The 16-bit copy of one weight, as in an evaluation: torch's autocast keeps none in inference mode.
+
+        Source: torch's autocast_mode.cpp (issue 158232); under no_grad it keeps those of weights that train.
+        """
+        if self.setup.precision == "fp32" or self.weight_size == HALF:
+            return 0
+        return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
+
+    def unpacking_bytes(self, tokens: int) -> int:
+        """Of weights in 4 bits: the widest matrix as a product takes it, and peft's copy of the widest result."""
+        four_bits = self.setup.four_bits
+        found = quantised_linears(self.shape, four_bits)
+        taken_as = (four_bits.compute_dtype if four_bits else "") or self.setup.weights
+        size = FLOAT if taken_as == "float32" else HALF
+        matrix = max((x.inputs * x.outputs for x in found), default=0)
+        return size * matrix + self.compute_size * tokens * max((x.outputs for x in found), default=0)
+
+    @property
+    def sum_bytes(self) -> int:
+        """Gradients between two passes: in fp32, whatever the weights are (`training/optimizer.py`)."""
+        return FLOAT * self.trained
+
+    def loss_bytes(self, tokens: int) -> int:
+        """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
+
+        Behind a soft cap the tanh as well. In chunks: one chunk's logits in fp32 and what goes into the products, or
+        the slope of the cap; with the gradients of the hidden states and, where it trains, of the head's weight.
+        """
+        chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
+        if not chunk or tokens <= chunk:
+            return (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
+        copies = 0 if self.compute_size == FLOAT else self.compute_size
+        trains = self.setup.method == "full" or self.setup.saves_head
+        head = (2 * FLOAT + self.compute_size) * vocabulary * width if trains else 0
+        beside = FLOAT if self._has_soft_cap else copies
+        return chunk * vocabulary * (FLOAT + beside) + 2 * self.compute_size * tokens * width + head
+
+    @property
+    def _has_soft_cap(self) -> bool:
+        return self.shape.logits is not None and self.shape.logits.soft_cap is not None
+
+    def evaluation_logits(self, tokens: int) -> int:
+        """Logits, in fp32 as well where they are not, and their log-softmax."""
+        chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
+        copies = 0 if self.compute_size == FLOAT else self.compute_size
+        seen = min(tokens, chunk) if chunk else tokens
+        return seen * vocabulary * (FLOAT * (1 if chunk else 2) + copies)
+
+
+def largest_parameter(shape: ModelShape) -> int:
+    """Numbers in the largest matrix of the model."""
+    matrices = [linear.inputs * linear.outputs for linear in shape.linears]
+    return max([shape.vocabulary * shape.hidden_size, *matrices])

@@ -1,0 +1,64 @@
+"""A plan in words: what it learns from, where it computes, from which weights it starts, and how many of them move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui_trainer.models.tokenizing.languages import language_words
+from tui_trainer.safe_text import one_line
+from tui_trainer.tuning import find_method
+from tui_trainer.units import format_count
+
+if TYPE_CHECKING:
+    from tui_trainer.config.sections import Config
+    from tui_trainer.planning.plan import Plan
+
+
+# Tasks that learn from one column of text; others say themselves which columns they read.
+_READ_TEXT = frozenset({"causal_lm", "char_lm"})
+
+
+def data_words(config: Config) -> list[str]:
+    """What a run learns from and is measured on, with form and column: looks at the beginnings of the files.
+
+    Raises DataError where there is none.
+    """
+    from tui_trainer.data.sources.description import source_words
+    from tui_trainer.tasks.parts.sources import sources_of
+
+    reads_text = config.task.type in _READ_TEXT
+    source, held_out = sources_of(config)
+    told = {"learns from": source.parts, "is measured on": held_out.parts if held_out else ()}
+    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, parts in told.items() for part in parts]
+
+
+def place_words(plan: Plan) -> str:
+    """Where a run computes and in which numbers; why it does so on a CPU is said."""
+    name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
+    if plan.device == "cuda":
+        return f"on {reason if name in reason else f'{name} ({reason})'} in {precision}"
+    return f"on the CPU ({name}, {plan.threads.value} threads) in {precision}: {reason}"
+
+
+def tuning_words(plan: Plan) -> str:
+    """How many of the weights move."""
+    trained, every = plan.trained_parameters.value, plan.parameters.value
+    if trained >= every:
+        return f"all {format_count(every)} parameters move"
+    return f"{format_count(trained)} of {format_count(every)} parameters move"
+
+
+def marking_lines(plan: Plan) -> list[str]:
+    """In which languages texts are read and written, where the tokenizer marks that."""
+    words = language_words(plan.config)
+    return [f"texts are marked with their languages: {one_line(words)}"] if words else []
+
+
+def model_words(plan: Plan) -> str:
+    """Which weights a run starts from."""
+    model = plan.config.model
+    if not model.model_name_or_path or model.init == "scratch":
+        return "from random weights"
+    tuning = plan.config.tuning
+    how = f"{find_method(tuning.method).title} on" if tuning.has_adapter else "all of"
+    return f"{how} {one_line(model.model_name_or_path)}"

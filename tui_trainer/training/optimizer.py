@@ -1,0 +1,192 @@
+"""The optimiser as a run uses it: built by name, fed with clipped gradients, its state as named tensors (no pickle)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tui_trainer.config.sections import TrainingSection
+from tui_trainer.errors import CheckpointError
+from tui_trainer.training.optimizers import OPTIMISERS
+
+_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+_MASTER = "master"
+
+
+class Updater:
+    """Moves the trained weights of a model. Those of 16 bits have an fp32 copy, which is what is really trained."""
+
+    def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
+        self.kind = OPTIMISERS[training.optim]
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._masters = {
+            name: nn.Parameter(p.detach().float()) for name, p in self._named.items() if p.dtype in _SIXTEEN_BITS
+        }
+        self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
+        self.torch = self.kind.build(_groups(self._trained.values(), training.weight_decay), lr, training)
+
+    def collect(self) -> None:
+        """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones."""
+        for name, master in self._masters.items():
+            weight = self._named[name]
+            if weight.grad is not None:
+                master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
+                weight.grad = None
+
+    def apply(
+        self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
+    ) -> Tensor:
+        """One update from the gradients that lie in the model; returns their norm before clipping (0: not clipped).
+
+        A loss or gradient that is not finite changes no weight. Fused optimisers skip the update on the device;
+        others wait for the device once to know.
+        """
+        self.collect()
+        if scaler:
+            scaler.unscale_(self.torch)
+        grad_norm = _clip(list(self._trained.values()), max_grad_norm)
+        for group in self.torch.param_groups:
+            group["lr"] = lr
+        self._step(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
+        if scaler:
+            scaler.update()
+        for name, master in self._masters.items():
+            self._named[name].data.copy_(master)
+        self.torch.zero_grad(set_to_none=True)
+        return grad_norm
+
+    def _step(self, is_finite: Tensor) -> None:
+        if self.kind.skips_on_device:
+            # Fused optimisers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
+            self.torch.grad_scale = None  # type: ignore[attr-defined]
+            self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+            self.torch.step()
+        elif bool(is_finite):
+            self.torch.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` where weights have an fp32 copy.
+
+        Each is in memory of its own, as safetensors wants it: bitsandbytes keeps one table for all parameters.
+        """
+        found = {f"{name}.{_MASTER}": master.detach() for name, master in self._masters.items()}
+        for name, parameter in self._trained.items():
+            for key, value in self.torch.state.get(parameter, {}).items():
+                if key not in self.kind.state_keys:
+                    raise CheckpointError(f"the optimiser {self.kind.name} keeps {key!r}, which cannot be saved")
+                found[f"{name}.{key}"] = _as_tensor(value)
+        return apart(found)
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what `tensors` gave. Raises CheckpointError when a parameter's state is not there."""
+        self.load_shards([tensors])
+
+    def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
+        """The same in several parts, one after the other; what belongs to a parameter is in one of them."""
+        without_master = dict.fromkeys(self._masters)
+        for tensors in shards:
+            by_name = _by_parameter(tensors)
+            if odd := sorted(by_name.keys() - self._named.keys()):
+                raise CheckpointError(f"the optimiser state holds unknown tensors, such as those of {odd[0]}")
+            for name, state in by_name.items():
+                without_master.pop(name, None)
+                self._load_parameter(name, state)
+        for name in without_master:
+            self._load_master(name, None)
+
+    def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
+        if name in self._masters:
+            self._load_master(name, state.pop(_MASTER, None))
+        # No state at all: it never had a gradient, or every step so far was passed over (fp16).
+        if state and (missing := sorted(self.kind.needed_keys - state.keys())):
+            raise CheckpointError(f"the optimiser state of {name} lacks {', '.join(missing)}")
+        self._load_state(name, self._trained[name], state)
+
+    def _load_master(self, name: str, saved: Tensor | None) -> None:
+        master = self._masters[name]
+        if saved is None or saved.shape != master.shape:
+            raise CheckpointError(f"the optimiser state has no fp32 copy of {name}")
+        master.data.copy_(saved)
+
+    def _load_state(self, name: str, parameter: Tensor, state: dict[str, Tensor]) -> None:
+        for key, value in state.items():
+            if key in self.kind.shaped_keys and value.shape != parameter.shape:
+                raise CheckpointError(f"the optimiser state of {name} has another shape than the weight")
+        if not state:
+            return
+        if self.kind.begin:
+            self._copy_state(name, self.kind.begin(self.torch, parameter), state)
+        else:
+            self.torch.state[parameter] = {key: self.kind.placed(key, value, parameter) for key, value in state.items()}
+
+    def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
+        """Into the optimiser's own tensors, which stay where they are."""
+        if odd := sorted(begun.keys() ^ saved.keys()):
+            raise CheckpointError(f"the optimiser state of {name} was made otherwise: {', '.join(odd)} differ")
+        for key, value in saved.items():
+            if key in self.kind.number_keys:
+                begun[key] = value.item()
+            elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
+                raise CheckpointError(f"the optimiser state of {name} has another form: {key} is {value.dtype}")
+            else:
+                begun[key].copy_(value)
+
+
+def build_schedule(
+    training: TrainingSection, lr: float, *, warmup_steps: int, total_steps: int
+) -> Callable[[int], float]:
+    """The learning rate of step 1, 2, ... as transformers' schedules give it.
+
+    A closed form of the step, so a resumed run needs no state of it. As in transformers, a warm-up begins with rate 0.
+    """
+    from transformers import get_scheduler
+
+    nobody = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    scheduler = get_scheduler(
+        training.lr_scheduler_type, nobody, num_warmup_steps=warmup_steps, num_training_steps=total_steps
+    )
+    factor = scheduler.lr_lambdas[0]
+    return lambda step: lr * factor(step - 1)
+
+
+def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:
+    """Only matrices decay."""
+    trained = list(parameters)
+    return [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
+    """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
+    if max_grad_norm:
+        return torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+
+
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same in memory of their own, as safetensors wants them: copies of those that share one before."""
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        shares = tensor.data_ptr() in places
+        places.add(tensor.data_ptr())
+        found[name] = tensor.clone() if shares else tensor
+    return found
+
+
+def _by_parameter(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for full_name, value in tensors.items():
+        name, _, key = full_name.rpartition(".")
+        found.setdefault(name, {})[key] = value
+    return found
