@@ -177,11 +177,9 @@ def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epoc
         every = number(found[1])
         said = next((count for name in epochs if (count := number(done.given.get(name)))), None)
         total = said or epochs_default
-        source = "" if said else ", as the recipe has it"
+        what = f"every {every or 0:g} of {total:g} epochs{'' if said else ', as the recipe has it'}"
         times = every if every is None or not every > 0 else 1 / every
-        _write_share(
-            done, key, found[0], times if total > 0 else None, total, f"every {found[1]} of {total:g} epochs{source}"
-        )
+        _write_share(done, key, found[0], times if total > 0 else None, total, what)
 
     return Group(names, read)
 

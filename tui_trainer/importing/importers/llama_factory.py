@@ -11,9 +11,12 @@ from tui_trainer.importing.values import whole
 
 _ONLY_SUPERVISED = NotSupported("models learn from texts and answers, not from preferences or rewards")
 _OTHER_TRAINING = Left(Why.REFUSED, f"{_ONLY_SUPERVISED.reason}; nearest: sft (chat) and pt (causal_lm)")
+_STAGES = {"pt": "causal_lm", "sft": "chat", **dict.fromkeys(("rm", "ppo", "dpo", "kto"), _OTHER_TRAINING)}
 _KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _NAMES_IN_ITS_LIST = "it is a name in its dataset_info.json"
+_WEIGHTS = "data.weights says how often"
 _OFF = NotNeeded("off")
+_TRIED = NotNeeded("`tui-trainer generate RUN` tries a model")
 
 
 def _usual_alpha(done: Conversion) -> None:
@@ -36,13 +39,7 @@ IMPORTER = Importer(
             "lora_r lora_target_modules lora_modules_to_save": None,
             "model": "model.model_name_or_path",
             "model_class": Automatic("the model's own config.json says it"),
-            "stage": To(
-                "task.type",
-                values={
-                    "pt": "causal_lm", "sft": "chat",
-                    **dict.fromkeys(("rm", "ppo", "dpo", "kto"), _OTHER_TRAINING),
-                },
-            ),
+            "stage": To("task.type", values=_STAGES),
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "lora_rank peft_config.r": "tuning.r",
             "lora_target peft_config.target_modules": hf.LAYERS,
@@ -60,13 +57,10 @@ IMPORTER = Importer(
             "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.eval_path"),
             "train_dataset": NotSupported("it is a list of data sets; give the file itself as data.path"),
             "mix_strategy": Same(
-                ("concat",),
-                "the rows of all sources are used",
-                "data.weights says how often the rows of a source are used",
+                ("concat",), "the rows of all sources are used", f"{_WEIGHTS} the rows of a source are used"
             ),
             "interleave_probs": Off(
-                "they are chances of the sources, whatever their rows;"
-                " data.weights says how often each row of one is used"
+                f"they are chances of the sources, whatever their rows; {_WEIGHTS} each row of one is used"
             ),
             "dataset_dir": NotNeeded("data.path says where the data is"),
             "media_dir": Off("models learn from texts"),
@@ -78,7 +72,7 @@ IMPORTER = Importer(
             "preprocessing_num_workers": "data.num_proc",
             "preprocessing_batch_size": Automatic("data is prepared in pieces of a fitting size"),
             "overwrite_cache tokenized_path": hf.CACHED,
-            "streaming": Off("data is prepared before the run"),
+            "streaming": hf.PREPARED,
             "packing": hf.PACKING,
             "neat_packing": To("data.packing", "documents in one row never see each other here"),
             "mask_history": Off("task.loss_on says which answers are learnt"),
@@ -94,9 +88,7 @@ IMPORTER = Importer(
             "early_stopping_steps": "evaluation.early_stopping_patience",
             "plot_loss": Always("the loss is drawn while it falls"),
             "compute_accuracy": Off("the held-out loss is measured"),
-            "sample_backend max_new_tokens infer_backend infer_dtype": NotNeeded(
-                "`tui-trainer generate RUN` tries a model"
-            ),
+            "sample_backend max_new_tokens infer_backend infer_dtype": _TRIED,
             "export_*": NotNeeded("it is about a finished model"),
             "freeze_*": Off("models learn whole or beside frozen weights"),
             "use_* *_config *_config.* kt_*": Off("there is no such part"),
@@ -111,11 +103,9 @@ IMPORTER = Importer(
         *hf.GROUPS,
         Group((), _usual_alpha),
         method(
-            "finetuning_type",
-            {"lora": "lora", "full": "full"},
+            "finetuning_type", {"lora": "lora", "full": "full"},
             four_bit=("quantization_bit", "quant_config.quantization_bit"),
-            model=("stage", "template", "cutoff_len", "dataset"),
-            otherwise="lora",
+            model=("stage", "template", "cutoff_len", "dataset"), otherwise="lora",
         ),
     ),
     defaults={

@@ -11,6 +11,7 @@ from tui_trainer.importing.spellings import data_place, task_by
 
 # Its third task, extractive question answering, marks the answer in a text: no task here does.
 _TASKS = {"text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq"}
+_OUR_PROVIDER = Always("models are built by Hugging Face's libraries")
 
 IMPORTER = Importer(
     name="modelforge",
@@ -22,13 +23,7 @@ IMPORTER = Importer(
         {
             "task": To("task.type", convert=task_by(_TASKS)),
             "model_name": "model.model_name_or_path",
-            "provider": To(
-                "model.provider",
-                values={
-                    "huggingface": Always("models are built by Hugging Face's libraries"),
-                    "unsloth": hf.NO_UNSLOTH,
-                },
-            ),
+            "provider": To("model.provider", values={"huggingface": _OUR_PROVIDER, "unsloth": hf.NO_UNSLOTH}),
             "dataset": To("data.path", convert=data_place),
             "use_4bit": hf.FOUR_BITS["load_in_4bit"],
             "use_8bit": hf.FOUR_BITS["load_in_8bit"],

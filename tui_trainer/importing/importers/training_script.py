@@ -5,6 +5,8 @@ from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, Off
 
+_ACCUMULATION = ("gradient_accumulation_steps", "grad_accum_steps", "gradient_accumulation", "grad_accum")
+
 IMPORTER = Importer(
     name="training_script",
     title="a training script's own flat file",
@@ -32,11 +34,7 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        batch(
-            ("batch_size", *hf.MICRO),
-            ("gradient_accumulation_steps", "grad_accum_steps", "gradient_accumulation", "grad_accum"),
-            packing="packing",
-        ),
+        batch(("batch_size", *hf.MICRO), _ACCUMULATION, packing="packing"),
         *hf.GROUPS,
         method("use_lora", {True: "lora", False: "full"}),
     ),

@@ -26,6 +26,8 @@ NO_STEP_LIMIT = NotNeeded("the epochs decide")
 OWN_KERNELS = Automatic("head and loss are computed in chunks; attention is torch's fused one")
 LIVING_THREADS = Automatic("the threads that make batches live as long as the run")
 CACHED = Automatic("prepared data is kept, and made anew when text, tokenizer or length change")
+NEW_ORDER = Always("rows come in a new order in each epoch")
+PREPARED = Off("data is prepared before the run")
 DEVICE = Automatic("the freest GPU, or the CPU where there is none; --gpu chooses")
 PACKING = To("data.packing", "documents in one row do not see each other here")
 THREADS = To("dataloader.num_workers", "threads here")
@@ -125,10 +127,7 @@ ARGUMENTS: Table = {
     "torch_empty_cache_steps": "training.empty_cache_steps",
     "use_liger_kernel liger_kernel_config": OWN_KERNELS,
     "group_by_length": "data.group_by_length",
-    "train_sampling_strategy": To(
-        "data.group_by_length",
-        values={"group_by_length": True, "random": Always("rows come in a new order in each epoch")},
-    ),
+    "train_sampling_strategy": To("data.group_by_length", values={"group_by_length": True, "random": NEW_ORDER}),
     "length_column_name": Automatic("lengths are counted when the data is prepared"),
     "dataloader_num_workers": "dataloader.num_workers",
     "dataloader_prefetch_factor": "dataloader.prefetch_factor",

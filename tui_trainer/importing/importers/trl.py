@@ -6,7 +6,7 @@ Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; ol
 from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, Off, Refused, Same, under
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, under
 
 IMPORTER = Importer(
     name="trl",
@@ -29,14 +29,14 @@ IMPORTER = Importer(
             "padding_free": Automatic("packed rows have no padding"),
             "pad_to_multiple_of": Automatic("rows are padded to the longest of their batch"),
             "truncation_mode": Same(("keep_start",), "the start is kept", "the start of a long row is kept here"),
-            "shuffle_dataset": Always("rows come in a new order in each epoch"),
+            "shuffle_dataset": hf.NEW_ORDER,
             "dataset_text_field": "data.text_column",
             "dataset_num_proc": "data.num_proc",
             "dataset_batch_size": Automatic("data is prepared in pieces of a fitting size"),
             "dataset_kwargs": Off("data is always prepared"),
             "dataset_train_split": NotNeeded("data.path names the rows to train on"),
             "dataset_test_split": NotNeeded("data.eval_path or data.eval_fraction say what is held out"),
-            "dataset_streaming": Off("data is prepared before the run"),
+            "dataset_streaming": hf.PREPARED,
             "chat_template_path": "task.chat_template",
             "eos_token": Off("the end of a text is the tokenizer's own token"),
             "pad_token": Off("padding never counts, so its token does not matter"),
