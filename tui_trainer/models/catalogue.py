@@ -75,7 +75,7 @@ def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueE
     parameters = _count_parameters(kept)
     if parameters != (whole := _count_parameters(config)):
         raise ValueError(f"{name}: {parameters} parameters by the fields that are kept, {whole} by all of config.json")
-    row = {"weights_bytes": None, "gated": False, "license": "not said"}
+    row: dict[str, Any] = {"weights_bytes": None, "gated": False, "license": "not said"}
     if old := find_shape(name):
         row = {field.name: getattr(old, field.name) for field in fields(old)}
     row |= {field: value for field, value in facts.items() if value is not None}
@@ -102,11 +102,11 @@ def _count_parameters(config: Mapping[str, Any]) -> int:
     values = dict(config)
     built = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     with torch.device("meta"):
-        model = getattr(transformers, config["architectures"][0])._from_config(built)
+        model: Any = getattr(transformers, config["architectures"][0])._from_config(built)
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     # transformers ties the head of every T5, unless the files have one of their own, as those of version 1.1.
     own_head = head is not None and head.weight is table.weight and not config.get("tie_word_embeddings", True)
-    return sum(parameter.numel() for parameter in model.parameters()) + own_head * table.weight.numel()
+    return sum(parameter.numel() for parameter in model.parameters()) + int(own_head and table.weight.numel())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
