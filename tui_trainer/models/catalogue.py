@@ -106,7 +106,8 @@ def _count_parameters(config: Mapping[str, Any]) -> int:
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     # transformers ties the head of every T5, unless the files have one of their own, as those of version 1.1.
     own_head = head is not None and head.weight is table.weight and not config.get("tie_word_embeddings", True)
-    return sum(parameter.numel() for parameter in model.parameters()) + int(own_head and table.weight.numel())
+    more = table.weight.numel() if own_head else 0
+    return int(more + sum(parameter.numel() for parameter in model.parameters()))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
