@@ -147,6 +147,26 @@ def test_a_row_that_would_lose_what_decides_its_size_is_not_made():
         catalogue.make_entry({**config, "vocab_size": 32, "state_size": 4}, "somebody/mamba")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"model_type": "gpt2"}', "KeyError: 'architectures'"),
+        ('{"model_type": "novel", "architectures": ["Novel"]}', "Unrecognized model identifier: novel"),
+        ('{"model_type": "gpt2", "architectures": ["Novel"]}', "Novel"),
+    ],
+)
+def test_a_config_that_makes_no_row_is_named_in_one_line(text, words, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(SystemExit):
+        catalogue.main([str(tmp_path), "--name", "somebody/small"])
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    last = shown.err.splitlines()[-1]
+    assert f"{tmp_path / 'config.json'}: " in last and words in last
+
+
 def test_the_data_file_is_as_the_command_writes_it():
     assert catalogue._DATA.read_text("utf-8") == catalogue.as_json(ENTRIES)
 

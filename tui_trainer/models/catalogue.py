@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.models.config_fields import all_aliases
+from tui_trainer.safe_text import one_line
 
 _DATA = Path(__file__).with_suffix(".json")
 
@@ -125,9 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if len(paths) != len(names):
         parser.error(f"{len(paths)} configs and {len(names)} names")
     files = [path / "config.json" if path.is_dir() else path for path in paths]
-    made = [
-        make_entry(json.loads(file.read_text("utf-8")), name, **told) for file, name in zip(files, names, strict=True)
-    ]
+    made = []
+    for file, name in zip(files, names, strict=True):
+        try:
+            made.append(make_entry(json.loads(file.read_text("utf-8")), name, **told))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            parser.error(f"{file}: {type(error).__name__}: {one_line(str(error), 200)}")
     if write:
         rows = {entry.name: entry for entry in (*all_entries(), *made)}
         _DATA.write_text(as_json(list(rows.values())), "utf-8")
