@@ -313,6 +313,14 @@ def test_two_keys_that_contradict_each_other_are_told(read):
     assert why(imported) == {"dtype": Why.DOES_NOT_FIT}
 
 
+def test_two_attention_kernels_of_an_axolotl_file_are_told(read):
+    imported = read({"base_model": "m", "attn_implementation": "sdpa", "flash_attention": True}, "axolotl")
+    assert imported.values["model.attn_implementation"] == "sdpa"
+    assert why(imported) == {"flash_attention": Why.DOES_NOT_FIT}
+    off = read({"base_model": "m", "attn_implementation": "sdpa", "flash_attention": False}, "axolotl")
+    assert why(off) == {"flash_attention": Why.AUTOMATIC}
+
+
 def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
     imported = read({"learning_rat": 1e-4, "seed": 1, "num_train_epochs": 1})
     [left] = imported.left_out
