@@ -64,7 +64,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
 def _weight_problems(loaded: LoadedConfig) -> list[Problem]:
     """Weights that do not go with the sources."""
     try:
-        weights_of(loaded.config.data)
+        weights_of(loaded.config.data.path, loaded.config.data.weights)
     except ConfigError as error:
         return [loaded.placed(problem) for problem in error.problems]
     return []

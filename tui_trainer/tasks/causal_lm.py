@@ -100,7 +100,7 @@ def _cut(config: Config) -> DocumentCut:
         max_rows=data.max_rows,
         dedup=data.dedup,
         skip_bad_rows=data.on_bad_rows == "skip",
-        weights=weights_of(data),
+        weights=weights_of(data.path, data.weights),
     )
 
 

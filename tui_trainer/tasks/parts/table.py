@@ -110,7 +110,7 @@ class LearnsFromTable:
             max_rows=data.max_rows,
             dedup=data.dedup,
             skip_bad_rows=data.on_bad_rows == "skip",
-            weights=weights_of(data),
+            weights=weights_of(data.path, data.weights),
             reading=json.dumps(self.reading(config), sort_keys=True),
         )
 
