@@ -11,7 +11,7 @@ import pytest
 
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request, load
-from tui_trainer.importing import all_kinds
+from tui_trainer.importing.detection import all_importers
 
 CONFIGS = Path(__file__).parent / "configs"
 AXOLOTL, FRAGMENT = str(CONFIGS / "axolotl_qlora.yaml"), str(CONFIGS / "guide_a_06.yaml")
@@ -88,12 +88,12 @@ def test_a_broken_file_is_one_line_and_exit_code_2(capsys, tmp_path):
     assert shown.out == ""
 
 
-def test_unknown_keys_list_all_kinds(capsys, tmp_path):
+def test_unknown_keys_list_all_importers(capsys, tmp_path):
     (tmp_path / "x.yaml").write_text("colour: red\n")
     assert main(["import", "x.yaml"]) == 2
     shown = capsys.readouterr().err
     assert "has no key that is known (colour)" in shown
-    assert all(name in shown for name in all_kinds())
+    assert all(name in shown for name in all_importers())
     assert main(["import", "x.yaml", "--as", "trl"]) == 2
     shown = capsys.readouterr()
     assert "colour: red (not known: trl has no key of that name here)" in shown.err and shown.out == ""

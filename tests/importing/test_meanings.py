@@ -1,6 +1,7 @@
 """What whole files of other tools mean here, where a name alone does not say it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,12 @@ from tui_trainer.config.load import all_settings
 from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing.contract import Why
-from tui_trainer.importing.fitting import takes
 from tui_trainer.importing.imported import import_file
-from tui_trainer.importing.words import report_lines
+from tui_trainer.importing.rules import Why
+from tui_trainer.tasks import task_names
 
 CONFIGS = Path(__file__).parent / "configs"
 METHOD = "tuning.method"
-QLORA = "qlora" if takes(METHOD, "qlora") else "lora"
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_names_that_transformers_has_now_are_rewritten():
 def test_an_axolotl_file_keeps_its_meaning():
     imported = import_file(CONFIGS / "axolotl_qlora.yaml")
     values = imported.values
-    assert values[METHOD] == QLORA
+    assert values[METHOD] == "qlora"
     assert values["training.effective_batch_size"] == 8
     assert values["evaluation.eval_steps"] == 0.125  # four times in each of 2 epochs
     assert values["checkpoint.save_steps"] == 0.5
@@ -138,7 +137,7 @@ def test_an_axolotl_data_set_of_the_hub_keeps_its_file_and_revision(read, given,
 def test_a_data_set_of_the_hub_is_written_as_one_unless_such_a_folder_is_here(kind, key, read, tmp_path):
     imported = read({key: "org/talks", "learning_rate": 1e-4}, kind)
     assert imported.values["data.path"] == "hub:org/talks"
-    assert any(f'{key}: org/talks -> data.path = "hub:org/talks"' in line for line in report_lines(imported))
+    assert any(f'{key}: org/talks -> data.path = "hub:org/talks"' in line for line in imported.report)
     assert read({key: "data/talks.jsonl", "learning_rate": 1e-4}, kind).values["data.path"] == "data/talks.jsonl"
     (tmp_path / "org" / "talks").mkdir(parents=True)
     assert read({key: "org/talks", "learning_rate": 1e-4}, kind).values["data.path"] == "org/talks"
@@ -185,7 +184,7 @@ def test_chances_of_sources_are_no_weights(read):
 def test_a_llama_factory_file_keeps_its_meaning():
     imported = import_file(CONFIGS / "llama_factory.yaml")
     values = imported.values
-    assert values[METHOD] == QLORA
+    assert values[METHOD] == "qlora"
     assert values["tuning.lora_alpha"] == 16  # twice the rank, which the file does not say
     assert values["tuning.target_modules"] == "all-linear"
     assert values["training.gradient_checkpointing"] is True  # it is not disabled
@@ -216,14 +215,17 @@ def test_an_adapter_is_rewritten():
 
 
 @pytest.mark.parametrize(
-    ("task", "ours"), [("SEQ_CLS", "sequence_classification"), ("SEQ_2_SEQ_LM", "seq2seq"), ("CAUSAL_LM", "causal_lm")]
+    ("task", "ours"),
+    [
+        ("SEQ_CLS", "sequence_classification"),
+        ("TOKEN_CLS", "token_classification"),
+        ("SEQ_2_SEQ_LM", "seq2seq"),
+        ("CAUSAL_LM", "causal_lm"),
+    ],
 )
-def test_the_task_of_an_adapter_is_ours_or_not_there_yet(read, task, ours):
+def test_the_task_of_an_adapter_is_ours(read, task, ours):
     imported = read({"peft_type": "LORA", "r": 4, "task_type": task})
-    if takes("task.type", ours):
-        assert imported.values["task.type"] == ours
-    else:
-        assert why(imported)["task_type"] is Why.NOT_YET
+    assert imported.values["task.type"] == ours
 
 
 def test_trl_switches_and_tables_are_rewritten():
@@ -297,7 +299,7 @@ def test_where_steps_decide_the_length_an_epoch_is_no_measure(read):
 def test_a_value_out_of_range_is_named_with_the_range_and_the_rest_is_imported(read, tmp_path):
     imported = read({"lora_r": 100_000, "lora_alpha": 16, "use_peft": True, "learning_rate": "fast"})
     assert imported.values == {"tuning.lora_alpha": 16, METHOD: "lora"}
-    lines = report_lines(imported)
+    lines = imported.report
     where = tmp_path / "foreign.json"
     expected = all_settings()["tuning.r"].expected
     till_then = "until it is set, the preset or the default counts"
@@ -309,6 +311,14 @@ def test_two_keys_that_contradict_each_other_are_told(read):
     imported = read({"torch_dtype": "float16", "dtype": "bfloat16"})
     assert imported.values == {"model.dtype": "float16"}
     assert why(imported) == {"dtype": Why.DOES_NOT_FIT}
+
+
+def test_two_attention_kernels_of_an_axolotl_file_are_told(read):
+    imported = read({"base_model": "m", "attn_implementation": "sdpa", "flash_attention": True}, "axolotl")
+    assert imported.values["model.attn_implementation"] == "sdpa"
+    assert why(imported) == {"flash_attention": Why.DOES_NOT_FIT}
+    off = read({"base_model": "m", "attn_implementation": "sdpa", "flash_attention": False}, "axolotl")
+    assert why(off) == {"flash_attention": Why.AUTOMATIC}
 
 
 def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
@@ -334,7 +344,7 @@ def test_what_a_whole_file_does_not_say_is_told_with_the_other_tools_value(read)
     whole = read({"model_name_or_path": "org/m", "learning_rate": 1e-4}, "transformers")
     assert whole.unsaid["training.lr_scheduler_type"] == "linear"
     assert "training.learning_rate" not in whole.unsaid
-    assert any("training.lr_scheduler_type" in line for line in report_lines(whole))
+    assert any("training.lr_scheduler_type" in line for line in whole.report)
     assert "training.lr_scheduler_type" in whole.toml
     assert read({"learning_rate": 1e-4}, "transformers").unsaid == {}
 
@@ -356,7 +366,7 @@ def test_an_empty_adapter_is_no_adapter_whatever_else_speaks_of_one(read):
 
 
 def test_a_task_that_is_not_there_is_left_out(read, monkeypatch):
-    monkeypatch.setattr("tui_trainer.importing.fitting.task_names", lambda: ["char_lm"])
+    monkeypatch.setattr("tui_trainer.importing.values.task_names", lambda: ["char_lm"])
     imported = read({"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM"})
     assert "task.type" not in imported.values
     assert why(imported) == {"task_type": Why.REFUSED}
@@ -368,12 +378,33 @@ def test_a_task_that_is_not_there_is_left_out(read, monkeypatch):
         ("text-generation", "causal_lm"),
         ("Text Generation", "causal_lm"),
         ("text_generation", "causal_lm"),
+        ("TEXT-GENERATION", "causal_lm"),
         ("summarization", "seq2seq"),
         ("Summarisation", "seq2seq"),
+        (" SUMMARIZATION ", "seq2seq"),
     ],
 )
 def test_a_task_of_modelforge_is_ours_in_each_of_its_spellings(task, ours, read):
     assert read({"task": task, "learning_rate": 1e-4}, "modelforge").values["task.type"] == ours
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "extractive-question-answering",
+        "Extractive Question Answering",
+        "extractive_question_answering",
+        "question-answering",
+        "Question Answering",
+        "question_answering",
+    ],
+)
+def test_the_third_task_of_modelforge_is_refused_in_each_of_its_spellings_with_tasks_that_are_there(task, read):
+    """No task here marks an answer in a text."""
+    [refused] = [one for one in read({"task": task, "learning_rate": 1e-4}, "modelforge").left_out]
+    assert (refused.key, refused.why) == ("task", Why.REFUSED)
+    nearest = re.findall(r"(\w+) \(", refused.reason.partition("nearest: ")[2])
+    assert nearest[0] == "seq2seq" and set(nearest) <= set(task_names())
 
 
 @pytest.mark.parametrize(
@@ -397,7 +428,7 @@ def test_modelforge_trains_adapters(strategy, four_bits, method, read):
 )
 def test_saving_every_so_many_epochs_is_a_share_of_all_steps(training, share, read):
     imported = read({"training": training})
-    assert imported.kind.name == "char_trainer" and imported.left_out == ()
+    assert imported.importer.name == "char_trainer" and imported.left_out == ()
     assert imported.values["checkpoint.save_steps"] == share
     recipe = find_profile("char-lm", "recipes").values["training"]
     assert recipe["num_train_epochs"] == 25

@@ -24,8 +24,8 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request, all_settings, value_of
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.probe import probe
-from tui_trainer.importing.conversion import alike
 from tui_trainer.importing.imported import import_file
+from tui_trainer.importing.values import alike
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import OpenRun, load_config, open_new

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 
 from tui_trainer.config.profiles import all_profiles
 from tui_trainer.models import catalogue
-from tui_trainer.models.catalogue import all_entries, find_shape
+from tui_trainer.models.catalogue import CatalogueEntry, all_entries, find_shape
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
@@ -58,6 +60,26 @@ def test_a_row_has_as_many_parameters_as_the_model_built_from_it(entry):
 
 
 @EVERY
+def test_a_row_is_remade_from_a_config_json(entry, tmp_path, capsys):
+    """As transformers writes one of that architecture, with all of its fields."""
+    from transformers import AutoConfig
+
+    fields = dict(entry.config)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config.save_pretrained(tmp_path)
+    if entry.config["model_type"] == "t5":
+        # transformers ties the head of every T5; the files of version 1.1 say that they have one of their own.
+        tied = {"tie_word_embeddings": entry.config["tie_word_embeddings"]}
+        (tmp_path / "config.json").write_text(json.dumps(config.to_diff_dict() | tied))
+    catalogue.main([str(tmp_path), "--name", entry.name])
+    [(name, row)] = json.loads(capsys.readouterr().out).items()
+    made = CatalogueEntry(name=name, **row)
+    assert replace(made, config=entry.config) == entry
+    assert {field: made.config.get(field) for field in entry.config} == entry.config
+    assert shape_of(made.config, head=head_of(entry)) == shape_of(entry.config, head=head_of(entry))
+
+
+@EVERY
 def test_the_shape_that_a_plan_works_with_has_as_many(entry):
     head = head_of(entry)
     shape = shape_of(entry.config, head=head)
@@ -97,6 +119,58 @@ def test_a_row_names_its_page_and_is_found_by_its_name(entry):
     assert find_shape(f" {entry.name.upper()} ") is entry
 
 
+def test_a_new_row_is_put_behind_the_others_and_an_old_one_stays_where_it_is(tmp_path, monkeypatch):
+    data = tmp_path / "catalogue.json"
+    monkeypatch.setattr(catalogue, "_DATA", data)
+    small = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2}
+    (tmp_path / "config.json").write_text(
+        json.dumps({**small, "n_positions": 16, "vocab_size": 32, "dtype": "float32"})
+    )
+    (tmp_path / "other.json").write_text(json.dumps(dict(ENTRIES[0].config)))
+    paths = [str(tmp_path), str(tmp_path / "other.json")]
+    catalogue.main([*paths, "--name", "somebody/small", ENTRIES[0].name, "--license", "mit", "--gated", "--write"])
+    rows = json.loads(data.read_text())
+    assert list(rows) == [*(entry.name for entry in ENTRIES), "somebody/small"]
+    assert rows[ENTRIES[1].name]["config"] == ENTRIES[1].config
+    made = CatalogueEntry(name="somebody/small", **rows["somebody/small"])
+    assert (made.parameters, made.license, made.gated, made.weights_bytes) == (1272, "mit", True, None)
+    assert made.source == "huggingface.co/somebody/small: config.json"
+    assert made.config["torch_dtype"] == "float32" and "dtype" not in made.config
+    assert shape_of(made.config).parameters == 1272
+    assert rows[ENTRIES[0].name]["source"] == ENTRIES[0].source
+    assert rows[ENTRIES[0].name]["weights_bytes"] == ENTRIES[0].weights_bytes
+
+
+def test_a_row_that_would_lose_what_decides_its_size_is_not_made():
+    config = {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "hidden_size": 8, "num_hidden_layers": 1}
+    with pytest.raises(ValueError, match="by the fields that are kept"):
+        catalogue.make_entry({**config, "vocab_size": 32, "state_size": 4}, "somebody/mamba")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"model_type": "gpt2"}', "KeyError: 'architectures'"),
+        ('{"model_type": "novel", "architectures": ["Novel"]}', "Unrecognized model identifier: novel"),
+        ('{"model_type": "gpt2", "architectures": ["Novel"]}', "Novel"),
+    ],
+)
+def test_a_config_that_makes_no_row_is_named_in_one_line(text, words, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(SystemExit):
+        catalogue.main([str(tmp_path), "--name", "somebody/small"])
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    last = shown.err.splitlines()[-1]
+    assert f"{tmp_path / 'config.json'}: " in last and words in last
+
+
+def test_the_data_file_is_as_the_command_writes_it():
+    assert catalogue._DATA.read_text("utf-8") == catalogue.as_json(ENTRIES)
+
+
 def test_no_name_stands_twice():
     assert len(ENTRIES) >= 45
     assert max(Counter(entry.name.lower() for entry in ENTRIES).values()) == 1
@@ -110,8 +184,8 @@ def test_the_organisation_may_be_left_out():
 
 
 def test_a_name_that_two_organisations_have_is_not_guessed(monkeypatch):
-    copy = catalogue._row("somebody/gpt2", catalogue._gpt2(12), 124_439_808, 497_759_232, "mit")
-    monkeypatch.setattr(catalogue, "_ENTRIES", (*ENTRIES, copy))
+    copy = replace(find_shape("openai-community/gpt2"), name="somebody/gpt2")
+    monkeypatch.setattr(catalogue, "all_entries", lambda: (*ENTRIES, copy))
     assert find_shape("gpt2") is None
     assert find_shape("somebody/gpt2") is copy
 

@@ -11,44 +11,39 @@ import pytest
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import heads
 from tui_trainer.models.architectures import refuse_other_kinds
-from tui_trainer.models.heads import ENCODERS, TASK_OF, TYPES, Head, Labels, auto_class, fit_heads, is_unfit
+from tui_trainer.models.heads import ENCODERS, TASK_OF, Head, Labels, auto_class, fit_heads, is_unfit, types_with
 
 MAPPINGS = {
+    "causal_lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "sequence_classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
     "token_classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "seq2seq_lm": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
-# Images, speech and tables beside text, or instead of it; tests of transformers' own; and copies under another name.
-NO_TEXT = """axk1 axk2 bros layoutlm layoutlmv2 layoutlmv3 lilt markuplm modernvbert openai_privacy_filter perceiver
-    t5gemma2
-    tapas ultrabert ultravbert audioflamingo3 glmasr granite_speech granite_speech_plus moss_transcribe_diarize
-    musicflamingo nemo_speechlm qwen2_audio qwen3_asr seamless_m4t seamless_m4t_v2 vibevoice_asr voxtral
-    voxtral_realtime"""
-
-
-def known_here() -> set[str]:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    return set(CONFIG_MAPPING_NAMES)
 
 
 @pytest.mark.parametrize("head", MAPPINGS)
-def test_the_tables_are_those_of_transformers(head):
+def test_the_types_are_those_that_transformers_has_when_it_is_imported(head):
     from transformers.models.auto import modeling_auto
 
     theirs = set(getattr(modeling_auto, MAPPINGS[head]))
-    assert TYPES[head] & known_here() <= theirs
-    assert theirs - TYPES[head] <= set(NO_TEXT.split())
-    assert len(TYPES[head] & theirs) > 20
+    assert types_with(head) == theirs - heads._NO_TEXT
+    assert len(types_with(head)) > 20
 
 
-def test_what_only_continues_texts_has_no_other_head_in_transformers():
+def test_the_types_that_are_left_out_for_what_they_read_are_types_of_transformers():
     from transformers.models.auto import modeling_auto
 
-    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    for model_type in heads._ONLY_CAUSAL & known_here():
-        assert model_type in causal
-        assert not any(model_type in getattr(modeling_auto, name) for name in MAPPINGS.values())
+    assert {name for mapping in MAPPINGS.values() for name in getattr(modeling_auto, mapping)} >= heads._NO_TEXT
+
+
+def test_an_unreadable_transformers_says_nothing_of_any_type(monkeypatch):
+    monkeypatch.setattr(heads.PathFinder, "find_spec", lambda name: None)
+    assert types_with.__wrapped__("causal_lm") == frozenset()
+
+
+def test_what_only_continues_texts_has_no_other_head():
+    only = ("bamba", "codegen", "cohere2", "dbrx", "granite", "mamba", "mamba2", "nanochat", "olmoe", "rwkv", "xglm")
+    assert all(fit_heads(model_type) == ("causal_lm",) for model_type in only)
 
 
 @pytest.mark.parametrize("head", get_args(Head))

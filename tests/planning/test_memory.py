@@ -146,16 +146,16 @@ def test_an_evaluation_counts_only_where_it_needs_more_than_a_step():
 
 
 def test_gradients_fill_places_of_short_lived_results_and_only_where_there_are_gradients():
-    small, large = (parts(micro_batch=rows)["passing results"] for rows in (64, 128))
+    small, large = (parts(micro_batch=rows)["temporaries"] for rows in (64, 128))
     assert large > 2 * small
-    frozen = [parts(setup_of("llama", lora=True), micro_batch=rows)["passing results"] for rows in (64, 128)]
+    frozen = [parts(setup_of("llama", lora=True), micro_batch=rows)["temporaries"] for rows in (64, 128)]
     assert frozen[0] < frozen[1] < 2.1 * frozen[0]
 
 
 def test_blocks_that_glibc_maps_leave_no_places_behind():
     rows = MAPPED_BLOCK_BYTES // (4 * 96 * 32) + 1
-    assert parts(micro_batch=rows)["passing results"] == 0
-    assert parts(micro_batch=rows // 2)["passing results"] > 0
+    assert parts(micro_batch=rows)["temporaries"] == 0
+    assert parts(micro_batch=rows // 2)["temporaries"] > 0
 
 
 def test_gradients_of_large_embeddings_take_the_place_of_large_logits():
@@ -169,7 +169,7 @@ def test_gradients_of_large_embeddings_take_the_place_of_large_logits():
 def test_what_a_dry_run_counted_is_added_up():
     found = parts(TrainingSetup(counted=LayerBytes(kept=1000, made=1000)))
     assert found["activations"] == 2 * 4 * 32 * 1000 + 3 * 4 * 4 * 32 * 96
-    assert found["passing results"] == 0
+    assert found["temporaries"] == 0
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_card_attends_to_packed_documents_without_a_mask():
 def test_what_a_dry_run_counted_is_believed_before_the_formula():
     setup = replace(setup_of("llama"), counted=LayerBytes(kept=100, made=300))
     layer = Layer(shape_of(config_of("llama")), setup, ROW_TOKENS)
-    assert (layer.kept, layer.made, layer.own_passing) == (100, 300, 200)
+    assert (layer.kept, layer.made, layer.own_temporaries) == (100, 300, 200)
 
 
 def test_a_family_has_a_formula_only_in_the_form_that_was_counted():

@@ -11,7 +11,7 @@ from tests.models_room.headed import ENCODERS, SEQ2SEQ, headed
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import linear_names
 from tui_trainer.planning.memory import dry_run_child
-from tui_trainer.planning.memory.encoder_decoder import Stacks, layer_of
+from tui_trainer.planning.memory.encoder_decoder import EncoderDecoderLayers, layer_of
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -110,7 +110,9 @@ def test_families_and_activations_that_nobody_counted_keep_the_dry_run():
 
 def test_longer_answers_keep_more_and_are_counted_in_checkpoints():
     shape = shape_of(config_of("t5", "seq2seq_lm"), head="seq2seq_lm")
-    short, long = (Stacks(shape, TrainingSetup(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40))
+    short, long = (
+        EncoderDecoderLayers(shape, TrainingSetup(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40)
+    )
     assert long.kept > 1.5 * short.kept and long.input > 1.5 * short.input
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.planning.fit import Room
+from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.config_memory import (
     ACTIVATIONS,
@@ -17,8 +17,8 @@ from tui_trainer.ui.screens.config_memory import (
     REST,
     WEIGHTS,
     MemoryUse,
+    memory_budget,
     memory_lines,
-    room_for,
 )
 from tui_trainer.ui.spans import text_of, width_of
 
@@ -28,15 +28,15 @@ FULL = {"weights": 6, "gradients": 6, "optimiser": 12, "activations": 3, "16-bit
 WIDTHS = (80, 120, 72)
 
 
-def card(total: float, free: float, where: str = "the GPU") -> Room:
-    return Room(total_bytes=int(total * GIB), free_bytes=int(free * GIB), where=where, share=0.9)
+def card(total: float, free: float, where: str = "the GPU") -> MemoryBudget:
+    return MemoryBudget(total_bytes=int(total * GIB), free_bytes=int(free * GIB), where=where, share=0.9)
 
 
-def use_of(parts: dict[str, float], room: Room) -> MemoryUse:
+def use_of(parts: dict[str, float], room: MemoryBudget) -> MemoryUse:
     return MemoryUse.of([(name, int(gib * GIB)) for name, gib in parts.items()], room)
 
 
-def bar_of(parts: dict[str, float], room: Room, width: int = 80, glyphs=UNICODE) -> str:
+def bar_of(parts: dict[str, float], room: MemoryBudget, width: int = 80, glyphs=UNICODE) -> str:
     return text_of(memory_lines(use_of(parts, room), width, glyphs)).splitlines()[0]
 
 
@@ -106,7 +106,7 @@ def test_a_plan_that_takes_next_to_nothing_is_seen_all_the_same():
 
 
 def test_a_memory_of_unknown_size_is_not_drawn():
-    unknown = Room(total_bytes=None, free_bytes=None, where="the GPU", share=0.9)
+    unknown = MemoryBudget(total_bytes=None, free_bytes=None, where="the GPU", share=0.9)
     assert memory_lines(use_of(LORA, unknown), 80, UNICODE) == memory_lines(None, 80, UNICODE) == [[], []]
 
 
@@ -122,10 +122,10 @@ def test_the_memory_is_that_of_the_card_that_the_plan_names(tiny_config):
                        platform="Linux", python_version="3.11")  # fmt: skip
     facts = DataFacts(rows=9, eval_rows=2, tokens=999, eval_tokens=99, vocabulary=50, exact=True, reason="made up")
     loaded = tiny_config("a", {"output.runs_dir": Path("runs")})
-    on_cpu = room_for(planning.make(loaded, machine, facts), machine, 7 * GIB)
+    on_cpu = memory_budget(planning.make(loaded, machine, facts), machine, 7 * GIB)
     assert (on_cpu.total_bytes, on_cpu.free_bytes) == (16 * GIB, 7 * GIB)
     with_cards = replace(machine, gpus=cards)
-    on_card = room_for(planning.make(loaded, with_cards, facts), with_cards, 7 * GIB)
+    on_card = memory_budget(planning.make(loaded, with_cards, facts), with_cards, 7 * GIB)
     assert (on_card.total_bytes, on_card.free_bytes, on_card.where) == (141 * GIB, 120 * GIB, "the GPU")
 
 

@@ -81,7 +81,7 @@ def ticking(calls, look):
 def still(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
     monkeypatch.setattr("tui_trainer.ui.screens.train.monotonic", lambda: 100.0)
-    monkeypatch.setattr("tui_trainer.ui.forecast.memory_available_now", lambda: 4 << 30)
+    monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 4 << 30)
 
 
 def test_no_picture_is_computed_while_nothing_in_it_changes(calls):
@@ -121,7 +121,7 @@ def test_free_memory_and_a_notice_that_has_passed_are_changes(calls, monkeypatch
         app.bench.go(1)
         app.draw()
         calls.clear()
-        monkeypatch.setattr("tui_trainer.ui.forecast.memory_available_now", lambda: 2 << 30)
+        monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 2 << 30)
         app.tick()
         assert calls["config"] == 1
         app.bench.tell("a word")

@@ -19,9 +19,8 @@ from tui_trainer.runs.state import fold
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
-from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.app import GlobalActions, TrainerApp
 from tui_trainer.ui.frame import footer, header
-from tui_trainer.ui.global_actions import Everywhere
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import FAILING_KEYS, Keymap
 from tui_trainer.ui.screens.hardware_view import machine_summary
@@ -112,10 +111,10 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             assert tuple(pages) == PAGES
             swept = 0
             for action in ACTIONS:
-                owner, name = (app.everywhere if action.place == "app" else pages[action.place], action.name)
+                owner, name = (app.global_actions if action.place == "app" else pages[action.place], action.name)
                 assert callable(getattr(owner, name, None)), action.id
                 swept += 1
-            named = {f"app.{name}" for name in dir(Everywhere) if not name.startswith("_")}
+            named = {f"app.{name}" for name in dir(GlobalActions) if not name.startswith("_")}
             assert named == {action.id for action in ACTIONS if action.place == "app"}, "a method without an action"
             return swept
 
@@ -149,10 +148,10 @@ def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
                 assert ("app.start" in ids) == (state in ("no run", "stopped"))
                 if place == "train":
                     assert ("train.stop" in ids) == (state in ("running", "paused"))
-                app.everywhere.palette()
+                app.global_actions.palette()
                 assert [one.action.id for one in app._dialogs[-1].found] == ids
                 await pilot.press("escape")
-                app.everywhere.help()
+                app.global_actions.help()
                 text = " ".join(text_of(app._dialogs[-1].draw(220, 400, UNICODE)).split())
                 for action in app.keymap.of(place) + app.keymap.of("app"):
                     assert " ".join(key_sign(key) for key in action.keys) in text

@@ -135,18 +135,21 @@ class Check:
     """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise;
     a check of our own has none.
 
-    `way_out`: what mends a setting that no plan can be made with, by its key.
+    Its name is that of its file. `fallback`: what mends a setting that no plan can be made with, by its key.
     """
 
-    name: str
+    look: Callable[[Context], Verdict] = field(kw_only=False)
     order: int
     title: str
     guides: tuple[str, ...]
     claim: str
     why: str
-    look: Callable[[Context], Verdict]
     needs_plan: bool = True
-    way_out: Patch = field(default_factory=dict)
+    fallback: Patch = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.look.__module__.rpartition(".")[2])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

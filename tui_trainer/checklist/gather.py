@@ -46,15 +46,21 @@ def gather(
     problems: tuple[Problem, ...] = ()
     if plan is None:
         plan, problems = _plan(loaded, hardware, facts, progress, gpu)
+    basis: Basis | None = None
+    with suppress(InputError):
+        basis = planning.basis_of(loaded, hardware, plan) if plan else None
+    with suppress(InputError):
+        # Why a run cannot start that can be planned; what stands against planning is told already.
+        problems = problems or tuple(start_problems(loaded))
     cache = prepared_data_folder()
     return Context(
         loaded=loaded,
         hardware=hardware,
         plan=plan,
         chosen_gpu=gpu,
-        plan_basis=_basis(loaded, hardware, plan),
+        plan_basis=basis,
         facts=facts,
-        problems=problems or _start_problems(loaded),
+        problems=problems,
         all_tokens=_all_tokens(loaded.config, facts, progress),
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
         cache_folder=str(cache),
@@ -88,23 +94,10 @@ def _plan(
     return None, problems
 
 
-def _start_problems(loaded: LoadedConfig) -> tuple[Problem, ...]:
-    """Why a run cannot start that can be planned; what stands against planning is told already."""
-    with suppress(InputError):
-        return tuple(start_problems(loaded))
-    return ()
-
-
 def _of_unknown_size(hardware: Hardware) -> Hardware:
     """The same machine and cards, of which nobody says how much memory they have in all."""
     cards = tuple(replace(gpu, memory_bytes=None) for gpu in hardware.gpus)
     return replace(hardware, memory_bytes=None, gpus=cards)
-
-
-def _basis(loaded: LoadedConfig, hardware: Hardware, plan: Plan | None) -> Basis | None:
-    with suppress(InputError):
-        return planning.basis_of(loaded, hardware, plan) if plan else None
-    return None
 
 
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:

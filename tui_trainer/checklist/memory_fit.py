@@ -9,6 +9,7 @@ from typing import Any
 from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context, Patch
 from tui_trainer.errors import ConfigError
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.remedies import ladder
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -53,6 +54,11 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
         if cut is not None:
             return _without_idle(context, switches) | cut
     return None
+
+
+def smaller_model(context: Context) -> str:
+    """The advice where no setting helps."""
+    return "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
 
 
 def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:

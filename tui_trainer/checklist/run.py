@@ -53,7 +53,10 @@ def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
     """
     written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
-    return load_config(Request(assignments=tuple(map(_assignment, (written | profile | dict(patch)).items()))))
+    values = written | profile | dict(patch)
+    # As TOML writes a value.
+    literals = {key: tomli_w.dumps({"value": value}).partition("=")[2].strip() for key, value in values.items()}
+    return load_config(Request(assignments=tuple(f"{key}={literal}" for key, literal in literals.items())))
 
 
 def apply_fixes(
@@ -94,15 +97,8 @@ def _look(check: Check, context: Context) -> Verdict:
 
 def _without_plan(check: Check, context: Context) -> Verdict:
     """The setting that is in the way, where it is one of this check's."""
-    refused = [problem for problem in context.problems if problem.key in check.way_out]
+    refused = [problem for problem in context.problems if problem.key in check.fallback]
     if not refused:
         return Verdict(status="n/a", evidence=_NO_PLAN)
-    fix = {problem.key: check.way_out[problem.key] for problem in refused}
+    fix = {problem.key: check.fallback[problem.key] for problem in refused}
     return failed("; ".join(f"{problem.key}: {problem.message}" for problem in refused), fix=fix)
-
-
-def _assignment(item: tuple[str, Any]) -> str:
-    """`key=value`, the value as TOML writes it."""
-    key, value = item
-    literal = tomli_w.dumps({"value": value}).partition("=")[2].strip()
-    return f"{key}={literal}"

@@ -30,21 +30,20 @@ def import_config(
     The TOML goes to standard output and the report to standard error; with --to, the file and the report on
     standard output.
     """
-    from tui_trainer.importing.imported import import_file, refuse_other_runs, write_toml
-    from tui_trainer.importing.words import as_values, report_lines
+    from tui_trainer.importing.imported import import_file, write_toml
 
     if force and to is None:
         raise InputError("--force writes over a file", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
     imported = import_file(file, kind)
-    refuse_other_runs(imported)
+    imported.refuse_other_runs()
     if to is not None:
         write_toml(to, imported.toml, force=force)
     if as_json:
-        print(json.dumps(as_values(imported), indent=1))
+        print(json.dumps(imported.as_values(), indent=1))
     elif to is not None:
-        print("\n".join([*report_lines(imported), f"wrote {to}; next: {imported.next_command(str(to))}"]))
+        print("\n".join([*imported.report, f"wrote {to}; next: {imported.next_command(str(to))}"]))
     else:
-        print("\n".join([*report_lines(imported), "--to OUT.toml writes it to a file"]), file=sys.stderr)
+        print("\n".join([*imported.report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
         print(imported.toml, end="")

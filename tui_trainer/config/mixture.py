@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -12,9 +12,6 @@ from tui_trainer.config.fields import names_in
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line
-
-if TYPE_CHECKING:
-    from tui_trainer.config.data_sections import DataSection
 
 WEIGHTS_KEY = "data.weights"
 # Rows that are used so often fill a disk, and teach a model one source by heart.
@@ -58,17 +55,17 @@ def escaped(path: str) -> str:
     return path.replace(",", "\\,")
 
 
-def weights_of(data: DataSection) -> tuple[float, ...]:
-    """The weight of each path of data.path; () where every row is used once. Raises ConfigError."""
-    words, paths = names_in(data.weights), paths_in(data.path)
+def weights_of(path: str, weights: str) -> tuple[float, ...]:
+    """The weight of each path of data.path, by data.weights; () where every row is used once. Raises ConfigError."""
+    words, paths = names_in(weights), paths_in(path)
     if not words:
         return ()
     if len(words) != len(paths):
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
         numbers = "1 number" if len(words) == 1 else f"{len(words)} numbers"
         raise _wrong(f"has {numbers}, and data.path names {sources}", "give one number for each, in the same order")
-    weights = tuple(map(_weight, words))
-    return () if all(weight == 1 for weight in weights) else weights
+    found = tuple(map(_weight, words))
+    return () if all(weight == 1 for weight in found) else found
 
 
 def _weight(word: str) -> float:

@@ -1,21 +1,96 @@
-"""A foreign config on its way into ours: every key ends as a rewrite or as left out, none is lost."""
+"""A table applied to a file: every key of it ends as a rewrite into ours or as left out, none is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
-from tui_trainer.importing.contract import Kind, Left, LeftOut, Off, Refused, Rewrite, Rule, Same, To, Why
-from tui_trainer.importing.fitting import fit
+from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, merge
+from tui_trainer.importing.values import alike, empty, fit, off
 
-_EMPTY = "empty in the file"
 _OFF = "off in the file"
 # What a run learns, and which of its weights: a file that means another value of these is another run.
 _DECISIVE = frozenset({"task.type", "tuning.method"})
 _TILL_THEN = "until it is set, the preset or the default counts"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewrite:
+    """One of our settings and the keys of the file that it comes from; none where the importer itself implies it."""
+
+    sources: Mapping[str, Any]
+    key: str
+    value: Any
+    reason: str = ""
+    product: bool = False
+    """Whether the value is the product of the sources."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """A key of the file without a line in ours."""
+
+    key: str
+    value: Any
+    why: Why
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Keys that are read beside each other; `read` takes those that it understands, the rest have rules."""
+
+    names: tuple[str, ...]
+    read: Callable[[Conversion], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importer:
+    """One tool's config: its rows, and the groups of keys that mean something only beside each other.
+
+    `telltale` are keys that speak for it where others know as many keys of a file. Keys inside a table of the file are
+    named with dots where that table has no rule of its own. Where a file could be of several tools and means the same
+    in each, the one with the lowest `rank` is named.
+    """
+
+    name: str
+    title: str
+    rank: int
+    telltale: str
+    tables: tuple[Table, ...]
+    groups: tuple[Group, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Our settings with the values that the tool takes where a file does not say them, as far as ours differ."""
+
+    @cached_property
+    def rules(self) -> dict[str, Rule]:
+        """By name, or by pattern."""
+        return merge(*self.tables)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All keys that are known by name."""
+        single = (name for name in self.rules if "*" not in name)
+        return frozenset([*single, *(name for group in self.groups for name in group.names)])
+
+    def rule(self, name: str) -> Rule | None:
+        """What becomes of one key; None: the key is not known."""
+        matching = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
+        return self.rules.get(name) or next(matching, None)
+
+    def knows(self, name: str) -> bool:
+        return name in self.names or self.rule(name) is not None
+
+    def spoken_for(self, given: Mapping[str, Any]) -> list[str]:
+        """The telltale keys among those of a file."""
+        telltale = self.telltale.split()
+        return [name for name in given if name in telltale]
 
 
 class Conversion:
@@ -42,55 +117,52 @@ class Conversion:
 
     def write(
         self, key: str, value: Any, *names: str, reason: str = "", product: bool = False, ours: bool = True
-    ) -> bool:
-        """One of our settings, from these keys of the file, which are read with it. Returns whether it was taken.
+    ) -> None:
+        """One of our settings, from these keys of the file, which are read with it.
 
         `ours`: the value is of our choosing, so that a setting that refuses it is one that does not take it yet.
         """
         if key not in all_settings():
             why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (Why.NOT_YET, f"there is no setting {key} yet")
             self.leave(why, reason, *names)
-            return False
+            return
         try:
             fitting = fit(key, value)
         except ValueError as error:
-            why = Why.NOT_YET if ours and isinstance(value, str) else Why.DOES_NOT_FIT
-            self.leave_unfit(key, error, *names, why=why)
-            return False
+            self.leave_unfit(key, error, *names, why=Why.NOT_YET if ours and isinstance(value, str) else None)
+            return
         if key in self.values and not same(self.values[key], fitting):
-            why = Why.REFUSED if key in _DECISIVE else Why.DOES_NOT_FIT
-            self.leave(why, f"{key} has another value already, from a key before", *names)
-            return False
-        for name in names:
-            self._waiting.pop(name, None)
+            reason = f"{key} has another value already, from a key before"
+            self.leave(Why.REFUSED if key in _DECISIVE else Why.DOES_NOT_FIT, reason, *names)
+            return
         sources = {name: self.given[name] for name in names}
+        self._read(*names)
         self.rewrites.append(Rewrite(sources=sources, key=key, value=fitting, reason=reason, product=product))
-        return True
 
     def leave(self, why: Why, reason: str, *names: str) -> None:
         """These keys have no line in ours."""
-        for name in names:
-            self._waiting.pop(name, None)
-            self.left_out.append(LeftOut(key=name, value=self.given[name], why=why, reason=reason))
+        self._read(*names)
+        self.left_out += [LeftOut(key=name, value=self.given[name], why=why, reason=reason) for name in names]
 
-    def leave_unfit(self, key: str, error: ValueError, *names: str, why: Why = Why.DOES_NOT_FIT) -> None:
+    def leave_unfit(self, key: str, error: ValueError, *names: str, why: Why | None = None) -> None:
         """The setting `key` does not take what these keys say."""
         if key in _DECISIVE:
             self.leave(Why.REFUSED, str(error), *names)
         else:
-            self.leave(why, f"{error}; {_TILL_THEN}", *names)
+            self.leave(why or Why.DOES_NOT_FIT, f"{error}; {_TILL_THEN}", *names)
 
-    def apply_rules(self, kind: Kind) -> None:
-        """What still waits, key by key."""
+    def apply(self, importer: Importer) -> None:
+        """The groups, then what still waits, key by key."""
+        for group in importer.groups:
+            group.read(self)
         for name, value in list(self._waiting.items()):
-            rule = kind.rule(name)
             if empty(value):
-                self.leave(Why.NOT_NEEDED, _EMPTY, name)
-            elif rule is not None:
+                self.leave(Why.NOT_NEEDED, "empty in the file", name)
+            elif rule := importer.rule(name):
                 self._apply(name, value, rule)
             else:
-                near = get_close_matches(name, kind.names() - {name}, n=1, cutoff=0.8)
-                hint = f"did you mean {near[0]}?" if near else f"{kind.name} has no key of that name here"
+                near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
+                hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no key of that name here"
                 self.leave(Why.UNKNOWN, hint, name)
 
     def sort(self) -> None:
@@ -99,6 +171,10 @@ class Conversion:
         self.rewrites.sort(key=lambda one: min((order[name] for name in one.sources), default=len(order)))
         self.left_out.sort(key=lambda one: (list(Why).index(one.why), order[one.key]))
 
+    def _read(self, *names: str) -> None:
+        for name in names:
+            self._waiting.pop(name, None)
+
     def _apply(self, name: str, value: Any, rule: Rule) -> None:
         match rule:
             case To():
@@ -106,56 +182,34 @@ class Conversion:
             case Left():
                 self.leave(rule.why, rule.reason, name)
             case Off():
-                why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (Why.NOT_SUPPORTED, rule.reason)
-                self.leave(why, reason, name)
-            case Refused():
-                why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (Why.REFUSED, rule.reason)
+                why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (rule.why, rule.reason)
                 self.leave(why, reason, name)
             case Same():
                 usual = any(alike(value, one) for one in rule.values)
-                why, reason = (Why.ALWAYS, rule.reason) if usual else (Why.NOT_SUPPORTED, rule.otherwise)
-                self.leave(why, reason, name)
+                why = Why.ALWAYS if usual else Why.NOT_SUPPORTED
+                self.leave(why, rule.reason if usual else rule.otherwise or rule.reason, name)
 
     def _translate(self, name: str, value: Any, rule: To) -> None:
-        for one, left in rule.leave.items():
-            if alike(value, one):
-                self.leave(left.why, left.reason, name)
-                return
-        for one, ours in rule.values.items():
-            if alike(value, one):
-                self.write(rule.key, ours, name, reason=rule.reason)
-                return
-        if rule.otherwise:
-            self.leave(rule.otherwise.why, rule.otherwise.reason, name)
-            return
-        try:
-            value = rule.convert(value) if rule.convert else value
-        except ValueError as error:
-            self.leave_unfit(rule.key, error, name)
-            return
-        self.write(rule.key, value, name, reason=rule.reason, ours=False)
+        spelt = next((spelling for spelling in rule.values if alike(value, spelling)), None)
+        found = None if spelt is None else rule.values[spelt]
+        if isinstance(found, Left):
+            self._apply(name, value, found)
+        elif spelt is not None:
+            self.write(rule.key, found, name, reason=rule.reason)
+        elif rule.otherwise:
+            self._apply(name, value, rule.otherwise)
+        else:
+            try:
+                value = rule.convert(value) if rule.convert else value
+            except ValueError as error:
+                self.leave_unfit(rule.key, error, name)
+            else:
+                self.write(rule.key, value, name, reason=rule.reason, ours=False)
 
 
-def convert(kind: Kind, given: Mapping[str, Any]) -> Conversion:
-    """The whole file, read as this kind."""
+def convert(importer: Importer, given: Mapping[str, Any]) -> Conversion:
+    """The whole file, read by this importer."""
     done = Conversion(given)
-    for group in kind.together:
-        group.act(done)
-    done.apply_rules(kind)
+    done.apply(importer)
     done.sort()
     return done
-
-
-def empty(value: Any) -> bool:
-    """Whether a key stands there without saying anything."""
-    return value is None or value in ("", [], {})
-
-
-def off(value: Any) -> bool:
-    """Whether a value says no."""
-    return empty(value) or value is False or value in (0, "none", "no", "off", "false")
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Equal, and `true` is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -1,7 +1,9 @@
-"""A file of another tool as a file of ours: read, recognised, rewritten, and read back before it counts."""
+"""A file of another tool as a file of ours: read, detected, rewritten, reported, and read back before it counts."""
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +16,13 @@ from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.importing import find_kind
-from tui_trainer.importing.contract import Kind, LeftOut, Rewrite, Why
-from tui_trainer.importing.conversion import convert
+from tui_trainer.importing.conversion import Importer, LeftOut, Rewrite, convert
+from tui_trainer.importing.detection import detect, find_importer, spread
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.recognise import recognise, spread
-from tui_trainer.importing.words import left_out_line, refusal_words, shown, sources_text, unsaid_line
+from tui_trainer.importing.rules import Why
 from tui_trainer.safe_text import one_line
 
-_PATH_WIDTH = 200
+_PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _MODEL = "model.model_name_or_path"
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
@@ -30,20 +30,13 @@ _WHOLE_FROM = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imported:
-    """What a foreign file says in our words, and what it does not say."""
+    """What a foreign file says in our words, and what it does not say. `reason`: why this importer reads it."""
 
     path: Path
-    kind: Kind
+    importer: Importer
     reason: str
     rewrites: tuple[Rewrite, ...]
     left_out: tuple[LeftOut, ...]
-
-    @property
-    def unsaid(self) -> dict[str, Any]:
-        """Settings that a whole file does not say, with what the other tool takes for them."""
-        if _MODEL not in self.values and len(self.rewrites) < _WHOLE_FROM:
-            return {}
-        return {key: value for key, value in self.kind.defaults.items() if key not in self.values}
 
     @property
     def values(self) -> dict[str, Any]:
@@ -51,22 +44,61 @@ class Imported:
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     @property
+    def unsaid(self) -> dict[str, Any]:
+        """Settings that a whole file does not say, with what the other tool takes for them."""
+        if _MODEL not in self.values and len(self.rewrites) < _WHOLE_FROM:
+            return {}
+        return {key: value for key, value in self.importer.defaults.items() if key not in self.values}
+
+    @property
+    def unsaid_lines(self) -> list[str]:
+        """What the other tool takes where the file says nothing, in a line: here, our presets count."""
+        values = ", ".join(f"{key} = {toml_text(value)}" for key, value in self.unsaid.items())
+        return [f"not in the file, where {self.importer.name} takes: {values}"] if values else []
+
+    @property
     def toml(self) -> str:
         """The config file, with where each value comes from, and at its end what was left out."""
         by_key = {rewrite.key: rewrite for rewrite in self.rewrites}
         path = one_line(str(self.path), _PATH_WIDTH)
-        lines = [f"# {path}, read as {self.kind.name}", f"schema_version = {SCHEMA_VERSION}"]
+        lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
         table = ""
         for key in sorted(by_key, key=list(all_settings()).index):
             found, _, name = key.rpartition(".")
             if found != table:
                 table = found
                 lines += ["", f"[{table}]"]
-            lines.append(f"{name} = {toml_text(by_key[key].value)}  # {sources_text(by_key[key])}")
-        lines += ["", f"# {unsaid_line(self)}"] if self.unsaid else []
+            lines.append(f"{name} = {toml_text(by_key[key].value)}  # {_sources(by_key[key])}")
+        for line in self.unsaid_lines:
+            lines += ["", f"# {line}"]
         if self.left_out:
-            lines += ["", "# Left out:", *(f"#   {left_out_line(one)}" for one in self.left_out)]
+            lines += ["", "# Left out:", *(f"#   {_left_out_line(one)}" for one in self.left_out)]
         return "\n".join(lines) + "\n"
+
+    @property
+    def report(self) -> list[str]:
+        """Lines for people: what was detected, each rewrite, what does not fit, and what else was left out."""
+        where = one_line(str(self.path))
+        lines = [f"{where}: {self.importer.title} ({self.importer.name}): {self.reason}"]
+        lines += [*map(_rewrite_line, self.rewrites), *self.unsaid_lines]
+        wrong = [one for one in self.left_out if one.why is Why.DOES_NOT_FIT]
+        lines += [f"{where}: {_given(one)} does not fit; {one.reason}" for one in wrong]
+        rest = [f"  {_left_out_line(one)}" for one in self.left_out if one not in wrong]
+        return [*lines, "left out:", *rest] if rest else lines
+
+    def as_values(self) -> dict[str, Any]:
+        """The same for programs: every value is one that JSON has."""
+        rewrites = [
+            {"from": plain(one.sources), "key": one.key, "value": one.value, "reason": one.reason}
+            | {"line": _rewrite_line(one)}
+            for one in self.rewrites
+        ]
+        left_out = [
+            {"key": one.key, "value": plain(one.value), "why": str(one.why), "reason": one.reason}
+            for one in self.left_out
+        ]
+        kind = {"kind": self.importer.name, "reason": self.reason}
+        return {**kind, "rewrites": rewrites, "left_out": left_out, "unsaid": self.unsaid, "toml": self.toml}
 
     def next_command(self, out: str) -> str:
         """The command that uses the config, with a place for what it does not name."""
@@ -78,34 +110,34 @@ class Imported:
             words.append("--data FILE")
         return " ".join(words)
 
+    def refuse_other_runs(self) -> None:
+        """Raises ConfigError for a file that means another kind of training than there is, and for one that sets
+        nothing: what it leaves to the defaults would be another run than it describes."""
+        where = str(self.path)
+        refused = [one for one in self.left_out if one.why is Why.REFUSED]
+        if refused:
+            hint = "take it out of the file to import the rest, and choose what is trained yourself"
+            lines = (f"{_given(one)} {one.why}: {one.reason}" for one in refused)
+            raise ConfigError(Problem(message=line, where=where, hint=hint) for line in lines)
+        if not self.rewrites:
+            left_out = "; ".join(map(_left_out_line, self.left_out))
+            raise ConfigError(f"sets nothing that there is here: {left_out}", where=where)
 
-def import_file(path: Path, kind_name: str = "") -> Imported:
+
+def import_file(path: Path, kind: str = "") -> Imported:
     """A YAML or JSON file in our words. Raises ConfigError where it cannot be read or its kind is not clear."""
     raw = read_foreign(path)
-    if kind_name:
-        kind, reason = find_kind(kind_name), "as asked for"
-    else:
-        found = recognise(raw, str(path))
-        kind, reason = found.kind, found.reason
-    done = convert(kind, spread(kind, raw))
-    imported = Imported(
-        path=path, kind=kind, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
+    importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
+    done = convert(importer, spread(importer, raw))
+    found = Imported(
+        path=path,
+        importer=importer,
+        reason=reason,
+        rewrites=tuple(done.rewrites),
+        left_out=tuple(done.left_out),
     )
-    _check(imported)
-    return imported
-
-
-def refuse_other_runs(imported: Imported) -> None:
-    """Raises ConfigError for a file that means another kind of training than there is, and for one that sets nothing:
-    what it leaves to the defaults would be another run than it describes."""
-    path = str(imported.path)
-    refused = [one for one in imported.left_out if one.why is Why.REFUSED]
-    if refused:
-        hint = "take it out of the file to import the rest, and choose what is trained yourself"
-        raise ConfigError(Problem(message=refusal_words(one), where=path, hint=hint) for one in refused)
-    if not imported.rewrites:
-        told = "; ".join(map(left_out_line, imported.left_out))
-        raise ConfigError(f"sets nothing that there is here: {told}", where=path)
+    _check(found)
+    return found
 
 
 def write_toml(path: Path, text: str, *, force: bool = False) -> None:
@@ -119,6 +151,17 @@ def write_toml(path: Path, text: str, *, force: bool = False) -> None:
         raise ConfigError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
 
 
+def plain(value: Any) -> Any:
+    """The value with nothing in it that JSON does not have: dates, `.inf` and bytes as texts."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
 def _check(imported: Imported) -> None:
     """What is written is what the loader reads. Raises ConfigError."""
     problems: list[Problem] = []
@@ -129,6 +172,39 @@ def _check(imported: Imported) -> None:
         find_profile(profile, "recipes")
     for key, value in imported.values.items():
         if key not in found or not same(found[key], value):
-            problems.append(Problem(message=f"{shown(value)} was not written as it is", where=where, key=key))
+            problems.append(Problem(message=f"{_shown(value)} was not written as it is", where=where, key=key))
     if problems:
         raise ConfigError(problems)
+
+
+def _sources(rewrite: Rewrite) -> str:
+    """`lora_r: 16`, or `micro_batch_size 2 x gradient_accumulation_steps 8`."""
+    mark, joint = (" ", " x ") if rewrite.product else (": ", ", ")
+    given = joint.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
+    return given or "not in the file"
+
+
+def _rewrite_line(rewrite: Rewrite) -> str:
+    """`lora_r: 16 -> tuning.r = 16`, with the reason where there is one."""
+    reason = f" ({rewrite.reason})" if rewrite.reason else ""
+    value = one_line(toml_text(rewrite.value), _TARGET_WIDTH)
+    return f"{_sources(rewrite)} -> {rewrite.key} = {value}{reason}"
+
+
+def _left_out_line(left: LeftOut) -> str:
+    """`report_to: none (not needed: ...)`."""
+    return f"{_given(left)} ({left.why}: {left.reason})"
+
+
+def _given(left: LeftOut) -> str:
+    return f"{_key(left.key)}: {_shown(left.value)}"
+
+
+def _key(name: str) -> str:
+    return one_line(name, _KEY_WIDTH)
+
+
+def _shown(value: Any) -> str:
+    """A value of a foreign file on one short line."""
+    text = value if isinstance(value, str) and value else json.dumps(plain(value), ensure_ascii=False)
+    return one_line(text, _VALUE_WIDTH)

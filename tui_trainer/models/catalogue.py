@@ -1,31 +1,53 @@
 """Shapes of well-known models, so that they can be planned before anything is downloaded. An unknown name is None.
 
-Each row repeats what the model's own page on the hub says: the fields of its config.json that decide the shape, and the
-count of its weights, which a test compares with the model as transformers builds it. A model whose count could not be
-confirmed in this way has no row.
+Each row of `catalogue.json` repeats what the model's own page on the hub says: the fields of its config.json that
+decide the shape, and the count of its weights, which a test compares with the model as transformers builds it. A model
+whose count could not be confirmed in this way has no row.
+`python -m tui_trainer.models.catalogue CONFIG.json --name NAME` makes one.
+
+Rows of encoders, alone or with a decoder, tell nothing of files with weights: old ones hold heads beside the model,
+which a task makes anew.
 """
 
 from __future__ import annotations
 
+import json
+from argparse import ArgumentParser, BooleanOptionalAction
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from tui_trainer.models.catalogue_entry import CatalogueEntry, page
-from tui_trainer.models.catalogue_of_encoders import ENCODER_ENTRIES
+from tui_trainer.models.config_fields import all_aliases
+from tui_trainer.safe_text import one_line
 
-__all__ = ["CatalogueEntry", "all_entries", "find_shape"]
+_DATA = Path(__file__).with_suffix(".json")
 
-_ARCHITECTURES = {
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "phi": "PhiForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CatalogueEntry:
+    """One model of the hub."""
+
+    name: str
+    parameters: int
+    """Exact, of the architecture that its config.json names; weights that two layers share are counted once."""
+    weights_bytes: int | None
+    """Of all tensors in its safetensors files, which may hold more than the parameters: `source` says so. None where
+    they were not looked at."""
+    gated: bool
+    """Whether the hub asks for an account that has agreed to its terms; the hub has the last word."""
+    license: str
+    """By the hub's name for it."""
+    source: str
+    config: Mapping[str, Any]
+    """As in its config.json, without what does not decide the shape."""
+
+
+@cache
+def all_entries() -> tuple[CatalogueEntry, ...]:
+    """Every row, family by family."""
+    return tuple(CatalogueEntry(name=name, **row) for name, row in json.loads(_DATA.read_text("utf-8")).items())
 
 
 def find_shape(name: str) -> CatalogueEntry | None:
@@ -34,240 +56,88 @@ def find_shape(name: str) -> CatalogueEntry | None:
     The organisation may be left out where only one has a model of that name: `distilgpt2`.
     """
     wanted = name.strip().lower()
-    for entry in _ENTRIES:
+    for entry in all_entries():
         if entry.name.lower() == wanted:
             return entry
-    alike = [entry for entry in _ENTRIES if entry.name.rpartition("/")[2].lower() == wanted]
+    alike = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == wanted]
     return alike[0] if len(alike) == 1 else None
 
 
-def all_entries() -> tuple[CatalogueEntry, ...]:
-    """Every row, family by family."""
-    return _ENTRIES
+def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueEntry:
+    """The row of a config.json. `facts` are the other fields of a row; those that are not given stay as they are in
+    the row of that name, where there is one.
+
+    Raises ValueError where a field that the catalogue does not keep decides the count of the weights.
+    """
+    kept_fields = {field for entry in all_entries() for field in entry.config} | all_aliases()
+    # Newer files say `dtype`.
+    told = {**config, "torch_dtype": config.get("torch_dtype") or config.get("dtype")}
+    kept = {field: value for field, value in told.items() if field in kept_fields and value is not None}
+    parameters = _count_parameters(kept)
+    if parameters != (whole := _count_parameters(config)):
+        raise ValueError(f"{name}: {parameters} parameters by the fields that are kept, {whole} by all of config.json")
+    row: dict[str, Any] = {"weights_bytes": None, "gated": False, "license": "not said"}
+    if old := find_shape(name):
+        row = {field.name: getattr(old, field.name) for field in fields(old)}
+    row |= {field: value for field, value in facts.items() if value is not None}
+    files = "" if row["weights_bytes"] is None else " and the metadata of its safetensors files"
+    row.setdefault("source", f"huggingface.co/{name}: config.json{files}")
+    return CatalogueEntry(**row | {"name": name, "parameters": parameters, "config": kept})
 
 
-def _gpt2(layers: int) -> dict[str, Any]:
-    return {
-        "model_type": "gpt2",
-        "architectures": [_ARCHITECTURES["gpt2"]],
-        "n_embd": 768,
-        "n_layer": layers,
-        "n_head": 12,
-        "n_positions": 1024,
-        "vocab_size": 50_257,
-        "torch_dtype": "float32",
-    }
+def as_json(entries: Sequence[CatalogueEntry]) -> str:
+    """The text of a data file: a line for each fact of a row."""
+    rows = []
+    for entry in entries:
+        facts = asdict(entry)
+        lines = ",\n".join(f"  {json.dumps(field)}: {json.dumps(facts[field])}" for field in facts if field != "name")
+        rows.append(f" {json.dumps(entry.name)}: {{\n{lines}\n }}")
+    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
-def _decoder(
-    model_type: str,
-    hidden: int,
-    layers: int,
-    heads: tuple[int, int],
-    mlp: int,
-    vocabulary: int,
-    positions: int,
-    *,
-    tied: bool = False,
-    head_dim: int | None = None,
-    dtype: str = "bfloat16",
-) -> dict[str, Any]:
-    """A config.json; `heads` are those of the queries and those of keys and values."""
-    config = {
-        "model_type": model_type,
-        "architectures": [_ARCHITECTURES[model_type]],
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads[0],
-        "num_key_value_heads": heads[1],
-        "intermediate_size": mlp,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": positions,
-        "tie_word_embeddings": tied,
-        "torch_dtype": dtype,
-    }
-    return config if head_dim is None else config | {"head_dim": head_dim}
+def _count_parameters(config: Mapping[str, Any]) -> int:
+    """Of the architecture that a config.json names, as transformers builds it, on torch's meta device."""
+    import torch
+    import transformers
+
+    values = dict(config)
+    built = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    with torch.device("meta"):
+        model: Any = getattr(transformers, config["architectures"][0])._from_config(built)
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()
+    # transformers ties the head of every T5, unless the files have one of their own, as those of version 1.1.
+    own_head = head is not None and head.weight is table.weight and not config.get("tie_word_embeddings", True)
+    more = table.weight.numel() if own_head else 0
+    return int(more + sum(parameter.numel() for parameter in model.parameters()))
 
 
-def _row(
-    name: str, config: dict[str, Any], parameters: int, weights_bytes: int | None, license: str, note: str = ""
-) -> CatalogueEntry:
-    return CatalogueEntry(
-        name=name,
-        config=config,
-        parameters=parameters,
-        weights_bytes=weights_bytes,
-        gated=license in ("llama3.1", "llama3.2", "gemma"),
-        license=license,
-        source=page(name, weights_bytes) + (f"; {note}" if note else ""),
-    )
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make rows from config.json files: print them, or write them into the data file."""
+    parser = ArgumentParser(prog="python -m tui_trainer.models.catalogue", description=main.__doc__)
+    parser.add_argument("configs", nargs="+", type=Path, help="config.json files, or folders with one")
+    parser.add_argument("--name", nargs="+", required=True, help="the name on the hub, for each config")
+    parser.add_argument("--source", help="where the numbers stand; else the model's page on the hub")
+    parser.add_argument("--license", help="by the hub's name for it")
+    parser.add_argument("--weights-bytes", type=int, help="of all tensors in the safetensors files")
+    parser.add_argument("--gated", action=BooleanOptionalAction, help="whether the hub asks for an account")
+    parser.add_argument("--write", action="store_true", help="put the rows into the data file")
+    told = vars(parser.parse_args(arguments))
+    paths, names, write = told.pop("configs"), told.pop("name"), told.pop("write")
+    if len(paths) != len(names):
+        parser.error(f"{len(paths)} configs and {len(names)} names")
+    files = [path / "config.json" if path.is_dir() else path for path in paths]
+    made = []
+    for file, name in zip(files, names, strict=True):
+        try:
+            made.append(make_entry(json.loads(file.read_text("utf-8")), name, **told))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            parser.error(f"{file}: {type(error).__name__}: {one_line(str(error), 200)}")
+    if write:
+        rows = {entry.name: entry for entry in (*all_entries(), *made)}
+        _DATA.write_text(as_json(list(rows.values())), "utf-8")
+    else:
+        print(as_json(made), end="")
 
 
-_MASKS = "the file also holds the causal masks of its layers"
-_HEAD_TWICE = "the file holds the shared weights of embedding and head twice"
-_LLAMA_8B = _decoder("llama", 4096, 32, (32, 8), 14_336, 128_256, 131_072)
-_LLAMA_1B = _decoder("llama", 2048, 16, (32, 8), 8192, 128_256, 131_072, tied=True, head_dim=64)
-_LLAMA_3B = _decoder("llama", 3072, 28, (24, 8), 8192, 128_256, 131_072, tied=True, head_dim=128)
-
-_DECODERS = (
-    _row("distilbert/distilgpt2", _gpt2(6), 81_912_576, 352_816_128, "apache-2.0", _MASKS),
-    _row("openai-community/gpt2", _gpt2(12), 124_439_808, 548_090_880, "mit", _MASKS),
-    _row(
-        "microsoft/phi-2",
-        _decoder("phi", 2560, 32, (32, 32), 10_240, 51_200, 2048, dtype="float16"),
-        2_779_683_840,
-        5_559_367_680,
-        "mit",
-    ),
-    _row(
-        "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
-        _decoder("llama", 2048, 22, (32, 4), 5632, 32_000, 2048),
-        1_100_048_384,
-        2_200_096_768,
-        "apache-2.0",
-    ),
-    _row("meta-llama/Llama-3.1-8B", _LLAMA_8B, 8_030_261_248, 16_060_522_496, "llama3.1"),
-    _row("meta-llama/Llama-3.1-8B-Instruct", _LLAMA_8B, 8_030_261_248, 16_060_522_496, "llama3.1"),
-    _row("meta-llama/Llama-3.2-1B", _LLAMA_1B, 1_235_814_400, 2_471_628_800, "llama3.2"),
-    _row("meta-llama/Llama-3.2-1B-Instruct", _LLAMA_1B, 1_235_814_400, 2_471_628_800, "llama3.2"),
-    _row("meta-llama/Llama-3.2-3B", _LLAMA_3B, 3_212_749_824, 6_425_499_648, "llama3.2"),
-    _row("meta-llama/Llama-3.2-3B-Instruct", _LLAMA_3B, 3_212_749_824, 6_425_499_648, "llama3.2"),
-    _row(
-        "Qwen/Qwen2.5-0.5B",
-        _decoder("qwen2", 896, 24, (14, 2), 4864, 151_936, 32_768, tied=True),
-        494_032_768,
-        988_065_536,
-        "apache-2.0",
-    ),
-    _row(
-        "Qwen/Qwen2.5-1.5B",
-        _decoder("qwen2", 1536, 28, (12, 2), 8960, 151_936, 131_072, tied=True),
-        1_543_714_304,
-        3_087_428_608,
-        "apache-2.0",
-    ),
-    _row(
-        "Qwen/Qwen2.5-7B",
-        _decoder("qwen2", 3584, 28, (28, 4), 18_944, 152_064, 131_072),
-        7_615_616_512,
-        15_231_233_024,
-        "apache-2.0",
-    ),
-    _row(
-        "Qwen/Qwen3-0.6B",
-        _decoder("qwen3", 1024, 28, (16, 8), 3072, 151_936, 40_960, tied=True, head_dim=128),
-        596_049_920,
-        1_503_264_768,
-        "apache-2.0",
-        _HEAD_TWICE,
-    ),
-    _row(
-        "Qwen/Qwen3-1.7B",
-        _decoder("qwen3", 2048, 28, (16, 8), 6144, 151_936, 40_960, tied=True, head_dim=128),
-        1_720_574_976,
-        4_063_479_808,
-        "apache-2.0",
-        _HEAD_TWICE,
-    ),
-    _row(
-        "Qwen/Qwen3-4B",
-        _decoder("qwen3", 2560, 36, (32, 8), 9728, 151_936, 40_960, tied=True, head_dim=128),
-        4_022_468_096,
-        8_044_936_192,
-        "apache-2.0",
-    ),
-    _row(
-        "Qwen/Qwen3-8B",
-        _decoder("qwen3", 4096, 36, (32, 8), 12_288, 151_936, 40_960, head_dim=128),
-        8_190_735_360,
-        16_381_470_720,
-        "apache-2.0",
-    ),
-    _row(
-        "mistralai/Mistral-7B-v0.1",
-        _decoder("mistral", 4096, 32, (32, 8), 14_336, 32_000, 32_768),
-        7_241_732_096,
-        14_483_464_192,
-        "apache-2.0",
-    ),
-    _row(
-        "mistralai/Mistral-7B-v0.3",
-        _decoder("mistral", 4096, 32, (32, 8), 14_336, 32_768, 32_768),
-        7_248_023_552,
-        14_496_047_104,
-        "apache-2.0",
-    ),
-    _row(
-        "google/gemma-2b",
-        _decoder("gemma", 2048, 18, (8, 1), 16_384, 256_000, 8192, tied=True, head_dim=256),
-        2_506_172_416,
-        5_012_344_832,
-        "gemma",
-    ),
-    _row(
-        "google/gemma-2-2b",
-        _decoder("gemma2", 2304, 26, (8, 4), 9216, 256_000, 8192, tied=True, head_dim=256, dtype="float32"),
-        2_614_341_888,
-        10_457_367_552,
-        "gemma",
-    ),
-    _row(
-        "google/gemma-7b",
-        _decoder("gemma", 3072, 28, (16, 16), 24_576, 256_000, 8192, tied=True, head_dim=256),
-        8_537_680_896,
-        None,
-        "gemma",
-    ),
-    _row(
-        "google/gemma-2-9b",
-        _decoder("gemma2", 3584, 42, (16, 8), 14_336, 256_000, 8192, tied=True, head_dim=256, dtype="float32"),
-        9_241_705_984,
-        None,
-        "gemma",
-    ),
-    _row(
-        "google/gemma-3-1b-pt",
-        _decoder("gemma3_text", 1152, 26, (4, 1), 6912, 262_144, 32_768, tied=True, head_dim=256),
-        999_885_952,
-        None,
-        "gemma",
-    ),
-    _row("microsoft/phi-4", _decoder("phi3", 5120, 40, (40, 10), 17_920, 100_352, 16_384), 14_659_507_200, None, "mit"),
-    _row(
-        "microsoft/Phi-4-mini-instruct",
-        _decoder("phi3", 3072, 32, (24, 8), 8192, 200_064, 131_072, tied=True),
-        3_836_021_760,
-        None,
-        "mit",
-    ),
-    _row(
-        "microsoft/Phi-3-mini-4k-instruct",
-        _decoder("phi3", 3072, 32, (32, 32), 8192, 32_064, 4096),
-        3_821_079_552,
-        7_642_159_104,
-        "mit",
-    ),
-    _row(
-        "HuggingFaceTB/SmolLM2-135M",
-        _decoder("llama", 576, 30, (9, 3), 1536, 49_152, 8192, tied=True),
-        134_515_008,
-        269_030_016,
-        "apache-2.0",
-    ),
-    _row(
-        "HuggingFaceTB/SmolLM2-360M",
-        _decoder("llama", 960, 32, (15, 5), 2560, 49_152, 8192, tied=True),
-        361_821_120,
-        723_642_240,
-        "apache-2.0",
-    ),
-    _row(
-        "HuggingFaceTB/SmolLM2-1.7B",
-        _decoder("llama", 2048, 24, (32, 32), 8192, 49_152, 8192, tied=True),
-        1_711_376_384,
-        3_422_752_768,
-        "apache-2.0",
-    ),
-)
-
-_ENTRIES = (*_DECODERS, *ENCODER_ENTRIES)
+if __name__ == "__main__":
+    main()

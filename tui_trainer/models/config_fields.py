@@ -31,6 +31,11 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 
+def all_aliases() -> set[str]:
+    """Every name that one of the questions goes by."""
+    return {alias for aliases in _ALIASES.values() for alias in aliases}
+
+
 def bad_model(message: str, hint: str = "", where: str = "") -> ConfigError:
     """A mistake in what `model.model_name_or_path` names."""
     return ConfigError(Problem(message=message, hint=hint, where=one_line(where), key=MODEL_KEY))

@@ -1,13 +1,17 @@
 """What a model ends with: the head that a task trains, and which kinds of model have one. No torch here.
 
-The tables repeat the names of `MODEL_FOR_..._MAPPING_NAMES` in modeling_auto.py of transformers 5.23, as far as they
-read text; a test compares them with the installed version.
+Which kinds those are is read from the text of the installed transformers: importing it would take torch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, Literal
 
 Head = Literal["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"]
@@ -21,66 +25,55 @@ TASK_OF: dict[Head, str] = {
     "token_classification": "token_classification",
     "seq2seq_lm": "seq2seq",
 }
-_AUTO_CLASSES: dict[Head, str] = {
-    "causal_lm": "AutoModelForCausalLM",
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "token_classification": "AutoModelForTokenClassification",
-    "seq2seq_lm": "AutoModelForSeq2SeqLM",
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a head is called: in a sentence, and its class and table of model types in transformers."""
+
+    words: str
+    auto_class: str
+    mapping: str
+
+
+_NAMES: dict[Head, _Names] = {
+    "causal_lm": _Names("causal", "AutoModelForCausalLM", "CAUSAL_LM"),
+    "sequence_classification": _Names(
+        "sequence classification", "AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"
+    ),
+    "token_classification": _Names("token classification", "AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
+    "seq2seq_lm": _Names("sequence-to-sequence", "AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
 }
-_LACKING: dict[Head, str] = {
-    "causal_lm": "causal",
-    "sequence_classification": "sequence classification",
-    "token_classification": "token classification",
-    "seq2seq_lm": "sequence-to-sequence",
-}
-
-
-def _types(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
 # Types whose plain architecture sees the tokens to the right as well. Source: the documentation of transformers.
-ENCODERS = _types(
+ENCODERS = frozenset(
     """albert bert camembert canine convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm esmc eurobert
     flaubert fnet funnel gte ibert jina_embeddings_v3 layoutlm lilt longformer luke markuplm megatron-bert mobilebert
     modernbert mpnet mra nezha nomic_bert nystromformer rembert roberta roberta-prelayernorm roc_bert roformer
-    splinter squeezebert xlm-roberta xlm-roberta-xl xmod yoso"""
+    splinter squeezebert xlm-roberta xlm-roberta-xl xmod yoso""".split()
 )
-ENCODER_DECODERS = _types(
-    """bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 marian mbart mt5 mvp
-    nllb-moe pegasus pegasus_x plbart prophetnet switch_transformers t5 t5gemma umt5"""
+# Images, speech and tables beside text, or instead of it; tests of transformers' own; and copies under another name.
+_NO_TEXT = frozenset(
+    """axk1 axk2 bros layoutlm layoutlmv2 layoutlmv3 lilt markuplm modernvbert openai_privacy_filter perceiver t5gemma2
+    tapas ultrabert ultravbert audioflamingo3 glmasr granite_speech granite_speech_plus moss_transcribe_diarize
+    musicflamingo nemo_speechlm qwen2_audio qwen3_asr seamless_m4t seamless_m4t_v2 vibevoice_asr voxtral
+    voxtral_realtime""".split()
 )
-_SEQUENCE_CLASSIFIERS = _types(
-    """albert arcee bart bert big_bird bigbird_pegasus biogpt bloom camembert canine cohere_compass_text convbert ctrl
-    data2vec-text deberta deberta-v2 deepseek_v2 deepseek_v3 diffllama distilbert doge electra ernie esm esmc eurobert
-    exaone4 falcon flaubert fnet funnel gemma gemma2 gemma3 gemma3_text glm glm4 gpt-sw3 gpt2 gpt_bigcode gpt_neo
-    gpt_neox gpt_oss gptj gte helium hunyuan_v1_dense hunyuan_v1_moe ibert jamba jetmoe jina_embeddings_v3 llama
-    longformer luke mbart megatron-bert minicpm3 minimax ministral ministral3 mistral mistral4 mixtral mobilebert
-    modernbert modernbert-decoder mpnet mpt mra mt5 mvp nemotron nomic_bert nystromformer olmo olmo2 olmo3 openai-gpt
-    opt persimmon phi phi3 phimoe plbart qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_text qwen3_moe qwen3_next reformer
-    rembert roberta roberta-prelayernorm roc_bert roformer seed_oss smollm3 squeezebert stablelm starcoder2 t5 t5gemma
-    umt5 xlm xlm-roberta xlm-roberta-xl xlnet xmod yoso zamba zamba2"""
-)
-_TOKEN_CLASSIFIERS = _types(
-    """albert apertus arcee bert big_bird biogpt bloom camembert canine convbert data2vec-text deberta deberta-v2
-    deepseek_v3 diffllama distilbert electra ernie esm esmc eurobert exaone4 falcon flaubert fnet funnel gemma gemma2
-    glm glm4 gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gte helium ibert jina_embeddings_v3 llama longformer
-    luke megatron-bert minimax ministral ministral3 mistral mistral4 mixtral mobilebert modernbert mpnet mpt mra mt5
-    nemotron nomic_bert nystromformer persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_5 qwen3_moe qwen3_next rembert
-    roberta roberta-prelayernorm roc_bert roformer seed_oss smollm3 squeezebert stablelm starcoder2 t5 t5gemma umt5
-    xlm xlm-roberta xlm-roberta-xl xlnet xmod yoso"""
-)
-# Some of those that only continue texts.
-_ONLY_CAUSAL = _types(
-    """bamba bitnet codegen cohere cohere2 dbrx ernie4_5 falcon_h1 falcon_mamba granite granitemoe mamba mamba2 nanochat
-    nemotron_h olmoe recurrent_gemma rwkv solar_open xglm xlstm"""
-)
-TYPES: dict[Head, frozenset[str]] = {
-    "sequence_classification": _SEQUENCE_CLASSIFIERS,
-    "token_classification": _TOKEN_CLASSIFIERS,
-    "seq2seq_lm": ENCODER_DECODERS,
-}
-_KNOWN = _ONLY_CAUSAL.union(ENCODERS, *TYPES.values())
+
+
+@cache
+def types_with(head: Head) -> frozenset[str]:
+    """The types of text models that have such a head, in the installed transformers; none where it cannot be read."""
+    package = PathFinder.find_spec("transformers")
+    folders = package.submodule_search_locations if package else None
+    text = ""
+    with suppress(OSError):
+        text = (Path((folders or ["."])[0]) / "models/auto/modeling_auto.py").read_text("utf-8")
+    _, _, table = text.partition(f"\nMODEL_FOR_{_NAMES[head].mapping}_MAPPING_NAMES = OrderedDict(")
+    return frozenset(re.findall(r'\(\s*"([^"]+)",', table.partition("\n)")[0])) - _NO_TEXT
+
+
+def _is_known(model_type: str) -> bool:
+    return model_type in ENCODERS or any(model_type in types_with(head) for head in TASK_OF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +98,19 @@ def auto_class(head: Head) -> Any:
     """The class of transformers that loads and makes models with this head."""
     import transformers
 
-    return getattr(transformers, _AUTO_CLASSES[head])
+    return getattr(transformers, _NAMES[head].auto_class)
 
 
 def is_unfit(model_type: str, head: Head) -> bool:
     """Whether a kind of model is known not to have this head. What no table knows, transformers will judge."""
     if head == "causal_lm":
-        return model_type in ENCODERS or model_type in ENCODER_DECODERS
-    return model_type in _KNOWN and model_type not in TYPES[head]
+        return model_type in ENCODERS or model_type in types_with("seq2seq_lm")
+    return _is_known(model_type) and model_type not in types_with(head)
 
 
 def fit_heads(model_type: str) -> tuple[Head, ...]:
     """The heads that a kind of model can have; empty where no table knows it."""
-    return tuple(head for head in TASK_OF if not is_unfit(model_type, head)) if model_type in _KNOWN else ()
+    return tuple(head for head in TASK_OF if not is_unfit(model_type, head)) if _is_known(model_type) else ()
 
 
 def instead(model_type: str) -> str:
@@ -129,7 +122,7 @@ def instead(model_type: str) -> str:
 
 def lack_of(model_type: str, head: Head) -> str:
     """The sentence about a kind of model that has no such head."""
-    return f"{model_type} has no {_LACKING[head]} head"
+    return f"{model_type} has no {_NAMES[head].words} head"
 
 
 def stored_labels(config: Mapping[str, Any]) -> int:

@@ -12,11 +12,11 @@ from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.config_fields import ConfigFields, bad_model
-from tui_trainer.models.families.anatomy import Anatomy
+from tui_trainer.models.families.anatomy import ArchitectureSpec
 from tui_trainer.models.families.counting import count_parameters_in_child
 from tui_trainer.models.families.encoder import ENCODER_FAMILIES, Ending
 from tui_trainer.models.families.encoder_decoder import SEQ2SEQ_FAMILIES
-from tui_trainer.models.families.encoder_spec import Form
+from tui_trainer.models.families.encoder_spec import LayerSpec
 from tui_trainer.models.families.gated import GATED_FAMILIES
 from tui_trainer.models.families.layers import Linear, Part, Reads, linear
 from tui_trainer.models.families.plain import PLAIN_FAMILIES
@@ -62,7 +62,7 @@ class ModelShape:
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
-    form: Form | None = None
+    form: LayerSpec | None = None
     """How the layers of an encoder compute; None for decoders, and where nobody has counted it."""
     logits: LogitTransform | None = None
     """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
@@ -137,7 +137,7 @@ def is_described(shape: ModelShape) -> bool:
     return shape.model_type in FAMILIES or (shape.head in CLASSIFYING and shape.model_type in ENCODER_FAMILIES)
 
 
-def _anatomy(fields: ConfigFields, ending: Ending) -> Anatomy | None:
+def _anatomy(fields: ConfigFields, ending: Ending) -> ArchitectureSpec | None:
     """None for a family that is not described here."""
     if ending.head == "seq2seq_lm":
         both = SEQ2SEQ_FAMILIES.get(fields.model_type)
@@ -150,7 +150,7 @@ def _anatomy(fields: ConfigFields, ending: Ending) -> Anatomy | None:
     return _classifying(decoder(fields), fields.model_type, ending)
 
 
-def _classifying(decoder: Anatomy, model_type: str, ending: Ending) -> Anatomy:
+def _classifying(decoder: ArchitectureSpec, model_type: str, ending: Ending) -> ArchitectureSpec:
     """A decoder whose head over the vocabulary gives way to one over labels; it is computed for every token."""
     *body, over_vocabulary = decoder.linears
     name = "classifier" if model_type in _CLASSIFIER_OF_TOKENS and not ending.is_of_texts else "score"
@@ -171,7 +171,7 @@ def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = "causal
     return shape_of(scratch_config(scratch, vocabulary, head, **more), head=head)
 
 
-def _shape(fields: ConfigFields, anatomy: Anatomy, ending: Ending, *, parameters: int) -> ModelShape:
+def _shape(fields: ConfigFields, anatomy: ArchitectureSpec, ending: Ending, *, parameters: int) -> ModelShape:
     return ModelShape(
         model_type=fields.model_type,
         hidden_size=fields.number("hidden_size"),
@@ -210,7 +210,7 @@ def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | No
         counted = count_parameters_in_child(fields.values, ending.head, ending.labels)
         linears, parts, tied, parameters = counted.linears, counted.parts, counted.tied, counted.parameters
     heads = fields.number("num_attention_heads", 1)
-    anatomy = Anatomy(
+    anatomy = ArchitectureSpec(
         linears=linears,
         parts=parts,
         key_value_heads=fields.number("num_key_value_heads", heads),

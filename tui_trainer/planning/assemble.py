@@ -14,7 +14,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
-from tui_trainer.planning.fit import Room, parts_of_run, row_tokens
+from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
@@ -30,7 +30,7 @@ class Decisions:
     """What `auto` became: where and how the run computes, and how its batch is cut."""
 
     target: choices.Target
-    room: Room
+    room: MemoryBudget
     shape: ModelShape
     setup: TrainingSetup
     cut: BatchCut

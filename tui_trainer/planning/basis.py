@@ -14,7 +14,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import MICRO
-from tui_trainer.planning.fit import Room, parts_of_run
+from tui_trainer.planning.fit import MemoryBudget, parts_of_run
 from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 
@@ -32,7 +32,7 @@ class Basis:
     loaded: LoadedConfig
     hardware: Hardware
     target: choices.Target
-    room: Room
+    room: MemoryBudget
     shape: ModelShape
     setup: TrainingSetup
     micro_batch: int

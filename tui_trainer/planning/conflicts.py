@@ -9,7 +9,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.planning.batching import batch_problems
-from tui_trainer.planning.fit import Room
+from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes
@@ -64,7 +64,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
 def _weight_problems(loaded: LoadedConfig) -> list[Problem]:
     """Weights that do not go with the sources."""
     try:
-        weights_of(loaded.config.data)
+        weights_of(loaded.config.data.path, loaded.config.data.weights)
     except ConfigError as error:
         return [loaded.placed(problem) for problem in error.problems]
     return []
@@ -94,7 +94,7 @@ def _metric_problems(loaded: LoadedConfig, metrics: Sequence[str]) -> list[Probl
     return [loaded.problem(_METRIC, message, f"{guess}known: {', '.join(known)}")]
 
 
-def memory_problems(loaded: LoadedConfig, room: Room, needed_bytes: int, remedies: list[str]) -> list[Problem]:
+def memory_problems(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int, remedies: list[str]) -> list[Problem]:
     """A plan that needs more memory than there is, and what would make it fit, the cheapest first."""
     message = f"needs about {format_bytes(needed_bytes)} of memory, {room.where} has {format_bytes(room.total_bytes)}"
     hint = "in the order of what it costs: " + ", then ".join(remedies)

@@ -23,7 +23,7 @@ _DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class MemoryBudget:
     """Bytes that are free now and that there are in all, where the run computes; None: not reported."""
 
     free_bytes: int | None
@@ -32,7 +32,7 @@ class Room:
     share: float
 
     @classmethod
-    def of(cls, hardware: Hardware, target: Target) -> Room:
+    def of(cls, hardware: Hardware, target: Target) -> MemoryBudget:
         if target.gpu is None:
             return cls(
                 free_bytes=hardware.memory_available_bytes,
@@ -57,7 +57,7 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup, vocabu
     return replace(setup, counted=found.layer), f"{reason}; activations of {shape.model_type} {found.reason}"
 
 
-def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config, room: Room, limit: int) -> int:
+def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config, room: MemoryBudget, limit: int) -> int:
     """The most rows up to `limit` in one forward pass whose step fits in the memory that is free; at least 1."""
     if room.free_bytes is None:
         return limit

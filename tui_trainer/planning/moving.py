@@ -19,7 +19,7 @@ from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import NEEDS_BITSANDBYTES, Target
-from tui_trainer.planning.fit import Room, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
+from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
@@ -91,7 +91,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
-    split = _split(plan, shape, setup, Room.of(hardware, target))
+    split = _split(plan, shape, setup, MemoryBudget.of(hardware, target))
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
     gpu, config = target.gpu, plan.config
@@ -164,7 +164,7 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tu
     return found
 
 
-def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: Room) -> _Split:
+def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: MemoryBudget) -> _Split:
     """The plan's where its memory is free here, else the largest equal parts that fit. Raises ConfigError."""
     micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
     accumulation = plan.gradient_accumulation_steps.value

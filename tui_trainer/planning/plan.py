@@ -28,7 +28,7 @@ from tui_trainer.planning.assemble import Decisions, assemble
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
-from tui_trainer.planning.fit import Room, largest_micro_batch, with_dry_run
+from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory_problems
@@ -144,7 +144,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         loaded=loaded,
         hardware=hardware,
         target=target,
-        room=Room.of(hardware, target),
+        room=MemoryBudget.of(hardware, target),
         shape=plan.model_shape(),
         setup=plan.training_setup,
         micro_batch=plan.per_device_train_batch_size.value,
@@ -173,7 +173,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     setup, memory_reason = with_dry_run(config, shape, chosen.setup, facts.vocabulary)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
-    room = Room.of(hardware, target)
+    room = MemoryBudget.of(hardware, target)
 
     def largest_fit(limit: int) -> int:
         return largest_micro_batch(shape, setup, config, room, limit)

@@ -9,21 +9,23 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import App, ComposeResult
 from textual.events import Key, Paste
 from textual.screen import Screen
 
+from tui_trainer.ui import starting
 from tui_trainer.ui.actions import Action, key_sign
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.compositor import BareScreen
-from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.dialogs import Command, Dialog, HelpDialog, Palette
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.frame import footer, help_hint, too_small, typing_footer
-from tui_trainer.ui.global_actions import Everywhere
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.overlay import centred
 from tui_trainer.ui.page import Page
@@ -31,7 +33,7 @@ from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
-from tui_trainer.ui.spans import Line, beside, fit, in_ascii
+from tui_trainer.ui.spans import Line, beside, fit, in_ascii, text_of
 from tui_trainer.ui.tabs import first_line
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import styles_for
@@ -41,7 +43,9 @@ from tui_trainer.ui.workbench import Leaving, Workbench
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.document import Document
+    from tui_trainer.errors import Problem
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.runs.folder import RunFolder
 
 TICK_SECONDS = 1.0
 # After a key that asks the run for something: its answer should not have to wait for the next tick.
@@ -62,7 +66,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
-        self.everywhere = Everywhere(self)
+        self.global_actions = GlobalActions(self)
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
         self.when_shown: Callable[[], None] = lambda: None
@@ -170,6 +174,22 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._config_page.offer_draft(draft)
         self.draw()
 
+    def edit_text(self, command: list[str], text: str) -> str:
+        """The text as the user's own editor leaves it. Raises OSError or ValueError when it cannot be run."""
+        from tui_trainer.ui.external_editor import edit_text_in
+
+        return edit_text_in(self, command, text)
+
+    def offer_start(self) -> None:
+        """Say what would happen; one more key begins."""
+        starting.offer_start(self.bench)
+
+    def offer_to_watch(self, living: list[RunFolder]) -> None:
+        starting.offer_to_watch(self.bench, living)
+
+    def show_refusal(self, problems: Sequence[Problem]) -> None:
+        starting.show_refusal(self.bench, problems)
+
     def save_config(self) -> None:
         self.bench.go(self.pages.index(self._config_page))
         self._config_page.save()
@@ -235,7 +255,7 @@ class TrainerApp(App[None], inherit_bindings=False):
     def carry_out(self, action: Action) -> None:
         """Do an action of this page, or one that is everywhere."""
         if self.is_available(action):
-            getattr(self.everywhere if action.place == "app" else self.page, action.name)()
+            getattr(self.global_actions if action.place == "app" else self.page, action.name)()
         elif action.name == "start":
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
@@ -298,3 +318,59 @@ class TrainerApp(App[None], inherit_bindings=False):
         super()._handle_exception(error)
         # Textual would print pages of it; `main` writes it to a file and says one sentence.
         self._exit_renderables.clear()
+
+
+class GlobalActions:
+    """What can be done on every screen: the actions of `app` in the registry, a method for each."""
+
+    def __init__(self, app: TrainerApp) -> None:
+        self.app, self._bench = app, app.bench
+
+    def go_hardware(self) -> None:
+        self._bench.go(0)
+
+    def go_config(self) -> None:
+        self._bench.go(1)
+
+    def go_checklist(self) -> None:
+        self._bench.go(2)
+
+    def go_train(self) -> None:
+        self._bench.go(3)
+
+    def next_screen(self) -> None:
+        self._bench.go((self._bench.current + 1) % len(self.app.pages))
+
+    def previous_screen(self) -> None:
+        self._bench.go((self._bench.current - 1) % len(self.app.pages))
+
+    def start(self) -> None:
+        self.app.offer_start()
+
+    def help(self) -> None:
+        self.app.open(HelpDialog(self.app.keymap, self.app.page.place, self._bench.glyphs.ascii))
+
+    def palette(self) -> None:
+        actions = [*self.app.keymap.of(self.app.page.place), *self.app.keymap.of("app")]
+        commands = [Command(action=one, run=partial(self.app.carry_out, one)) for one in actions]
+        self.app.open(Palette([one for one in commands if self.app.is_available(one.action)], self._bench.glyphs.ascii))
+
+    def interrupt(self) -> None:
+        self._bench.tell(
+            f"Ctrl+C stops nothing here: {self.app.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
+        )
+
+    def redraw(self) -> None:
+        self.app.draw_all()
+
+    def save_screen(self) -> None:
+        path = Path(f"tui-trainer-screen-{os.getpid()}.txt").absolute()
+        try:
+            path.write_text(text_of(self.app.shown) + "\n", encoding="utf-8")
+        except OSError as error:
+            self._bench.tell(f"the screen cannot be written to {path}: {error.strerror or error}", "bad")
+        else:
+            self._bench.tell(f"the screen is in {path}", "good")
+
+    def quit(self) -> None:
+        starting.offer_quit(self._bench)

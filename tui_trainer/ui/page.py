@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from tui_trainer.ui.actions import Action, Place
+from tui_trainer.ui.actions import PLACES, Action, Place
 from tui_trainer.ui.spans import Line, fit
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class Page:
 
     def draw(self, width: int, height: int) -> list[Line]:
         raise NotImplementedError
+
+    @property
+    def is_shown(self) -> bool:
+        return PLACES[1:].index(self.place) == self.bench.current
 
     @property
     def is_typing(self) -> bool:

@@ -14,7 +14,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.tuning import find_method
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
-from tui_trainer.ui.screens.config_memory import room_for
+from tui_trainer.ui.screens.config_memory import memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
 from tui_trainer.units import format_bytes, format_seconds
@@ -107,7 +107,7 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
         (
             "memory",
             f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} "
-            f"of {format_bytes(room_for(plan, bench.hardware, bench.memory_free_bytes).free_bytes)} free",
+            f"of {format_bytes(memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes)} free",
         ),
         (
             "disk",
@@ -141,7 +141,7 @@ def _refusal(bench: Workbench) -> ChoiceDialog:
     return _problems(bench, "This cannot start yet", bench.plan_problems)
 
 
-def tell_refusal(bench: Workbench, problems: Sequence[Problem]) -> None:
+def show_refusal(bench: Workbench, problems: Sequence[Problem]) -> None:
     """The run ended before it began."""
     bench.app.open(_problems(bench, "The run was refused", problems))
 
@@ -167,7 +167,7 @@ def start(bench: Workbench) -> None:
     try:
         run = CurrentRun(open_new(loaded, bench.plan, gpu=bench.chosen_gpu))
     except InputError as error:
-        tell_refusal(bench, error.problems)
+        show_refusal(bench, error.problems)
         return
     _begin(bench, run)
 

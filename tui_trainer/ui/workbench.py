@@ -5,27 +5,32 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
+from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.forecast import Forecast
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
+    from tui_trainer.checklist.contract import Finding
+    from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
     from tui_trainer.config.load import LoadedConfig, Request
-    from tui_trainer.errors import Problem
+    from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.runs.controls import Action as Wish
+    from tui_trainer.planning.plan import Plan
+    from tui_trainer.runs.controls import Action
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.background import Background
+    from tui_trainer.ui.dialogs import Dialog
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
@@ -33,6 +38,32 @@ _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
 TRYING = "try"
 _RUNS_LOOKED_AT = 20
+
+
+class Application(Protocol):
+    """What is asked of the application that shows this: it draws, and asks the person."""
+
+    @property
+    def takes_text(self) -> bool: ...
+    @property
+    def body_size(self) -> tuple[int, int]: ...
+    def edit_text(self, command: list[str], text: str) -> str: ...
+    def copy_to_clipboard(self, text: str) -> None: ...
+    def draw(self) -> None: ...
+    def soon(self) -> None: ...
+    def open(self, dialog: Dialog) -> None: ...
+    def close(self, dialog: Dialog) -> None: ...
+    def draw_all(self) -> None: ...
+    def leave(self, how: Leaving) -> None: ...
+    def key_of(self, action_id: str) -> str: ...
+    def opened(self, document: Document) -> None: ...
+    def checked(self, findings: list[Finding]) -> None: ...
+    def run_changed(self) -> None: ...
+    def save_config(self) -> None: ...
+    def offer_draft(self, draft: Draft) -> None: ...
+    def offer_start(self) -> None: ...
+    def offer_to_watch(self, living: list[RunFolder]) -> None: ...
+    def show_refusal(self, problems: Sequence[Problem]) -> None: ...
 
 
 class Leaving(Enum):
@@ -51,8 +82,10 @@ def _living_runs() -> list[RunFolder]:
     return [folder for folder in known_runs()[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]
 
 
-class Workbench(Forecast):
-    """Everything that is not a picture."""
+class Workbench:
+    """Everything that is not a picture. What follows from the config is made in the background: an answer to an older
+    config than the one on the table counts for nothing.
+    """
 
     def __init__(
         self,
@@ -63,7 +96,18 @@ class Workbench(Forecast):
         gpu: GpuChoice = None,
         attach_to: RunFolder | None = None,
     ) -> None:
-        super().__init__(hardware, gpu)
+        self.hardware, self.chosen_gpu = hardware, gpu
+        self.document: Document | None = None
+        self.plan: Plan | None = None
+        self.preset_plan: Plan | None = None
+        self.plan_problems: tuple[Problem, ...] = ()
+        self.findings: list[Finding] = []
+        self.old_edits: Edits = {}
+        """Unsaved edits of an earlier session that nobody has decided on yet."""
+        self.start_wanted = False
+        """Somebody pressed start before there was a plan."""
+        self._planned_revision = -1
+        self._preset_recipe = ""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
         self.current = 0
@@ -77,7 +121,7 @@ class Workbench(Forecast):
         self._attach_to = attach_to
         self._sampler = GaugeSampler()
 
-    def attach(self, app: TrainerApp, background: Background) -> None:
+    def attach(self, app: Application, background: Background) -> None:
         """The application that shows this, and its thread for slow work."""
         self.app, self.background = app, background
 
@@ -92,10 +136,8 @@ class Workbench(Forecast):
 
     def _found_runs(self, living: list[RunFolder]) -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
-        from tui_trainer.ui import starting
-
         if living and self.run is None and not self.app.takes_text:
-            starting.offer_to_watch(self, living)
+            self.app.offer_to_watch(living)
 
     def end(self) -> None:
         """The screens are gone: nobody looks at the gauges any more."""
@@ -144,11 +186,9 @@ class Workbench(Forecast):
         run = self.run
         if run is None or run.alive or not run.refusals or run.folder.root.exists():
             return
-        from tui_trainer.ui import starting
-
         self.run = None
         self.app.run_changed()
-        starting.tell_refusal(self, run.refusals)
+        self.app.show_refusal(run.refusals)
 
     def leave(self) -> None:
         """Give the terminal back because the user wants to go."""
@@ -205,28 +245,152 @@ class Workbench(Forecast):
         self.take_run(run)
         self.app.draw()
 
-    def ask_run(self, wish: Wish) -> str:
+    def ask_run(self, action: Action) -> str:
         """Ask the run for something; what it did is in its journal a moment later. Why not, when it cannot be asked.
 
         A stop that cannot be asked for is asked for again at each tick.
         """
         if self.run is None or not self.run.alive:
             return ""
-        problem = self.run.ask(wish)
-        if wish == "stop":
+        problem = self.run.ask(action)
+        if action == "stop":
             self._stop_unasked = bool(problem)
-        self.tell(problem or f"asked to {wish}", "bad" if problem else "dim")
+        self.tell(problem or f"asked to {action}", "bad" if problem else "dim")
         self.app.soon()
         return problem
 
-    def offer_start(self) -> None:
-        """Say what would happen; one more key begins."""
-        from tui_trainer.ui import starting
+    @property
+    def memory_free_bytes(self) -> int:
+        """What can be had now; the rest of `hardware` is as old as its look."""
+        return memory_available_now()
 
-        starting.offer_start(self)
+    @property
+    def is_planning(self) -> bool:
+        """Whether the plan on the screen is older than the config on the screen."""
+        return self.document is None or self._planned_revision != self.document.revision
 
-    def offer_quit(self) -> None:
-        """Leave, after an answer where one is needed."""
-        from tui_trainer.ui import starting
+    def _choose_hardware(self, requested: str) -> tuple[Profile | None, str]:
+        from tui_trainer.planning.hardware_match import choose_hardware_profile
 
-        starting.offer_quit(self)
+        return choose_hardware_profile(requested, self.hardware, self.chosen_gpu)
+
+    def config_changed(self) -> None:
+        """Plan and check anew, behind the keys: the newest config wins."""
+        document = self.document
+        if document is None:
+            return
+        self._keep_draft(document)
+        loaded, problems, revision = document.loaded, document.own_problems, document.revision
+        gpu = self.chosen_gpu
+        if loaded is None or problems:
+            self._planned((revision, None, problems))
+            self._checked((revision, []))
+            return
+
+        def plan() -> tuple[int, Plan | None, tuple[Problem, ...]]:
+            from tui_trainer.launching.prepare import estimated_plan
+
+            try:
+                return revision, estimated_plan(loaded, gpu=gpu), ()
+            except InputError as error:
+                # What is wrong with files names a file and no setting: it belongs beside the path.
+                return revision, None, tuple(replace(one, key=one.key or "data.path") for one in error.problems)
+
+        self.background.do("plan", plan, self._planned)
+        self._plan_presets(document)
+
+    def machine_changed(self) -> None:
+        """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
+        if self.document is not None:
+            self._preset_recipe = ""
+            self.document.machine_changed()
+            self.config_changed()
+
+    def _keep_draft(self, document: Document) -> None:
+        """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
+        from tui_trainer.launching.drafts import keep_draft
+
+        if problem := keep_draft(document, below=self.old_edits):
+            self.tell(str(problem), "warn")
+
+    def _plan_presets(self, document: Document) -> None:
+        """What the recipe alone would cost: to compare with, once something differs from it."""
+        recipe = document.recipe_name
+        if not document.changes() or not recipe:
+            self.preset_plan, self._preset_recipe = None, ""
+            return
+        if recipe == self._preset_recipe:
+            return
+        self._preset_recipe, gpu = recipe, self.chosen_gpu
+
+        def plan() -> Plan | None:
+            from tui_trainer.config.load import Request, load
+            from tui_trainer.launching.prepare import estimated_plan
+
+            try:
+                return estimated_plan(load(Request(profile=recipe), self._choose_hardware), gpu=gpu)
+            except InputError:
+                return None
+
+        self.background.do("preset plan", plan, self._presets_planned)
+
+    def _presets_planned(self, plan: Plan | None) -> None:
+        self.preset_plan = plan
+        self.app.draw()
+
+    def _planned(self, result: tuple[int, Plan | None, tuple[Problem, ...]]) -> None:
+        if self.document is None or result[0] != self.document.revision:
+            return
+        self._planned_revision, self.plan, self.plan_problems = result
+        self.document.note_problems(self.plan_problems)
+        if self.start_wanted and not self.app.takes_text:
+            self.app.offer_start()
+        self.check_again()
+        self.app.draw()
+
+    def check_again(self) -> None:
+        """Run all checks on the config as it is."""
+        document = self.document
+        if document is None or document.loaded is None:
+            return
+        loaded, revision, plan, hardware = document.loaded, document.revision, self.plan, self.hardware
+        gpu = self.chosen_gpu
+
+        def check() -> tuple[int, list[Finding]]:
+            from tui_trainer.checklist.gather import gather
+            from tui_trainer.checklist.run import run_checks
+
+            return revision, run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
+
+        self.background.do("checks", check, self._checked)
+
+    def _checked(self, result: tuple[int, list[Finding]]) -> None:
+        if self.document is None or result[0] != self.document.revision:
+            return
+        self.findings = result[1]
+        self.app.checked(self.findings)
+        self.app.draw()
+
+    @property
+    def what_is_on(self) -> list[str]:
+        """What speeds training up here, or why not, from the checks that look at it."""
+        return [one.verdict.switch for one in self.findings if one.verdict.switch]
+
+    def checks_mark(self) -> tuple[str, Role]:
+        """`2!` for what is open, `ok`, or nothing while it is not known."""
+        if not self.findings:
+            return "", "dim"
+        from tui_trainer.ui.screens.checklist_view import summary
+
+        open_ones = [finding for finding in self.findings if finding.is_open]
+        worst: Role = "bad" if any(finding.status != "warn" for finding in open_ones) else "warn"
+        return summary(self.findings), worst if open_ones else "good"
+
+    def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
+        """A fix of the checklist as one step that is undone at once."""
+        if self.document is None:
+            return ()
+        problems = self.document.patch(patch, label)
+        if not problems:
+            self.config_changed()
+        return problems

@@ -31,11 +31,10 @@ def _last(effective: int, micro: int) -> int:
 
 
 CHECK = Check(
-    name="accumulation",
+    look,
     order=310,
     title="Accumulation in equal parts",
     guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
     claim="better convergence at the same memory (guide A)",
     why="Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same.",
-    look=look,
 )

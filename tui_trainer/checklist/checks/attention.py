@@ -79,12 +79,11 @@ def _no_flash(context: Context, wish: str) -> str:
 
 
 CHECK = Check(
-    name="attention",
+    look,
     order=140,
     title="Fused attention",
     guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
     claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
     why="The fused kernel never writes the scores of each pair of tokens to memory.",
-    look=look,
-    way_out={_KEY: "auto"},
+    fallback={_KEY: "auto"},
 )

@@ -22,11 +22,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="batch_size",
+    look,
     order=300,
     title="Micro-batch keeps the cores busy",
     guides=("D quick win 1", "C quick win 3", "C checklist 4", "B batch processing", "E optimisation 1"),
     claim="2x by doubling (guide D); 2-3x (guide C); 80 % (guide B)",
     why="Each pass has a fixed cost; the gradient is the same however the effective batch is cut.",
-    look=look,
 )

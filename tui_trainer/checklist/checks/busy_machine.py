@@ -31,12 +31,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="busy_machine",
+    look,
     order=40,
     title="The machine is free",
     guides=("B slow training 3", "C training is slower 5"),
     claim="",
     why="Programs beside a run take its cores: threads then wait for one another at every product.",
-    look=look,
     needs_plan=False,
 )

@@ -94,11 +94,10 @@ def _doubled(context: Context, part: Overhead, setting: float) -> float:
 
 
 CHECK = Check(
-    name="cadence",
+    look,
     order=490,
     title="Few interruptions",
     guides=("B evaluation and checkpointing", "D both low 3", "E configuration summary"),
     claim="20 % faster, evaluations 10 % instead of 25 % of the time (guide B)",
     why="While a run evaluates, saves or writes text, it does not train.",
-    look=look,
 )

@@ -23,11 +23,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="checkpoints",
+    look,
     order=500,
     title="Saved while it trains",
     guides=("E critical bug fix", "E validation 4", "B evaluation and checkpointing"),
     claim="",
     why="A trainer that saved only after all 25 epochs lost everything in a crash (guide E).",
-    look=look,
 )

@@ -17,12 +17,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="clipping",
+    look,
     order=460,
     title="Gradient clipping",
     guides=("A training strategy 3", "E optimisation 8", "C training is unstable 3"),
     claim="more stable, fewer failed runs (guides A, E)",
     why="Gradients have rare outliers; without a limit one of them undoes hundreds of steps.",
-    look=look,
     needs_plan=False,
 )

@@ -30,11 +30,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="cpu_threads",
+    look,
     order=50,
     title="CPU threads match the cores",
     guides=("C CPU optimisation 2", "A CPU optimisation"),
     claim="",
     why="Fewer threads than cores leave cores idle; more of them take turns and wait for each other.",
-    look=look,
 )

@@ -34,11 +34,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="data_cache",
+    look,
     order=240,
     title="Data is prepared once",
     guides=("A quick win 5", "A data pipeline 1", "C checklist 6", "B dataset loading"),
     claim="10x faster reruns (guide A)",
     why="Tokens are kept under a key of content and settings: a second start tokenises nothing.",
-    look=look,
 )

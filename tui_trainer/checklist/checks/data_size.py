@@ -33,11 +33,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="data_size",
+    look,
     order=230,
     title="All of the text is used",
     guides=("E diagnostic tool: dataset sizes match your limits", "E still slow 3"),
     claim="",
     why="A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss.",
-    look=look,
 )

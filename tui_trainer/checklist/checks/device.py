@@ -57,12 +57,11 @@ def _described(gpu: Gpu) -> str:
 
 
 CHECK = Check(
-    name="device",
+    look,
     order=20,
     title="The GPU is there and used",
     guides=("E diagnostic tool", "E still slow 1", "A GPU selection", "B slow training 1"),
     claim="1x to 5x between cards (guide A)",
     why="A run that was meant for a card and lands on the CPU takes ten to a hundred times as long.",
-    look=look,
     needs_plan=False,
 )

@@ -39,11 +39,10 @@ def _least_bytes(plan: Plan) -> int:
 
 
 CHECK = Check(
-    name="disk",
+    look,
     order=340,
     title="Disk has room to spare",
     guides=("B evaluation and checkpointing",),
     claim="less disk with save_total_limit 1 instead of 2 (guide B)",
     why="A disk that fills up in the night stops the saving, and with it the safety of the run.",
-    look=look,
 )

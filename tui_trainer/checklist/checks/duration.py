@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.memory_fit import smaller_model
 from tui_trainer.checklist.passes import with_at_most_steps
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.units import format_seconds
 
 _DAY_SECONDS = 86_400.0
@@ -22,17 +22,15 @@ def look(context: Context) -> Verdict:
         return passed(sentence, plan.step_seconds.reason)
     within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
     if within < 1:
-        smaller = "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
-        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller}: one step takes a day")
+        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
     return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=with_at_most_steps(context, within))
 
 
 CHECK = Check(
-    name="duration",
+    look,
     order=410,
     title="Time until it is done",
     guides=("E diagnostic tool: estimate training time",),
     claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
     why="A run that takes longer than a day on this machine is better tried small first.",
-    look=look,
 )

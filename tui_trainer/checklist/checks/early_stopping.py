@@ -28,7 +28,8 @@ def look(context: Context) -> Verdict:
 
 def _fix(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
     """As little as makes it work: a patience below the number of evaluations, and evaluations where there are few."""
-    oftener = _evaluations_at_good_share(context)
+    total = context.planned.total_steps.value
+    oftener = times(total, max(1, round(_EVAL_SHARE * total)))
     helps = evaluations <= _PATIENCE and oftener > evaluations
     fix: dict[str, Any] = {_EVERY: _EVAL_SHARE} if helps else {}
     often = oftener if helps else evaluations
@@ -37,17 +38,11 @@ def _fix(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
     return fix
 
 
-def _evaluations_at_good_share(context: Context) -> int:
-    total = context.planned.total_steps.value
-    return times(total, max(1, round(_EVAL_SHARE * total)))
-
-
 CHECK = Check(
-    name="early_stopping",
+    look,
     order=480,
     title="Stops when it no longer improves",
     guides=("A training strategy 2",),
     claim="saves the rest of the compute (guide A)",
     why="After the best held-out loss each further pass costs time and makes the model worse.",
-    look=look,
 )

@@ -23,11 +23,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="effective_batch",
+    look,
     order=320,
     title="Effective batch suits the data",
     guides=("A quick win 3", "B recommendations", "C quick win 3"),
     claim="",
     why="Small data needs small batches: the same rows then give many updates instead of few.",
-    look=look,
 )

@@ -31,11 +31,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="eval_leaks",
+    look,
     order=262,
     title="Held-out rows are not trained on",
     guides=(),
     claim="",
     why="A row that was learnt by heart says nothing about new ones, and early stopping goes by such numbers.",
-    look=look,
 )

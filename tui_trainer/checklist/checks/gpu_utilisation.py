@@ -18,12 +18,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="gpu_utilisation",
+    look,
     order=170,
     title="GPU kept busy",
     guides=("C checklist 9", "D target metrics", "B key metrics", "E still slow 1"),
     claim="GPU 75-95 %, its memory 80-95 % (guide D); above 90 % (guides B, C)",
     why="A card that waits for data, for the journal or for small batches costs as much as one that works.",
-    look=look,
     needs_plan=False,
 )

@@ -58,11 +58,10 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
 
 
 CHECK = Check(
-    name="gradient_checkpointing",
+    look,
     order=150,
     title="Gradient checkpointing",
     guides=("C checklist 5", "B training arguments", "D optimisation 4"),
     claim="30-50 % less activation memory, 10-15 % slower (guide C)",
     why="It pays only where memory, and not time, is short.",
-    look=look,
 )

@@ -42,12 +42,11 @@ def _apart(context: Context, what: str) -> Verdict:
 
 
 CHECK = Check(
-    name="held_out",
+    look,
     order=260,
     title="Text is held out",
     guides=("E critical bug fix", "B dataset loading"),
     claim="",
     why="Only the loss of text that the model never read says whether a change was good.",
-    look=look,
     needs_plan=False,
 )

@@ -36,11 +36,10 @@ def _shown(name: str) -> str:
 
 
 CHECK = Check(
-    name="label_balance",
+    look,
     order=234,
     title="Rare classes count",
     guides=(),
     claim="",
     why="With one class far ahead of the others, a model that always says it has a good loss and is of no use.",
-    look=look,
 )

@@ -17,12 +17,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="learning_rate",
+    look,
     order=420,
     title="Learning rate in range",
     guides=("C hyperparameter tuning", "C training is unstable 1", "A training strategy 1"),
     claim="2e-4 to start with, for LoRA on pretrained models (guide C); 5e-5 for all weights (guide A)",
     why="Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt.",
-    look=look,
     needs_plan=False,
 )

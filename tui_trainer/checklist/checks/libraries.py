@@ -44,12 +44,11 @@ def _missing(context: Context) -> Verdict | None:
 
 
 CHECK = Check(
-    name="libraries",
+    look,
     order=30,
     title="Libraries fit the driver",
     guides=("E diagnostic tool", "E still slow 3"),
     claim="",
     why="A torch that does not fit the driver falls back to the CPU without a word.",
-    look=look,
     needs_plan=False,
 )

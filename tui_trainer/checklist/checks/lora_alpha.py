@@ -28,11 +28,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="lora_alpha",
+    look,
     order=205,
     title="LoRA's update is scaled well",
     guides=("C reduce memory 3",),
     claim="",
     why="Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it.",
-    look=look,
 )

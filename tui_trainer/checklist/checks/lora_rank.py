@@ -58,11 +58,10 @@ def _power_of_two(most: int) -> int:
 
 
 CHECK = Check(
-    name="lora_rank",
+    look,
     order=204,
     title="LoRA rank suits the data",
     guides=("C reduce memory 3", "C bottleneck 2"),
     claim="memory in proportion to the rank, worse models with very low ones (guide C)",
     why="The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.",
-    look=look,
 )

@@ -34,11 +34,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="lr_scaling",
+    look,
     order=430,
     title="Learning rate fits the batch",
     guides=("D learning rate scaling",),
     claim="square root of the growth of the batch, or linear (guide D)",
     why="A mean over more rows has less noise, so the step along it can be longer.",
-    look=look,
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
-from tui_trainer.checklist.memory_fit import is_short, way_to_fit
-from tui_trainer.planning.automatic_values import is_from_scratch
+from tui_trainer.checklist.memory_fit import is_short, smaller_model, way_to_fit
 from tui_trainer.units import format_bytes
 
 
@@ -16,11 +15,13 @@ def look(context: Context) -> Verdict:
     if room.free_bytes:
         sentence += f", {needed / room.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
-    details += _host_details(context)
-    if not is_short(context) and not _host_shortage(context):
+    details += [
+        f"on the machine, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts
+    ]
+    if not is_short(context):
+        if shortage := _host_shortage(context):
+            return failed(shortage, *details, advice="close other programs, or raise the limit of the container or job")
         return passed(sentence, *details)
-    if not is_short(context) and (words := _host_shortage(context)):
-        return failed(words, *details, advice="close other programs, or raise the limit of the container or job")
     fix = way_to_fit(context)
     verdict = failed if needed > room.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice="" if fix else _advice(context))
@@ -35,24 +36,18 @@ def _host_shortage(context: Context) -> str:
     return f"{wanted}, of which {format_bytes(free)} are free"
 
 
-def _host_details(context: Context) -> list[str]:
-    return [f"on the machine, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
-
-
 def _advice(context: Context) -> str:
     if with_library := way_to_fit(context, as_if_installed=True):
         settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
         return f"with bitsandbytes it would fit: uv pip install bitsandbytes, then set {settings}"
-    smaller = "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
-    return f"{smaller} or lower data.max_length: not even one row at a time fits"
+    return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
 
 
 CHECK = Check(
-    name="memory",
+    look,
     order=330,
     title="Memory has room to spare",
     guides=("E memory issues", "C bottleneck 2", "B CUDA out of memory", "D target metrics"),
     claim="",
     why="A run that fills the memory is killed by the system, or swaps and crawls.",
-    look=look,
 )

@@ -82,11 +82,10 @@ def _changes(scratch: ScratchSection) -> Iterator[dict[str, int]]:
 
 
 CHECK = Check(
-    name="model_size",
+    look,
     order=200,
     title="Model size suits the data",
     guides=("A quick win 1", "A GPU selection", "D underutilisation 5"),
     claim="2-3x faster, 40 % less memory with a smaller model (guide A)",
     why="Time and memory grow with the parameters; what they can learn is limited by the text.",
-    look=look,
 )

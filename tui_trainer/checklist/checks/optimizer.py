@@ -47,12 +47,11 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
 
 
 CHECK = Check(
-    name="optimizer",
+    look,
     order=120,
     title="Fused AdamW",
     guides=("E should see 2", "E optimisation 4", "E optimisation 9", "B training arguments", "C reduce memory 4"),
     claim="5-15 % faster optimiser step (guide E); +10 % (guide B)",
     why="One pass over the weights instead of one for each operation and each tensor.",
-    look=look,
-    way_out={OPTIMIZER: "adamw_torch_fused"},
+    fallback={OPTIMIZER: "adamw_torch_fused"},
 )

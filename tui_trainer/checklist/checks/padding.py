@@ -56,12 +56,11 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
 
 
 CHECK = Check(
-    name="padding",
+    look,
     order=220,
     title="No time spent on padding",
     guides=("C data loading 2", "C data loading 3", "B training arguments"),
     claim="10-20 % by grouping, 20-40 % by packing (guide C)",
     why="Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.",
-    look=look,
-    way_out={PACKING: "auto"},
+    fallback={PACKING: "auto"},
 )

@@ -21,12 +21,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="plan",
+    look,
     order=10,
     title="The run can be planned",
     guides=("E diagnostic tool: configuration issues",),
     claim="",
     why="Mistakes in settings and data are told before the start, all of them together.",
-    look=look,
     needs_plan=False,
 )

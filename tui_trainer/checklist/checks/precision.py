@@ -5,15 +5,14 @@ from __future__ import annotations
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
-from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.training_setup import Precision
 
 _KEY = choices.MIXED
 
 
 def look(context: Context) -> Verdict:
     used, weights = context.planned.precision, context.planned.weights_dtype
-    best = _auto(context)
+    loaded = with_settings(context.loaded, {_KEY: "auto"})
+    best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
     switch = f"precision: {used.value}"
     kept = f"weights are kept in {weights.value}: {weights.reason}"
     if used.value != best.value:
@@ -25,18 +24,12 @@ def look(context: Context) -> Verdict:
     return passed(sentence, kept, switch=switch)
 
 
-def _auto(context: Context) -> Planned[Precision]:
-    loaded = with_settings(context.loaded, {_KEY: "auto"})
-    return choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
-
-
 CHECK = Check(
-    name="precision",
+    look,
     order=100,
     title="Mixed precision",
     guides=("A quick win 2", "C quick win 2", "C checklist 2", "D optimisation 3", "E optimisation 6", "B advanced 3"),
     claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
     why="Products in 16 bits are faster and halve activations, where the processor has them natively.",
-    look=look,
-    way_out={_KEY: "auto", choices.DTYPE: "auto"},
+    fallback={_KEY: "auto", choices.DTYPE: "auto"},
 )

@@ -16,12 +16,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="schedule",
+    look,
     order=440,
     title="Learning rate goes down",
     guides=("A training strategy 1", "C learning rate scheduler"),
     claim="5-10 % better final loss (guide A)",
     why="Small steps at the end settle what large steps found.",
-    look=look,
     needs_plan=False,
 )

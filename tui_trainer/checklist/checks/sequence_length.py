@@ -21,7 +21,8 @@ def look(context: Context) -> Verdict:
         return _of_documents(facts, length)
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
     sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
-    fit = max(_SHORTEST_TOKENS, _power_of_two(tokens // _FIX_ROWS))
+    power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
+    fit = max(_SHORTEST_TOKENS, power_of_two)
     if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
         return warned(f"{sentence}: too few to learn from", fix={_KEY: fit})
     if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
@@ -46,16 +47,11 @@ def _what_happens_to_longer(facts: DataFacts) -> str:
     return "documents that are longer are cut into several rows"
 
 
-def _power_of_two(most: int) -> int:
-    return 1 << max(0, most.bit_length() - 1)
-
-
 CHECK = Check(
-    name="sequence_length",
+    look,
     order=210,
     title="Sequence length suits the text",
     guides=("C quick win 5", "C checklist 7"),
     claim="faster in proportion to the reduction (guide C)",
     why="Attention costs the square of the length; rows that are too long leave few to shuffle.",
-    look=look,
 )

@@ -24,11 +24,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="steps",
+    look,
     order=400,
     title="Number of steps",
     guides=("E diagnostic tool: configuration issues", "B recommendations"),
     claim="",
     why="Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises.",
-    look=look,
 )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.hardware.abilities import Abilities, abilities, dotted
+from tui_trainer.hardware.abilities import abilities, dotted
 from tui_trainer.hardware.catalogue import find_card
-from tui_trainer.hardware.facts import Gpu
 
 _KEY = "training.tf32"
 
@@ -15,7 +14,7 @@ def look(context: Context) -> Verdict:
     if gpu is None:
         sentence = "TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these layers have none"
         return not_applicable(sentence, switch="TF32: no GPU")
-    can = _abilities(gpu)
+    can = abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes))
     if can is None or gpu.capability is None:
         return not_applicable("whether the card has TF32 is not reported", switch="TF32: not reported")
     if not can.tf32:
@@ -29,16 +28,11 @@ def look(context: Context) -> Verdict:
     return passed(f"off; products are in {precision}, so that little would change", switch="TF32: off")
 
 
-def _abilities(gpu: Gpu) -> Abilities | None:
-    return abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes))
-
-
 CHECK = Check(
-    name="tf32",
+    look,
     order=110,
     title="TF32 and cuDNN autotune",
     guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
     claim="up to 8x faster products, 1-2 % for cuDNN (guide E)",
     why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",
-    look=look,
 )

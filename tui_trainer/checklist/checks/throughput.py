@@ -21,11 +21,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="throughput",
+    look,
     order=160,
     title="Throughput is known",
     guides=("E should see 4", "E performance monitoring", "A performance targets"),
     claim="1,000-2,000 rows/s on an RTX 4080 Super (guide E)",
     why="A rate that was measured on this machine tells whether a change of settings helped.",
-    look=look,
 )

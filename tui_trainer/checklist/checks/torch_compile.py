@@ -25,7 +25,9 @@ def look(context: Context) -> Verdict:
         return passed(f"on for {length}: each layer is compiled once", switch="torch.compile on")
     why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
     if why_not or seconds is None:
-        return not_applicable(f"off for {length}: {why_not or 'a step is not measured yet'}", switch=_off(why_not))
+        here = "not here" if "serves" in why_not or "triton" in why_not else "off"
+        reason = why_not or "a step is not measured yet"
+        return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}")
     sentence = f"off for {length}, which would pay for the minute that the compiler takes"
     return warned(sentence, fix={_KEY: True}, switch="torch.compile: off")
 
@@ -41,16 +43,11 @@ def _why_not(context: Context, seconds: float | None) -> str:
     return ""
 
 
-def _off(why_not: str) -> str:
-    return "torch.compile: not here" if "serves" in why_not or "triton" in why_not else "torch.compile: off"
-
-
 CHECK = Check(
-    name="torch_compile",
+    look,
     order=130,
     title="Model compiled",
     guides=("E should see 3", "E optimisation 2", "B advanced 2", "C advanced 3"),
     claim="30-50 % faster (guide E); 15-20 % (guide B); 10-30 % (guide C)",
     why="Small operations fused into few kernels read and write memory less often.",
-    look=look,
 )

@@ -31,11 +31,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="trained_share",
+    look,
     order=232,
     title="The rows have something to learn",
     guides=(),
     claim="",
     why="Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss.",
-    look=look,
 )

@@ -24,7 +24,7 @@ def look(context: Context) -> Verdict:
     if share <= _MOST_CUT:
         return passed(sentence)
     sentence += " and lose their end"
-    wanted = _rounded_up(int(facts.details.get(WHOLE_LENGTH, 2 * length)))
+    wanted = -(-int(facts.details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
     limit = context.basis.shape.max_position_embeddings
     possible = wanted if limit is None else min(wanted, limit)
     if possible <= length:
@@ -45,16 +45,11 @@ def _documents(facts: DataFacts) -> Verdict:
     )
 
 
-def _rounded_up(tokens: int) -> int:
-    return -(-tokens // _ROUND) * _ROUND
-
-
 CHECK = Check(
-    name="truncation",
+    look,
     order=212,
     title="Few rows lose their end",
     guides=("C quick win 5", "C checklist 7"),
     claim="",
     why="What is cut off is never learnt: the end of an answer, or the words that a label is about.",
-    look=look,
 )

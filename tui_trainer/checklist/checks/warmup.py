@@ -23,11 +23,10 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="warmup",
+    look,
     order=450,
     title="Warm-up",
     guides=("A training strategy 1", "C warmup ratio", "C training is unstable 2"),
     claim="10 % of the steps (guide A); 3 % (guide C)",
     why="AdamW's averages know nothing at first: full steps along them can spoil the start.",
-    look=look,
 )

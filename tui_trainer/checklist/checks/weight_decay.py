@@ -19,12 +19,11 @@ def look(context: Context) -> Verdict:
 
 
 CHECK = Check(
-    name="weight_decay",
+    look,
     order=470,
     title="Weight decay",
     guides=("A training strategy 4",),
     claim="better generalisation (guide A)",
     why="It keeps weights that the text does not need small, which helps most when text is read again and again.",
-    look=look,
     needs_plan=False,
 )

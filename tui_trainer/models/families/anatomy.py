@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.encoder_spec import Form
+from tui_trainer.models.families.encoder_spec import LayerSpec
 from tui_trainer.models.families.layers import Linear, Part, linear
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Anatomy:
+class ArchitectureSpec:
     """The parts of one model. `linears` end with the head.
 
     `positions` are those that a row can have, where config.json says another number. `stored_blocks` is how many blocks
@@ -29,7 +29,7 @@ class Anatomy:
     positions: int | None = None
     stored_blocks: int | None = None
     decoder_layers: int = 0
-    form: Form | None = None
+    form: LayerSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

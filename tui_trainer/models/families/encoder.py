@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import Anatomy, Sizes
+from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
 from tui_trainer.models.families.encoder_spec import bert_form, distilbert_form
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 from tui_trainer.models.heads import Head
@@ -51,17 +51,17 @@ class Ending:
         return (self.linear("classifier.dense", hidden, hidden), self.linear("classifier.out_proj", hidden))
 
 
-Family = Callable[[ConfigFields, Ending], Anatomy]
+Family = Callable[[ConfigFields, Ending], ArchitectureSpec]
 
 
-def _bert(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _bert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
     found = _encoder(sizes, (*body, *ending.classifier(sizes.hidden, "pooler.dense")), _bert_parts(sizes, sizes.hidden))
     return replace(found, form=bert_form(fields))
 
 
-def _distilbert(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _distilbert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     attention = tuple(f"attention.{name}_lin" for name in ("q", "k", "v", "out"))
     parts = (
@@ -74,7 +74,7 @@ def _distilbert(fields: ConfigFields, ending: Ending) -> Anatomy:
     return replace(_encoder(sizes, linears, parts), form=distilbert_form(fields))
 
 
-def _roberta(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _roberta(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     """Positions are counted from behind the padding's id: 514 rows are 512 positions."""
     sizes = Sizes.of(fields)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
@@ -84,7 +84,7 @@ def _roberta(fields: ConfigFields, ending: Ending) -> Anatomy:
     return _shifted(found, fields, padding if type(padding) is int else 1)
 
 
-def _electra(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _electra(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     width = fields.number("embedding_size", 128)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
@@ -93,7 +93,7 @@ def _electra(fields: ConfigFields, ending: Ending) -> Anatomy:
     return replace(found, form=bert_form(fields))
 
 
-def _albert(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _albert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     """All layers are one, or a few."""
     sizes = Sizes.of(fields)
     groups, inner = fields.number("num_hidden_groups", 1), fields.number("inner_group_num", 1)
@@ -116,7 +116,7 @@ def _albert(fields: ConfigFields, ending: Ending) -> Anatomy:
     return replace(_encoder(sizes, linears, parts), stored_blocks=groups)
 
 
-def _deberta_v2(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _deberta_v2(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, width = sizes.hidden, fields.number("embedding_size", sizes.hidden)
     attention = tuple(f"attention.self.{name}_proj" for name in ("query", "key", "value"))
@@ -167,7 +167,7 @@ def _positive(fields: ConfigFields, name: str) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _mpnet(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _mpnet(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     attention = tuple(f"attention.attn.{name}" for name in ("q", "k", "v", "o"))
     body = _layers(sizes, attention, ("intermediate.dense", "output.dense"))
@@ -182,7 +182,7 @@ def _mpnet(fields: ConfigFields, ending: Ending) -> Anatomy:
     return _shifted(found, fields, _MPNET_PADDING)
 
 
-def _modernbert(fields: ConfigFields, ending: Ending) -> Anatomy:
+def _modernbert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     """Rotary positions and a gated MLP; the first layer has no norm before attention."""
     sizes = Sizes.of(fields)
     hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
@@ -246,8 +246,8 @@ def _norms(sizes: Sizes, width: int) -> tuple[Part, ...]:
     )
 
 
-def _encoder(sizes: Sizes, linears: tuple[Linear, ...], parts: tuple[Part, ...]) -> Anatomy:
-    return Anatomy(
+def _encoder(sizes: Sizes, linears: tuple[Linear, ...], parts: tuple[Part, ...]) -> ArchitectureSpec:
+    return ArchitectureSpec(
         linears=linears,
         parts=parts,
         key_value_heads=sizes.heads,
@@ -259,7 +259,7 @@ def _encoder(sizes: Sizes, linears: tuple[Linear, ...], parts: tuple[Part, ...])
     )
 
 
-def _shifted(found: Anatomy, fields: ConfigFields, padding: int) -> Anatomy:
+def _shifted(found: ArchitectureSpec, fields: ConfigFields, padding: int) -> ArchitectureSpec:
     return replace(found, positions=max(fields.number("max_position_embeddings", 512) - padding - 1, 1))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import Anatomy, Sizes
+from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
 from tui_trainer.models.families.encoder_spec import bart_form, t5_form
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 
@@ -14,7 +14,7 @@ from tui_trainer.models.families.layers import Linear, Part, embedding, layer_no
 _BART_POSITION_OFFSET = 2
 
 
-def _t5(fields: ConfigFields) -> Anatomy:
+def _t5(fields: ConfigFields) -> ArchitectureSpec:
     """T5 and mT5. Distances between tokens have a table of their own in each half.
 
     transformers ties the head whatever config.json says, unless the files hold another one: that of version 1.1, whose
@@ -40,7 +40,7 @@ def _t5(fields: ConfigFields) -> Anatomy:
         rms_norm("layer_norm", hidden, 2 * encoder + 3 * decoder),
         rms_norm("final_layer_norm", hidden, 2),
     )
-    return Anatomy(
+    return ArchitectureSpec(
         linears=linears,
         parts=parts,
         key_value_heads=heads,
@@ -87,7 +87,7 @@ class _BartLike:
     norms_first: bool = True
     norms_last: bool = True
 
-    def __call__(self, fields: ConfigFields) -> Anatomy:
+    def __call__(self, fields: ConfigFields) -> ArchitectureSpec:
         sizes = Sizes.of(fields)
         hidden, encoder = sizes.hidden, sizes.layers
         decoder = fields.number("decoder_layers", encoder)
@@ -100,7 +100,7 @@ class _BartLike:
             *_of_target(_bart_mlp(hidden, decoder_mlp, decoder)),
             replace(sizes.head(), reads="target"),
         )
-        return Anatomy(
+        return ArchitectureSpec(
             linears=linears,
             parts=self._parts(sizes, decoder),
             key_value_heads=sizes.heads,
@@ -140,7 +140,7 @@ def _bart_mlp(hidden: int, mlp: int, count: int) -> tuple[Linear, ...]:
     return (linear("fc1", hidden, mlp, count, True), linear("fc2", mlp, hidden, count, True))
 
 
-SEQ2SEQ_FAMILIES: dict[str, Callable[[ConfigFields], Anatomy]] = {
+SEQ2SEQ_FAMILIES: dict[str, Callable[[ConfigFields], ArchitectureSpec]] = {
     "t5": _t5,
     "mt5": _t5,
     "bart": _BartLike(offset=_BART_POSITION_OFFSET, norms_last=False),

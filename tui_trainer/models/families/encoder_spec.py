@@ -14,7 +14,7 @@ Activation = Literal["gelu", "relu", "silu", "gelu_new"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+class LayerSpec:
     """`dropout` is that of results between the layers, `distances` a learnt number for each pair of tokens (T5)."""
 
     activation: Activation
@@ -28,30 +28,30 @@ class Form:
     decoder_heads: int = 0
 
 
-def bert_form(fields: ConfigFields, default: str = "gelu") -> Form | None:
+def bert_form(fields: ConfigFields, default: str = "gelu") -> LayerSpec | None:
     """BERT and its kin. Source of the rates where config.json has none: BertConfig of transformers 5.23."""
     activation = _known(fields.values.get("hidden_act") or default)
     rates = _rate(fields, "hidden_dropout_prob", 0.1), _rate(fields, "attention_probs_dropout_prob", 0.1)
-    return Form(activation=activation, dropout=rates[0], attention_dropout=rates[1]) if activation else None
+    return LayerSpec(activation=activation, dropout=rates[0], attention_dropout=rates[1]) if activation else None
 
 
-def distilbert_form(fields: ConfigFields) -> Form | None:
+def distilbert_form(fields: ConfigFields) -> LayerSpec | None:
     """Source of the rates where config.json has none: DistilBertConfig of transformers 5.23."""
     activation = _known(fields.values.get("activation") or "gelu")
     rates = _rate(fields, "dropout", 0.1), _rate(fields, "attention_dropout", 0.1)
     if activation is None:
         return None
-    return Form(activation=activation, dropout=rates[0], attention_dropout=rates[1], drops_attended=False)
+    return LayerSpec(activation=activation, dropout=rates[0], attention_dropout=rates[1], drops_attended=False)
 
 
-def t5_form(fields: ConfigFields) -> Form | None:
+def t5_form(fields: ConfigFields) -> LayerSpec | None:
     """One rate for all dropout. `gated-gelu` is GELU by its approximation. Source: T5Config of transformers 5.23."""
     told = str(fields.values.get("feed_forward_proj") or "relu")
     activation = _known("gelu_new" if told == "gated-gelu" else told.rpartition("-")[2])
     rate = _rate(fields, "dropout_rate", 0.1)
     if activation is None:
         return None
-    return Form(
+    return LayerSpec(
         activation=activation,
         dropout=rate,
         attention_dropout=rate,
@@ -62,12 +62,12 @@ def t5_form(fields: ConfigFields) -> Form | None:
     )
 
 
-def bart_form(fields: ConfigFields) -> Form | None:
+def bart_form(fields: ConfigFields) -> LayerSpec | None:
     """BART, mBART and Pegasus. Source of the rates where config.json has none: BartConfig of transformers 5.23."""
     activation = _known(fields.values.get("activation_function") or "gelu")
     if activation is None:
         return None
-    return Form(
+    return LayerSpec(
         activation=activation,
         dropout=_rate(fields, "dropout", 0.1),
         attention_dropout=_rate(fields, "attention_dropout", 0.0),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import Anatomy, Sizes
+from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 
 
@@ -28,12 +28,12 @@ class _LlamaLike:
     tied: bool = False
     norm: Callable[..., Part] = rms_norm
 
-    def __call__(self, fields: ConfigFields) -> Anatomy:
+    def __call__(self, fields: ConfigFields) -> ArchitectureSpec:
         sizes = Sizes.of(fields)
         head_size = fields.number("head_dim", self.head_dim or max(sizes.hidden // sizes.heads, 1))
         kv_heads = fields.number("num_key_value_heads", self.key_value_heads or sizes.heads)
         mlp = fields.number("intermediate_size")
-        return Anatomy(
+        return ArchitectureSpec(
             linears=(*self._attention(sizes, head_size, kv_heads), *self._mlp(sizes, mlp), sizes.head()),
             parts=self._parts(sizes, head_size, kv_heads),
             key_value_heads=kv_heads,
@@ -79,7 +79,7 @@ def _flag(fields: ConfigFields, source: bool | str) -> bool:
     return fields.flag(source, False) if isinstance(source, str) else source
 
 
-def _stablelm(fields: ConfigFields) -> Anatomy:
+def _stablelm(fields: ConfigFields) -> ArchitectureSpec:
     parallel = fields.flag("use_parallel_residual", False)
     norms = ("input_layernorm",) if parallel else ("input_layernorm", "post_attention_layernorm")
     body = _LlamaLike(qkv_bias="use_qkv_bias", out_bias=False, norms=norms, norm=layer_norm)(fields)
@@ -93,13 +93,13 @@ def _stablelm(fields: ConfigFields) -> Anatomy:
     return replace(body, parts=(*body.parts, *head_norms))
 
 
-def _phi3(fields: ConfigFields) -> Anatomy:
+def _phi3(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers = sizes.hidden, sizes.layers
     head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
     kv_heads, mlp = fields.number("num_key_value_heads", sizes.heads), fields.number("intermediate_size")
     queries = sizes.heads * head_size
-    return Anatomy(
+    return ArchitectureSpec(
         linears=(
             linear("self_attn.qkv_proj", hidden, queries + 2 * kv_heads * head_size, layers),
             linear("self_attn.o_proj", queries, hidden, layers),
@@ -128,7 +128,7 @@ _GEMMA_NORMS = (
     "post_feedforward_layernorm",
 )
 
-GATED_FAMILIES: dict[str, Callable[[ConfigFields], Anatomy]] = {
+GATED_FAMILIES: dict[str, Callable[[ConfigFields], ArchitectureSpec]] = {
     "llama": _LlamaLike(mlp_bias="mlp_bias"),
     "mistral": _LlamaLike(qkv_bias=False, out_bias=False, key_value_heads=8),
     "qwen2": _LlamaLike(qkv_bias=True, out_bias=False),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import Anatomy, Sizes
+from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear
 
 # OPT keeps two rows before the first position. Source: OPTLearnedPositionalEmbedding in modeling_opt.py.
 _OPT_POSITION_OFFSET = 2
 
 
-def _gpt2(fields: ConfigFields) -> Anatomy:
+def _gpt2(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers = sizes.hidden, sizes.layers
     mlp = fields.number("intermediate_size", 4 * hidden)
@@ -33,7 +33,7 @@ def _gpt2(fields: ConfigFields) -> Anatomy:
     return _plain(sizes, linears, parts, mlp, tied=True, learned_positions=True)
 
 
-def _opt(fields: ConfigFields) -> Anatomy:
+def _opt(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
     word = fields.number("word_embed_proj_dim", hidden)
@@ -71,7 +71,7 @@ def _opt_norms(sizes: Sizes) -> tuple[Part, ...]:
     return (*norms, layer_norm("decoder.final_layer_norm", sizes.hidden)) if has_last else norms
 
 
-def _gpt_neox(fields: ConfigFields) -> Anatomy:
+def _gpt_neox(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
     bias = fields.flag("attention_bias", True)
@@ -85,7 +85,7 @@ def _gpt_neox(fields: ConfigFields) -> Anatomy:
     return _plain(sizes, linears, parts, mlp, tied=False)
 
 
-def _bloom(fields: ConfigFields) -> Anatomy:
+def _bloom(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers = sizes.hidden, sizes.layers
     parts = (
@@ -103,7 +103,7 @@ def _bloom(fields: ConfigFields) -> Anatomy:
     return _plain(sizes, linears, parts, 4 * hidden, tied=True)
 
 
-def _falcon(fields: ConfigFields) -> Anatomy:
+def _falcon(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, heads = sizes.hidden, sizes.heads
     head_size = max(hidden // heads, 1)
@@ -129,7 +129,7 @@ def _falcon_norms(fields: ConfigFields, is_new: bool) -> tuple[str, ...]:
     return ("ln_attn", "ln_mlp") if both == 2 else ("input_layernorm",)
 
 
-def _phi(fields: ConfigFields) -> Anatomy:
+def _phi(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
     head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
@@ -150,7 +150,7 @@ def _phi(fields: ConfigFields) -> Anatomy:
     return _plain(sizes, linears, parts, mlp, tied=False, key_value_heads=kv_heads, head_size=head_size)
 
 
-def _starcoder2(fields: ConfigFields) -> Anatomy:
+def _starcoder2(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
     head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
@@ -207,8 +207,8 @@ def _plain(
     key_value_heads: int | None = None,
     head_size: int | None = None,
     learned_positions: bool = False,
-) -> Anatomy:
-    return Anatomy(
+) -> ArchitectureSpec:
+    return ArchitectureSpec(
         linears=linears,
         parts=parts,
         key_value_heads=key_value_heads or sizes.heads,
@@ -220,7 +220,7 @@ def _plain(
     )
 
 
-PLAIN_FAMILIES: dict[str, Callable[[ConfigFields], Anatomy]] = {
+PLAIN_FAMILIES: dict[str, Callable[[ConfigFields], ArchitectureSpec]] = {
     "gpt2": _gpt2,
     "opt": _opt,
     "gpt_neox": _gpt_neox,

@@ -12,7 +12,7 @@ up to 9 %.
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.encoder_decoder import Stacks, layer_of
+from tui_trainer.planning.memory.encoder_decoder import EncoderDecoderLayers, layer_of
 from tui_trainer.planning.memory.layers import Layer
 from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, Static
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -25,16 +25,16 @@ LIBRARY_BYTES = 20_000_000
 MAPPED_BLOCK_BYTES = 32 * MIB
 # Of the results of a forward pass that nothing keeps, the share whose places stay empty; and how much of the gradients
 # goes into these.
-PASSING_SHARE, FILLED_SHARE = 0.67, 0.74
+TEMPORARY_SHARE, FILLED_SHARE = 0.67, 0.74
 # T5's norms, its GELU and the masks of its scores are chains of results: each takes the place of one before it.
-CHAIN_PASSING_SHARE = 0.2
+CHAIN_TEMPORARY_SHARE = 0.2
 # Results of adapters are as wide as what they follow; in 16 bits they fit into the places of fp32 results.
 ADAPTER_SHARE = {FLOAT: 0.45, HALF: 0.22}
 # With checkpointing, a layer's results are there once for the forward and again for the backward pass, and gradients
 # and inputs of layers stand between them: so many times one layer's results, by the size of a number between layers.
 CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
 # The same of encoders, of whose layers scores are the larger part: their places are taken again by the next scores.
-CHECKPOINTED_STACKS = 1.55
+CHECKPOINTED_ENCODER_DECODER = 1.55
 # Of the results of a layer in an evaluation, the share that is resident at one time: nothing keeps their places apart.
 EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
@@ -44,7 +44,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
     steps = (
         _activations(static, layer, batch),
-        _passing(static, layer, batch),
+        _temporaries(static, layer, batch),
         _backward(static, layer, batch),
         _loss(static, batch),
     )
@@ -93,19 +93,27 @@ def _activations(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
     return MemoryPart(name="activations", bytes=kept + ends, formula=formula)
 
 
-def _passing(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
+def _temporaries(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
     if layer.setup.gradient_checkpointing:
-        times = CHECKPOINTED_STACKS if isinstance(layer, Stacks) else CHECKPOINTED_LAYERS[layer.residual]
+        times = (
+            CHECKPOINTED_ENCODER_DECODER
+            if isinstance(layer, EncoderDecoderLayers)
+            else CHECKPOINTED_LAYERS[layer.residual]
+        )
         formula = f"{times} x the results of one layer, which are computed twice"
-        return MemoryPart(name="passing results", bytes=int(times * batch.tokens * layer.largest[1]), formula=formula)
+        return MemoryPart(name="temporaries", bytes=int(times * batch.tokens * layer.largest[1]), formula=formula)
     through = layer.shape.layers * batch.tokens
-    own, adapters = through * layer.own_passing, through * layer.adapters_passing
+    own, adapters = through * layer.own_temporaries, through * layer.adapter_temporaries
     gradients = static.sum_bytes * (2 if batch.accumulation > 1 else 1)
-    share = CHAIN_PASSING_SHARE if isinstance(layer, Stacks) and layer.form.norm == "rms" else PASSING_SHARE
+    share = (
+        CHAIN_TEMPORARY_SHARE
+        if isinstance(layer, EncoderDecoderLayers) and layer.form.norm == "rms"
+        else TEMPORARY_SHARE
+    )
     found = share * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[layer.compute] * adapters
     mapped = FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
-        name="passing results",
+        name="temporaries",
         bytes=0 if mapped else max(0, int(found)),
         formula="layers x tokens x bytes of short-lived results, whose places glibc fills with gradients at most",
     )
@@ -141,7 +149,7 @@ def _mapped_gradients(static: Static, batch: Batch) -> int:
 
 def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
     """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
-    adapters = layer.adapters_passing
+    adapters = layer.adapter_temporaries
     own = layer.made_without_dropout - adapters
     results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
     wanted = int(results) + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes

@@ -2,8 +2,8 @@
 
 As in `memory_layers`, of whose `Layer` this is a kind: per token of the input and layer of the encoder, what the
 decoder does for an answer of `TrainingSetup.target_tokens` shared out among them. Derived from the modeling files of
-transformers 5.23 for the families that have a `Form`; tests hold it against real layers. Widths: h hidden, i heads x
-head size, f MLP; Q tokens that ask and K tokens that are asked in one attention.
+transformers 5.23 for the families that have a `LayerSpec`; tests hold it against real layers. Widths: h hidden, i
+heads x head size, f MLP; Q tokens that ask and K tokens that are asked in one attention.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tui_trainer.models.families.encoder_spec import Form
+from tui_trainer.models.families.encoder_spec import LayerSpec
 from tui_trainer.models.families.layers import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.layers import FLOAT, HALF, Layer
@@ -46,11 +46,11 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Stacks(Layer):
+class EncoderDecoderLayers(Layer):
     """The layers of one model in one setup. Numbers are bytes of one token of the input in one encoder layer."""
 
     @cached_property
-    def form(self) -> Form:
+    def form(self) -> LayerSpec:
         assert self.shape.form is not None
         return self.shape.form
 
@@ -64,7 +64,7 @@ class Stacks(Layer):
 
     @property
     def made(self) -> int:
-        return self._each(self._everything.made + self.shape.layers * self.row_tokens * self.adapters_passing)
+        return self._each(self._everything.made + self.shape.layers * self.row_tokens * self.adapter_temporaries)
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class Stacks(Layer):
         return kept, made
 
     @property
-    def adapters_passing(self) -> int:
+    def adapter_temporaries(self) -> int:
         return self._each(3 * self.compute * sum(x.outputs * self._passes(x) for x in self._adapted))
 
     @property
@@ -88,15 +88,15 @@ class Stacks(Layer):
         form = replace(self.form, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
         shape = replace(self.shape, form=form, attention_dropout=0.0)
         frozen = replace(self.setup, lora_dropout=False)
-        return Stacks(shape, frozen, self.row_tokens).made
+        return EncoderDecoderLayers(shape, frozen, self.row_tokens).made
 
     @property
     def keeps_scores(self) -> bool:
         return not self._is_fused(self._learns_distances)
 
     @property
-    def own_passing(self) -> int:
-        return max(0, self.made - self.kept - self.adapters_passing)
+    def own_temporaries(self) -> int:
+        return max(0, self.made - self.kept - self.adapter_temporaries)
 
     @property
     def _learns_distances(self) -> bool:
@@ -240,7 +240,7 @@ class Stacks(Layer):
 def layer_of(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> Layer:
     """One layer, by the formula of its family or by what a dry run counted."""
     is_encoder = shape.form is not None and shape.head != "causal_lm" and not setup.counted
-    return (Stacks if is_encoder else Layer)(shape, setup, row_tokens)
+    return (EncoderDecoderLayers if is_encoder else Layer)(shape, setup, row_tokens)
 
 
 def _is_across(linear: Linear) -> bool:

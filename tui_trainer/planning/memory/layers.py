@@ -84,20 +84,20 @@ class Layer:
             return self.setup.counted.made
         parts = (self._norms_made, self._attention_made, self._mlp_made, self._adapters_kept, self._casts)
         residuals = 2 * self.residual * self.shape.hidden_size
-        return int(sum(parts) + residuals + self.adapters_passing)
+        return int(sum(parts) + residuals + self.adapter_temporaries)
 
     @property
-    def own_passing(self) -> int:
+    def own_temporaries(self) -> int:
         """What the model itself computes forward and does not keep, in numbers as wide as those between layers.
 
         Where these have 16 bits, the norms' fp32 results are left out: their places are large enough for what follows.
         """
         in_floats = self.residual == HALF and not self.setup.counted
         norms = self._norms_made - self._norms_kept if in_floats else 0
-        return int(max(0, self.made - self.kept - self.adapters_passing - norms))
+        return int(max(0, self.made - self.kept - self.adapter_temporaries - norms))
 
     @property
-    def adapters_passing(self) -> int:
+    def adapter_temporaries(self) -> int:
         """The same of adapters: the widened result, scaled, and added to that of the layer."""
         return 3 * self.compute * sum(linear.outputs for linear in self._adapted)
 

@@ -131,7 +131,7 @@ class LearnsFromData:
             max_rows=data.max_rows,
             dedup=data.dedup,
             skip_bad_rows=data.on_bad_rows == "skip",
-            weights=weights_of(data),
+            weights=weights_of(data.path, data.weights),
         )
 
     def reading(self, config: Config) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tui_trainer.runs.state import RunState
+from tui_trainer.ui.chart.metrics import ChartView
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line
 
 if TYPE_CHECKING:
-    from tui_trainer.ui.chart.loss_chart import LossChart
     from tui_trainer.ui.chart.series import Series
 
 
@@ -26,7 +26,7 @@ class Reading:
     evaluation: tuple[str, int] | None
 
     @classmethod
-    def of(cls, chart: LossChart, state: RunState, series: Series) -> Reading | None:
+    def of(cls, chart: ChartView, state: RunState, series: Series) -> Reading | None:
         """None without a crosshair or a point."""
         at = None if chart.cross_step is None else series.nearest(chart.cross_step)
         if at is None:
@@ -40,7 +40,7 @@ class Reading:
         return cls(chart.metric.name, step, _shown(chart, value), smoothed, evaluation)
 
 
-def _shown(chart: LossChart, value: float) -> str:
+def _shown(chart: ChartView, value: float) -> str:
     return chart.metric.show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
 
 
@@ -55,7 +55,7 @@ def crosshair_legend(reading: Reading, glyphs: Glyphs) -> Line:
     return line
 
 
-def legend(chart: LossChart, has_evals: bool, outside: tuple[int, int], glyphs: Glyphs) -> Line:
+def legend(chart: ChartView, has_evals: bool, outside: tuple[int, int], glyphs: Glyphs) -> Line:
     """The metric, the marks that are drawn, and how many values lie beyond the edges."""
     line: Line = [(chart.metric.name, "title")]
     smoothed = bool(chart.smoothing and chart.metric.smooths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import format_count, format_seconds
@@ -61,3 +61,18 @@ METRICS: Final[dict[str, Metric]] = {
         Metric("step seconds", "", _column("step_seconds"), format_seconds),
     )
 }
+
+
+class ChartView(Protocol):
+    """What of a chart its parts are drawn by."""
+
+    @property
+    def metric(self) -> Metric: ...
+    @property
+    def smoothing(self) -> float: ...
+    @property
+    def compact(self) -> bool: ...
+    @property
+    def log(self) -> bool: ...
+    @property
+    def cross_step(self) -> int | None: ...

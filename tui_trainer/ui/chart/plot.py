@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,20 +12,18 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.chart.frame import column_of, row_of
 from tui_trainer.ui.chart.legend import edge_marks
+from tui_trainer.ui.chart.metrics import ChartView
 from tui_trainer.ui.chart.raster import Raster
 from tui_trainer.ui.chart.scale import Bounds
 from tui_trainer.ui.chart.series import Columns, Floats, Series
 from tui_trainer.ui.glyphs import Glyphs
-
-if TYPE_CHECKING:
-    from tui_trainer.ui.chart.loss_chart import LossChart
 
 _LABEL_LIMIT: Final = 16
 _MARK_EVERY: Final = 4
 
 
 def plot(
-    chart: LossChart, state: RunState, series: Series, evals: Sequence[tuple[int, float]],
+    chart: ChartView, state: RunState, series: Series, evals: Sequence[tuple[int, float]],
     window: Bounds, bounds: Bounds, size: tuple[int, int], glyphs: Glyphs,
 ) -> Raster:  # fmt: skip
     """A raster of `size` cells, width first. `evals` and `bounds` are in the unit of the y axis."""

@@ -41,7 +41,7 @@ class ChecklistPage(Page):
     def found(self, findings: list[Finding]) -> None:
         """Newer findings."""
         self.model.replace(findings)
-        if self.bench.app.page is not self:
+        if not self.is_shown:
             # Nobody looks at the list: the worst may come first again.
             self.model.sort()
 

@@ -45,10 +45,10 @@ class ConfigPage(ConfigFiles):
     def _summary(self, plan: Plan | None) -> PlanSummary | None:
         """Beside the memory that is free now."""
         from tui_trainer.ui.screens.config_estimate import PlanSummary
-        from tui_trainer.ui.screens.config_memory import room_for
+        from tui_trainer.ui.screens.config_memory import memory_budget
 
         bench = self.bench
-        return PlanSummary.of(plan, room_for(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
+        return PlanSummary.of(plan, memory_budget(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
 
     def by_clock(self, width: int) -> object:
         from tui_trainer.ui.screens.config_memory import memory_lines

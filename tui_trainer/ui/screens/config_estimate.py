@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tui_trainer.planning.fit import Room
+from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.ui.screens.config_memory import MemoryUse
 from tui_trainer.ui.spans import Line, Role, Span
@@ -35,7 +35,7 @@ class PlanSummary:
     memory_use: MemoryUse | None = None
 
     @classmethod
-    def of(cls, plan: Plan, room: Room) -> PlanSummary:
+    def of(cls, plan: Plan, room: MemoryBudget) -> PlanSummary:
         """The summary of a plan beside the memory of its card, or of the machine."""
         memory = plan.memory_bytes
         return cls(

@@ -110,13 +110,12 @@ class ConfigFiles(Page):
     def editor(self) -> None:
         """Open what would be saved in $EDITOR, and take the text back as one change."""
         from tui_trainer.config.save import document_text
-        from tui_trainer.ui.external_editor import edit_text_in
 
         command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         document = self._model.document
         before = self._refused_text or document_text(document)
         try:
-            after = edit_text_in(self.bench.app, shlex.split(command), before)
+            after = self.bench.app.edit_text(shlex.split(command), before)
         except (OSError, ValueError) as error:
             self.bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
             return

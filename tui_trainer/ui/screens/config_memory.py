@@ -12,7 +12,7 @@ from itertools import accumulate, groupby
 
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.planning.automatic_values import Target
-from tui_trainer.planning.fit import Room
+from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role, Span
@@ -51,7 +51,7 @@ _KIND_OF = {
     "update": OPTIMISER,
     "activations": ACTIVATIONS,
     "one layer": ACTIVATIONS,
-    "passing results": ACTIVATIONS,
+    "temporaries": ACTIVATIONS,
     "backward pass": ACTIVATIONS,
     "head and loss": HEAD,
 }
@@ -67,7 +67,7 @@ class MemoryUse:
     where: str
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[str, int]], room: Room) -> MemoryUse:
+    def of(cls, parts: Iterable[tuple[str, int]], room: MemoryBudget) -> MemoryUse:
         """Parts of a plan (name, bytes); a name that is not known is part of the rest."""
         sums = dict.fromkeys(KINDS, 0)
         for name, count in parts:
@@ -93,15 +93,15 @@ class MemoryUse:
         return None if self.total_bytes is None else self.total_bytes - self.others_bytes - self.needed_bytes
 
 
-def room_for(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> Room:
+def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
     """The memory where a plan computes: of its card, or of the machine with what is free there now."""
     gpu = next((card for card in hardware.gpus if card.cuda_uuid == plan.gpu_uuid), None)
     on_gpu = plan.device == "cuda" and gpu is not None
     target = Target(device="cuda" if on_gpu else "cpu", reason=plan.device_reason, gpu=gpu if on_gpu else None)
-    room = Room.of(hardware, target)
+    room = MemoryBudget.of(hardware, target)
     if on_gpu:
         return room
-    return Room(free_bytes=memory_free_bytes, total_bytes=room.total_bytes, where=room.where, share=room.share)
+    return MemoryBudget(free_bytes=memory_free_bytes, total_bytes=room.total_bytes, where=room.where, share=room.share)
 
 
 def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:

@@ -1,19 +1,18 @@
-"""One contract for every kind: each key ends somewhere, with a reason, and what is written loads."""
+"""One contract for every importer: each key ends somewhere, with a reason, and what is written loads."""
 
 import json
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing import all_kinds, find_kind
-from tui_trainer.importing.contract import To, Why
-from tui_trainer.importing.conversion import alike
+from tui_trainer.importing.detection import all_importers, find_importer, spread
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.recognise import spread
-from tui_trainer.importing.words import report_lines
+from tui_trainer.importing.rules import To, Why
+from tui_trainer.importing.values import alike
 
 CONFIGS = Path(__file__).parent / "configs"
 # Settings that are on their way; a rule for any other name is a slip of the pen.
@@ -27,7 +26,7 @@ COMING = {
 }
 VALUES = [True, False, 0, 1, -1, 2.5, 10**30, float("nan"), "text", "5e-5", "no", "\x1b[2J\n\ud800", None, "", [], {}]
 TABLES = [["a", "b"], [{"path": "x.jsonl"}], {"a": {"b": 1}}]
-OF_KIND = {
+OF_IMPORTER = {
     "adapter_config.json": "peft",
     "axolotl_full.yaml": "axolotl",
     "axolotl_qlora.yaml": "axolotl",
@@ -55,26 +54,26 @@ def keys_of(imported):
     return {name for one in imported.rewrites for name in one.sources} | {one.key for one in imported.left_out}
 
 
-@pytest.mark.parametrize("kind", all_kinds().values(), ids=lambda kind: kind.name)
-def test_rules_name_settings_that_exist_or_are_on_their_way(kind):
-    targets = {rule.key for rule in (*kind.rules.values(), *kind.families.values()) if isinstance(rule, To)}
+@pytest.mark.parametrize("importer", all_importers().values(), ids=attrgetter("name"))
+def test_rules_name_settings_that_exist_or_are_on_their_way(importer):
+    targets = {rule.key for rule in importer.rules.values() if isinstance(rule, To)}
     assert len(targets) >= 8
     assert targets <= set(all_settings()) | COMING
-    assert set(kind.defaults) <= set(all_settings())
-    assert all(map(kind.knows, kind.telltale))
+    assert set(importer.defaults) <= set(all_settings())
+    assert all(map(importer.knows, importer.telltale.split()))
 
 
 @pytest.mark.parametrize("value", VALUES + TABLES, ids=lambda value: repr(value)[:20].encode("unicode_escape").decode())
-@pytest.mark.parametrize("kind", all_kinds().values(), ids=lambda kind: kind.name)
-def test_whatever_stands_under_a_key_is_rewritten_or_left_out_with_a_reason_and_loads(kind, value, tmp_path):
+@pytest.mark.parametrize("importer", all_importers().values(), ids=attrgetter("name"))
+def test_whatever_stands_under_a_key_is_rewritten_or_left_out_with_a_reason_and_loads(importer, value, tmp_path):
     path = tmp_path / "foreign.json"
-    given = dict.fromkeys(sorted(kind.names()), value) | {"nobody knows this": 1}
+    given = dict.fromkeys(sorted(importer.names), value) | {"nobody knows this": 1}
     path.write_text(json.dumps(given))
-    imported = import_file(path, kind.name)
+    imported = import_file(path, importer.name)
     assert keys_of(imported) == set(given)
     assert all(one.reason for one in imported.left_out)
     assert [one.why for one in imported.left_out if one.key == "nobody knows this"] == [Why.UNKNOWN]
-    text = "\n".join(report_lines(imported))
+    text = "\n".join(imported.report)
     assert "\x1b" not in text + imported.toml
     config = loaded(imported, tmp_path)
     assert all(config.where(key) == str(tmp_path / "imported.toml") for key in imported.values)
@@ -88,18 +87,18 @@ def test_a_text_that_our_loader_would_refuse_is_left_out(tmp_path):
     assert loaded(imported, tmp_path).config.training.effective_batch_size == 4
 
 
-def test_every_kind_has_a_file_and_every_file_its_kind():
+def test_every_importer_has_a_file_and_every_file_its_importer():
     others = {path.name for path in CONFIGS.iterdir() if not path.name.startswith("guide_")}
-    assert others == {name for name in OF_KIND if not name.startswith("guide_")}
-    assert set(OF_KIND.values()) == set(all_kinds())
-    assert len({kind.rank for kind in all_kinds().values()}) == len(all_kinds())
+    assert others == {name for name in OF_IMPORTER if not name.startswith("guide_")}
+    assert set(OF_IMPORTER.values()) == set(all_importers())
+    assert len({importer.rank for importer in all_importers().values()}) == len(all_importers())
 
 
-@pytest.mark.parametrize(("name", "kind"), OF_KIND.items())
-def test_a_file_is_recognised_and_all_of_it_is_accounted_for(name, kind, tmp_path):
+@pytest.mark.parametrize(("name", "importer"), OF_IMPORTER.items())
+def test_a_file_is_recognised_and_all_of_it_is_accounted_for(name, importer, tmp_path):
     imported = import_file(CONFIGS / name)
-    assert imported.kind.name == kind
-    assert keys_of(imported) == set(spread(imported.kind, read_foreign(CONFIGS / name)))
+    assert imported.importer.name == importer
+    assert keys_of(imported) == set(spread(imported.importer, read_foreign(CONFIGS / name)))
     assert Why.UNKNOWN not in {one.why for one in imported.left_out}
     config = loaded(imported, tmp_path).config
     assert imported.rewrites
@@ -110,4 +109,4 @@ def test_a_file_is_recognised_and_all_of_it_is_accounted_for(name, kind, tmp_pat
 
 def test_an_unknown_kind_is_answered_with_its_nearest_neighbour():
     with pytest.raises(ConfigError, match="did you mean axolotl"):
-        find_kind("axolotol")
+        find_importer("axolotol")

@@ -1,4 +1,7 @@
-"""Whether one of our settings takes a value, and in what form. The config's own schema is asked, nothing else."""
+"""Values of other tools' files: what they say, whether one of our settings takes one, and in what form.
+
+The config's own schema is asked, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +33,6 @@ def fit(key: str, value: Any) -> Any:
     return int(found) if isinstance(found, float) and found.is_integer() and abs(found) < _WHOLE_BELOW else found
 
 
-def takes(key: str, value: Any) -> bool:
-    """Whether there is such a setting today, and it takes the value."""
-    if key not in all_settings():
-        return False
-    try:
-        fit(key, value)
-    except ValueError:
-        return False
-    return True
-
-
 def number(value: Any) -> float | None:
     """A number, also one in quotes; None for everything else. YAML reads `5e-5`, without a point, as a text."""
     if isinstance(value, bool):
@@ -57,6 +49,21 @@ def whole(value: Any) -> int | None:
     """A whole number, also as `8.0`; None for everything else."""
     found = number(value)
     return int(found) if found is not None and abs(found) < _WHOLE_BELOW and found == int(found) else None
+
+
+def empty(value: Any) -> bool:
+    """Whether a key stands there without saying anything."""
+    return value is None or value in ("", [], {})
+
+
+def off(value: Any) -> bool:
+    """Whether a value says no."""
+    return empty(value) or value is False or value in (0, "none", "no", "off", "false")
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equal, and `true` is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _number(setting: Setting, value: Any) -> Any:

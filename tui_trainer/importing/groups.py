@@ -1,0 +1,228 @@
+"""Keys that mean something only beside each other: the cut of a batch, the precision, cadences, the method.
+
+Each function makes the reader of one such group from the names that a tool has for its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tui_trainer.importing.conversion import Conversion, Group
+from tui_trainer.importing.rules import Why
+from tui_trainer.importing.values import alike, number, off, whole
+
+_MICRO = "training.per_device_train_batch_size"
+_ACCUMULATION = "training.gradient_accumulation_steps"
+_METHOD = "tuning.method"
+
+
+def batch(
+    micro: tuple[str, ...],
+    accumulation: tuple[str, ...] = ("gradient_accumulation_steps",),
+    *,
+    micro_default: int | None = None,
+    accumulation_default: int = 1,
+    packing: str = "",
+) -> Group:
+    """Micro-batch x accumulation of one process is what a step learns from; how it is cut is decided by memory here.
+
+    The defaults are those of the other tool. `packing` names its switch: with it, its rows hold several documents.
+    """
+
+    def read(done: Conversion) -> None:
+        rows, parts = done.first(*micro), done.first(*accumulation)
+        m = whole(rows[1]) if rows else micro_default
+        a = whole(parts[1]) if parts else accumulation_default
+        names = [found[0] for found in (rows, parts) if found]
+        if not names or m is None or a is None or min(m, a) < 1:
+            for key, found in ((_MICRO, rows), (_ACCUMULATION, parts)):
+                if found:
+                    done.write(key, found[1], found[0], ours=False)
+            return
+        reason = "rows behind a step; memory decides how they are cut"
+        if packing and done.given.get(packing) is True:
+            reason = "documents behind a step here, packed rows of several documents there"
+        if len(names) == 1 and m * a != (m if rows else a):
+            reason = f"{m} x {a}: the default there; {reason}"
+        done.write("training.effective_batch_size", m * a, *names, reason=reason, product=len(names) == 2)
+
+    return Group((*micro, *accumulation), read)
+
+
+def _switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
+    """Of two switches of which at most one may be on: those that are there, those that are on, and what is no switch.
+
+    Where both are on they are left out, and none is there.
+    """
+    found = [one for name in names if (one := done.first(name))]
+    there, on = [name for name, _ in found], [name for name, value in found if value is True]
+    if len(on) == 2:
+        done.leave(Why.DOES_NOT_FIT, "only one of the two can be on", *there)
+        return [], [], []
+    return there, on, [value for _, value in found if not isinstance(value, bool)]
+
+
+def _precision(done: Conversion) -> None:
+    key = "training.mixed_precision"
+    names, on, others = _switches(done, "bf16", "fp16")
+    if on:
+        done.write(key, on[0], *names)
+    elif others and all(alike(word, "auto") for word in others):
+        done.write(key, "auto", *names)
+    elif others:
+        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *names)
+    elif names:
+        done.write(key, "no", *names, reason="no 16-bit format is on")
+
+
+def _warmup(done: Conversion) -> None:
+    """In transformers the number wins where it is not 0."""
+    share, count = done.first("warmup_ratio"), done.first("warmup_steps")
+    if not share:
+        return
+    part = number(share[1])
+    if count and not off(count[1]):
+        done.leave(Why.NOT_NEEDED, "warmup_steps wins over it", "warmup_ratio")
+    elif part is None or not 0 <= part < 1:
+        done.leave(Why.DOES_NOT_FIT, "must be a share of all steps, at least 0, below 1", "warmup_ratio")
+    else:
+        done.write("training.warmup_steps", part, "warmup_ratio", reason="a share of all steps")
+        if count:
+            done.leave(Why.NOT_NEEDED, "warmup_ratio says how many", "warmup_steps")
+
+
+def _early_stopping(done: Conversion) -> None:
+    """A switch and a number, as our one number: 0 is off."""
+    key, patience = "evaluation.early_stopping_patience", "early_stopping_patience"
+    switch, count = done.first("early_stopping"), done.first(patience)
+    if not switch:
+        return
+    if off(switch[1]):
+        if count:
+            done.leave(Why.NOT_NEEDED, "early_stopping is off", patience)
+        done.write(key, 0, "early_stopping", reason="0 is off")
+    elif count:
+        done.write(key, count[1], "early_stopping", patience, ours=False)
+    else:
+        reason = f"how many evaluations to wait is not said; set {key}"
+        done.leave(Why.NOT_SUPPORTED, reason, "early_stopping")
+
+
+def _loss_on_parts(done: Conversion) -> None:
+    names, on, _ = _switches(done, "assistant_only_loss", "completion_only_loss")
+    if on:
+        done.write("task.loss_on", on[0].removesuffix("_only_loss"), *names)
+        done.write("task.type", "chat", reason=f"{on[0]} is about turns")
+    elif names:
+        done.write("task.loss_on", "all", *names)
+
+
+PRECISION = Group(("fp16", "bf16"), _precision)
+WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
+EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
+LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_parts)
+
+
+def cadence(
+    key: str,
+    strategies: tuple[str, ...],
+    steps: str,
+    *,
+    epochs: str = "num_train_epochs",
+    epochs_default: float = 3.0,
+    per_epoch: str = "",
+) -> Group:
+    """How often something is done: in steps, or once an epoch, which is a share of all steps here."""
+
+    def read(done: Conversion) -> None:
+        strategy, count = done.first(*strategies), done.first(steps)
+        times = done.first(per_epoch) if per_epoch else None
+        if times and not count:
+            share(done, times[0], number(times[1]))
+        if not strategy:
+            return
+        name, value = strategy
+        if alike(value, False) or alike(value, "no"):
+            if count:
+                done.leave(Why.NOT_NEEDED, f"{name} is off", steps)
+            done.write(key, 0, name, reason="only at the end")
+        elif alike(value, "epoch"):
+            if count:
+                done.leave(Why.NOT_NEEDED, f"{name} says when", steps)
+            share(done, name, 1)
+        elif alike(value, "steps") and count:
+            done.write(key, count[1], steps, name, ours=False)
+        elif alike(value, "steps"):
+            done.leave(Why.ALWAYS, f"how many is not said in the file; {key} says it here", name)
+        else:
+            done.leave(Why.NOT_SUPPORTED, "once in so many steps or in an epoch is", name)
+
+    def share(done: Conversion, name: str, times: float | None) -> None:
+        total = number(done.given.get(epochs)) or epochs_default
+        if times is not None and times >= 0 and (number(done.given.get("max_steps")) or 0) > 0:
+            done.leave(Why.NOT_SUPPORTED, f"max_steps decides the length, so epochs are no measure; set {key}", name)
+        else:
+            _write_share(done, key, name, times, total, f"{times:g} in each of {total:g} epochs" if times else "")
+
+    return Group((*strategies, steps, *((per_epoch,) if per_epoch else ())), read)
+
+
+def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epochs_default: float) -> Group:
+    """Once in so many epochs, which is a share of all steps here. `epochs` say how many there are."""
+
+    def read(done: Conversion) -> None:
+        if not (found := done.first(*names)):
+            return
+        every = number(found[1])
+        said = next((count for name in epochs if (count := number(done.given.get(name)))), None)
+        total = said or epochs_default
+        what = f"every {every or 0:g} of {total:g} epochs{'' if said else ', as the recipe has it'}"
+        times = every if every is None or not every > 0 else 1 / every
+        _write_share(done, key, found[0], times if total > 0 else None, total, what)
+
+    return Group(names, read)
+
+
+def _write_share(done: Conversion, key: str, name: str, times: float | None, epochs: float, what: str) -> None:
+    """So many times in each of the epochs as a share of all steps."""
+    if times is None or not times >= 0:
+        done.leave(Why.DOES_NOT_FIT, "must be a number, at least 0", name)
+    elif times * epochs <= 1:
+        done.write(key, 0, name, reason="only at the end")
+    else:
+        done.write(key, round(1 / (times * epochs), 6), name, reason=f"a share of all steps: {what}")
+
+
+def method(
+    adapter: str = "",
+    adapters: Mapping[Any, str] | None = None,
+    *,
+    four_bit: tuple[str, ...] = (),
+    lora: tuple[str, ...] = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules"),
+    model: tuple[str, ...] = (),
+    otherwise: str = "",
+) -> Group:
+    """Which weights are trained: from the adapter's name, from 4-bit loading, or because the file speaks of LoRA.
+
+    `otherwise` is what the tool does where nothing of this is said, and one of the keys `model` is there.
+    """
+
+    def read(done: Conversion) -> None:
+        named = done.first(adapter) if adapter else None
+        wanted = next((ours for one, ours in (adapters or {}).items() if named and alike(named[1], one)), "")
+        if named and not wanted:
+            done.leave(Why.REFUSED, "the methods here are full, lora and qlora", adapter)
+            return
+        bits = next((one for name in four_bit if (one := done.first(name)) and one[1] in (True, 4)), None)
+        names = [adapter] if named else []
+        if bits and wanted != "full":
+            wanted, names = "qlora", [*names, bits[0]]
+        if wanted:
+            done.write(_METHOD, wanted, *names)
+        elif done.has(*lora) and adapter not in done.given:
+            done.write(_METHOD, "lora", reason=f"the file has {next(name for name in lora if done.has(name))}")
+        elif otherwise and done.has(*model):
+            done.write(_METHOD, otherwise, reason="what it does where the file says nothing else")
+
+    return Group((*((adapter,) if adapter else ()), *four_bit), read)

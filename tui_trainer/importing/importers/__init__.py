@@ -1,0 +1,1 @@
+"""One file is one tool whose configs are read."""

@@ -1,0 +1,59 @@
+"""The nested YAML of a character-level trainer (guide E), whose settings are the recipe `char-lm`."""
+
+from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.groups import batch, every_epochs
+from tui_trainer.importing.importers.transformers import DEVICE, LIVING_THREADS, THREADS
+from tui_trainer.importing.rules import NotNeeded, Table, To, under
+
+_DATA: Table = {
+    "max_chars": "data.max_chars",
+    "block_size seq_length": "data.max_length",
+    "num_workers": THREADS,
+    "prefetch_factor pin_memory": "dataloader.*",
+    "persistent_workers": LIVING_THREADS,
+    "dataset": NotNeeded("its name is no file; data.path names the text"),
+}
+
+
+def _start_from_recipe(done: Conversion) -> None:
+    done.write("profile", "char-lm", reason="the recipe of this trainer; what the file does not say comes from it")
+
+
+IMPORTER = Importer(
+    name="char_trainer",
+    title="a character-level trainer",
+    rank=6,
+    telltale="""training.batch_size training.use_compile training.gradient_clip training.log_interval
+    training.save_every max_chars""",
+    tables=(
+        {
+            "training.use_compile": "training.torch_compile",
+            "training.gradient_clip": "training.max_grad_norm",
+            "training.log_interval": "logging.logging_steps",
+            "training.epochs training.num_epochs": "training.num_train_epochs",
+            "training.learning_rate training.lr": "training.learning_rate",
+            "training.weight_decay": "training.weight_decay",
+            "training.seed": "training.seed",
+            "training.use_amp": To("training.mixed_precision", values={True: "auto", False: "no"}),
+            "model.hidden_size model.n_embd": "model.scratch.hidden_size",
+            "model.n_layer model.num_layers": "model.scratch.num_hidden_layers",
+            "model.n_head model.num_heads": "model.scratch.num_attention_heads",
+            "model.dropout": "model.scratch.attention_dropout",
+            "device training.device": DEVICE,
+            "max_chars": _DATA["max_chars"],
+            "dataset": _DATA["dataset"],
+        },
+        under("training", _DATA),
+        under("data", _DATA),
+    ),
+    groups=(
+        batch(("training.batch_size",), ("training.gradient_accumulation_steps",)),
+        every_epochs(
+            "checkpoint.save_steps",
+            ("training.save_every", "save_every"),
+            epochs=("training.epochs", "training.num_epochs"),
+            epochs_default=25,
+        ),
+        Group((), _start_from_recipe),
+    ),
+)

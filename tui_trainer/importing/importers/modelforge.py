@@ -1,0 +1,51 @@
+"""ModelForge's JSON (guide C). Where a file says nothing else, it cuts a batch into 4 parts of 1 row.
+
+Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664.
+"""
+
+from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.groups import PRECISION, WARMUP, batch, method
+from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Always, Automatic, NotSupported, To
+from tui_trainer.importing.spellings import data_place, task_by
+
+# Its third task, extractive question answering, marks the answer in a text: no task here does.
+_TASKS = {"text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq"}
+_OUR_PROVIDER = Always("models are built by Hugging Face's libraries")
+
+IMPORTER = Importer(
+    name="modelforge",
+    title="ModelForge",
+    rank=5,
+    telltale="provider use_4bit use_8bit use_nested_quant",
+    tables=(
+        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS,
+        {
+            "task": To("task.type", convert=task_by(_TASKS)),
+            "model_name": "model.model_name_or_path",
+            "provider": To("model.provider", values={"huggingface": _OUR_PROVIDER, "unsloth": hf.NO_UNSLOTH}),
+            "dataset": To("data.path", convert=data_place),
+            "use_4bit": hf.FOUR_BITS["load_in_4bit"],
+            "use_8bit": hf.FOUR_BITS["load_in_8bit"],
+            "use_nested_quant": "quantization.bnb_4bit_use_double_quant",
+            "max_seq_length": To("data.max_length", values={-1: NotSupported("data.max_length is a number")}),
+            "eval_split": "data.eval_fraction",
+            "device": hf.DEVICE,
+            "packing": hf.PACKING,
+            "compute_specs": Automatic("a hardware profile is found for the card"),
+        },
+    ),
+    groups=(
+        batch(hf.MICRO, micro_default=1, accumulation_default=4, packing="packing"),
+        PRECISION, WARMUP, hf.EVALUATE, hf.SAVE,
+        method(
+            "strategy", {"sft": "lora", "qlora": "qlora"}, four_bit=("use_4bit", "load_in_4bit"), model=("model_name",),
+            otherwise="lora",
+        ),
+    ),
+    defaults={
+        "training.num_train_epochs": 1, "training.learning_rate": 2e-4, "training.warmup_steps": 0.03,
+        "training.weight_decay": 0.001, "training.max_grad_norm": 0.3, "training.gradient_checkpointing": True,
+        "data.group_by_length": True, "data.eval_fraction": 0.2, "tuning.lora_dropout": 0.1,
+    },
+)  # fmt: skip

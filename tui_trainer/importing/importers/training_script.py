@@ -1,0 +1,41 @@
+"""The flat file of somebody's own training script, with the names that such scripts use (guides A, B and D)."""
+
+from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.groups import batch, method
+from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Automatic, Off
+
+_ACCUMULATION = ("gradient_accumulation_steps", "grad_accum_steps", "gradient_accumulation", "grad_accum")
+
+IMPORTER = Importer(
+    name="training_script",
+    title="a training script's own flat file",
+    rank=4,
+    telltale="""model_name batch_size grad_accum_steps grad_accum num_workers prefetch_factor pin_memory
+    persistent_workers early_stopping lr epochs""",
+    tables=(
+        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.SCRIPT_DATA,
+        {
+            "model_name": "model.model_name_or_path",
+            "max_length max_seq_length": "data.max_length",
+            "epochs num_epochs": "training.num_train_epochs",
+            "lr": "training.learning_rate",
+            "optimizer": hf.OPTIMISER,
+            "scheduler lr_scheduler": hf.SCHEDULER,
+            "gradient_clip": "training.max_grad_norm",
+            "num_workers": hf.THREADS,
+            "prefetch_factor pin_memory": "dataloader.*",
+            "persistent_workers": hf.LIVING_THREADS,
+            "packing": hf.PACKING,
+            "eval_batch_size": "evaluation.per_device_eval_batch_size",
+            "num_labels": Automatic("labels are counted in the data"),
+            "device": hf.DEVICE,
+            "use_lora": Off("tuning.method says it here"),
+        },
+    ),
+    groups=(
+        batch(("batch_size", *hf.MICRO), _ACCUMULATION, packing="packing"),
+        *hf.GROUPS,
+        method("use_lora", {True: "lora", False: "full"}),
+    ),
+)  # fmt: skip

@@ -1,0 +1,203 @@
+"""Hugging Face `TrainingArguments`, as JSON or YAML, and the arguments of the example scripts beside them.
+
+Most tools took over these names, so their tables begin with those of this file.
+
+Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; `LoraConfig` of peft 0.21.
+"""
+
+from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, WARMUP, batch, cadence, method
+from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
+from tui_trainer.importing.spellings import (
+    DTYPES,
+    OPTIMISERS,
+    SCHEDULERS,
+    data_set_name,
+    metric_name,
+    module_names,
+    percent,
+)
+
+ONE_PROCESS = "training is one process on one GPU"
+NOT_SENT = NotNeeded("nothing is sent anywhere")
+OTHER_TOOL = NotNeeded("it concerns the other tool only")
+RESUMED = NotNeeded("`tui-trainer resume RUN` goes on with a run")
+NO_STEP_LIMIT = NotNeeded("the epochs decide")
+OWN_KERNELS = Automatic("head and loss are computed in chunks; attention is torch's fused one")
+LIVING_THREADS = Automatic("the threads that make batches live as long as the run")
+CACHED = Automatic("prepared data is kept, and made anew when text, tokenizer or length change")
+NEW_ORDER = Always("rows come in a new order in each epoch")
+PREPARED = Off("data is prepared before the run")
+DEVICE = Automatic("the freest GPU, or the CPU where there is none; --gpu chooses")
+PACKING = To("data.packing", "documents in one row do not see each other here")
+THREADS = To("dataloader.num_workers", "threads here")
+OPTIMISER = To("training.optim", values=OPTIMISERS)
+SCHEDULER = To("training.lr_scheduler_type", values=SCHEDULERS)
+LAYERS = To("tuning.target_modules", convert=module_names)
+WHOLE_LAYERS = To("tuning.modules_to_save", convert=module_names)
+LOSS_ON_ALL = To(
+    "task.loss_on",
+    values={True: "all", False: "assistant"},
+    otherwise=Left(Why.DOES_NOT_FIT, "must be true or false"),
+)
+CHAT_TEMPLATE = To(
+    "task.chat_template",
+    values={"chatml": "chatml", "llama3": "llama3"},
+    otherwise=Automatic("the model's own chat template counts; task.chat_template names another"),
+)
+NO_UNSLOTH = Left(
+    Why.NOT_YET, "Hugging Face's libraries build the model; head and loss are computed in chunks, attention is fused"
+)
+
+MODEL: Table = {
+    "model_name_or_path attn_implementation trust_remote_code": "model.*",
+    "model_revision": "model.revision",
+    "dtype torch_dtype": To("model.dtype", values=DTYPES),
+    "low_cpu_mem_usage": Always("weights go from the file to where they train"),
+    "use_cache": Same((False,), "the cache of generation is off in training", "a cache has no use in training"),
+    "device_map": DEVICE,
+    "tokenizer_name": Automatic("the tokenizer is the model's own"),
+    "config_name": Automatic("the model's own config.json counts"),
+    "cache_dir": NotNeeded("HF_HOME says where the cache is"),
+    "token": NotNeeded("HF_TOKEN is read from the environment"),
+}
+LORA: Table = {
+    "lora_r": "tuning.r",
+    "lora_alpha lora_dropout use_rslora use_dora": "tuning.*",
+    "lora_target_modules": LAYERS,
+    "lora_modules_to_save": WHOLE_LAYERS,
+}
+FOUR_BITS: Table = {
+    "load_in_8bit": Off("weights in 8 bits are not trained on; 16 bits or 4 are"),
+    "load_in_4bit": Off("weights in 4 bits go with the method qlora only"),
+    "bnb_4bit_quant_type bnb_4bit_use_double_quant": "quantization.*",
+    "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
+    "bnb_4bit_quant_storage": Off("weights in 4 bits are stored as bytes"),
+}
+HUB_DATA: Table = {
+    "dataset_name": To("data.path", convert=data_set_name),
+    "dataset_config": Off("data.path names the folder of one, as in hub:owner/name/folder"),
+}
+# The arguments of the example scripts that come with transformers.
+SCRIPT_DATA: Table = {
+    "train_file": "data.path",
+    "validation_file": "data.eval_path",
+    "validation_split_percentage": To("data.eval_fraction", "a share", convert=percent),
+    **HUB_DATA,
+    "dataset_config_name": HUB_DATA["dataset_config"],
+    "block_size max_source_length": "data.max_length",
+    "max_target_length source_prefix": "task.*",
+    "source_lang": "task.source_language",
+    "target_lang": "task.target_language",
+    "forced_bos_token": Automatic("answers begin with the token of task.target_language"),
+    "text_column_name text_column": "data.text_column",
+    "label_column_name": "data.label_column",
+    "summary_column": "data.target_column",
+    "max_train_samples": "data.max_rows",
+    "max_eval_samples": "evaluation.max_eval_rows",
+    "preprocessing_num_workers": "data.num_proc",
+    "overwrite_cache": CACHED,
+    "pad_to_max_length": Automatic("rows are padded to the longest of their batch, or packed"),
+}
+ARGUMENTS: Table = {
+    """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
+    adam_beta2 adam_epsilon seed tf32 torch_compile""": "training.*",
+    "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
+    "lr_scheduler_type": SCHEDULER,
+    "lr_scheduler_kwargs": Off("the schedules take no arguments"),
+    "optim": OPTIMISER,
+    "optim_args": Off("optimisers take the arguments of [training] only"),
+    "optim_target_modules": Off("one optimiser moves all trained weights"),
+    "adafactor": Off('training.optim = "adafactor" says it here'),
+    "data_seed": Automatic("training.seed decides the order of the rows as well"),
+    "full_determinism": "training.deterministic",
+    "auto_find_batch_size": Automatic("the micro-batch is the largest that fits; the effective batch stays"),
+    "average_tokens_across_devices": Always("every token of a step counts the same"),
+    "gradient_accumulation_kwargs": Off("accumulation takes no arguments"),
+    "neftune_noise_alpha": Off("no noise is added to embeddings"),
+    # How it computes.
+    "bf16_full_eval fp16_full_eval": Automatic("evaluation computes as training does"),
+    "half_precision_backend fp16_backend fp16_opt_level": Always("torch's own mixed precision"),
+    "gradient_checkpointing activation_checkpointing": "training.gradient_checkpointing",
+    "gradient_checkpointing_kwargs activation_checkpointing_kwargs": Automatic("checkpointing is never reentrant"),
+    # Gradients are summed over several passes, which CUDA graphs write over.
+    "torch_compile_mode": To("training.torch_compile_mode", values={"max-autotune": "max-autotune-no-cudagraphs"}),
+    "torch_compile_backend": Same(("inductor",), "inductor compiles", "inductor compiles here"),
+    "torchdynamo": Off("training.torch_compile says it here"),
+    "torch_empty_cache_steps": "training.empty_cache_steps",
+    "use_liger_kernel liger_kernel_config": OWN_KERNELS,
+    "group_by_length": "data.group_by_length",
+    "train_sampling_strategy": To("data.group_by_length", values={"group_by_length": True, "random": NEW_ORDER}),
+    "length_column_name": Automatic("lengths are counted when the data is prepared"),
+    "dataloader_num_workers": "dataloader.num_workers",
+    "dataloader_prefetch_factor": "dataloader.prefetch_factor",
+    "dataloader_pin_memory": "dataloader.pin_memory",
+    "dataloader_persistent_workers dataloader_multiprocessing_context": LIVING_THREADS,
+    "dataloader_drop_last": Same((False,), "the last rows of an epoch are learnt", "every row is learnt in an epoch"),
+    "dataloader_in_order": Always("batches come in the order of the seed"),
+    "remove_unused_columns": Automatic("only the columns that are learnt are read"),
+    "use_cpu no_cuda": Off("`--gpu none` trains on the CPU"),
+    "use_mps_device": Off("training is on an NVIDIA GPU or a CPU"),
+    "use_ipex": Off("torch computes without extensions"),
+    # Evaluation.
+    "eval_steps early_stopping_patience early_stopping_threshold": "evaluation.*",
+    "per_device_eval_batch_size per_gpu_eval_batch_size": "evaluation.per_device_eval_batch_size",
+    "metric_for_best_model": To("evaluation.metric_for_best_model", convert=metric_name),
+    "greater_is_better": Automatic("it goes with the metric"),
+    "load_best_model_at_end": Off("the best weights are kept where evaluation.early_stopping_patience is above 0"),
+    "eval_delay": Off("evaluation begins with the first multiple of evaluation.eval_steps"),
+    "eval_on_start": Off("evaluation begins after the first steps"),
+    "eval_accumulation_steps prediction_loss_only": NotNeeded("an evaluation keeps sums, not outputs"),
+    "do_train": NotNeeded("the command says it"),
+    "do_eval": NotNeeded("held-out rows are always evaluated"),
+    "do_predict": Off("`tui-trainer generate RUN` tries a model"),
+    # Saving and logging.
+    "output_dir": To("output.runs_dir", "each run has a folder of its own in it"),
+    "run_name": "output.name",
+    "overwrite_output_dir": NotNeeded("each run has a folder of its own"),
+    "resume_from_checkpoint": RESUMED,
+    "save_steps save_total_limit": "checkpoint.*",
+    "save_safetensors": Same((True,), "weights are safetensors", "no pickle is written"),
+    "save_only_model": Off("a checkpoint holds all that an exact resume needs"),
+    "logging_steps": "logging.logging_steps",
+    "logging_strategy": Automatic("every step is in the journal; logging.logging_steps groups them"),
+    "logging_first_step": Always("every step is in the journal"),
+    "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
+    "logging_dir": NotNeeded("the journal lies in the run's folder"),
+    "report_to": To("logging.report_to", values={"none": NotNeeded("the run's own journal is always written")}),
+    "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
+    "deepspeed fsdp*": Off(ONE_PROCESS),
+    "local_rank ddp_*": NotNeeded(ONE_PROCESS),
+    "project trackio_*": NOT_SENT,
+    "push_to_hub hub_*": Off(NOT_SENT.reason),
+    "debug": Off("there is no such mode"),
+    "tpu_*": NotNeeded("training is on an NVIDIA GPU or a CPU"),
+    # What only matters to the library itself.
+    "log_* include_*": OTHER_TOOL,
+    """disable_tqdm label_names past_index skip_memory_metrics ignore_data_skip accelerator_config parallelism_config
+    restore_callback_states_from_checkpoint save_on_each_node batch_eval_metrics eval_do_concat_batches
+    eval_use_gather_object enable_jit_checkpoint dispatch_batches split_batches ray_scope mp_parameters jit_mode_eval
+    sharded_ddp xpu_backend""": OTHER_TOOL,
+}
+
+DEFAULTS = {
+    "training.effective_batch_size": 8, "training.learning_rate": 5e-5, "training.lr_scheduler_type": "linear",
+    "training.warmup_steps": 0,
+}  # fmt: skip
+MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
+EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
+SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
+GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, EVALUATE, SAVE)
+
+IMPORTER = Importer(
+    name="transformers",
+    title="Hugging Face TrainingArguments",
+    rank=1,
+    telltale="""train_file validation_file validation_split_percentage dataset_config_name max_source_length
+    fp16_full_eval bf16_full_eval half_precision_backend logging_dir use_cpu no_cuda logging_nan_inf_filter
+    prediction_loss_only eval_accumulation_steps log_level disable_tqdm train_sampling_strategy
+    activation_checkpointing past_index skip_memory_metrics label_names""",
+    tables=(ARGUMENTS, MODEL, LORA, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
+    groups=(batch(MICRO, micro_default=8), *GROUPS, method(model=("model_name_or_path",), otherwise="full")),
+    defaults=DEFAULTS,
+)

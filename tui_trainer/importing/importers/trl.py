@@ -1,0 +1,66 @@
+"""TRL's `SFTConfig`, with the model and data arguments of its command line.
+
+Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; older names where they were renamed.
+"""
+
+from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
+from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, under
+
+IMPORTER = Importer(
+    name="trl",
+    title="TRL SFTConfig",
+    rank=2,
+    telltale="""dataset_text_field packing_strategy padding_free completion_only_loss assistant_only_loss
+    dataset_num_proc dataset_kwargs eval_packing chat_template_path use_peft lora_task_type use_bnb_nested_quant
+    dataset_train_split dataset_test_split num_of_sequences chars_per_token truncation_mode""",
+    tables=(
+        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
+        {
+            """beta max_prompt_length max_completion_length precompute_ref_log_probs num_generations reward_funcs
+            reward_model_path desirable_weight""": Refused(
+                "models learn from texts and completions here, not from preferences or rewards"
+            ),
+            "max_length max_seq_length": "data.max_length",
+            "packing": hf.PACKING,
+            "eval_packing": Automatic("held-out rows are packed as the others are"),
+            "packing_strategy num_of_sequences": Automatic("rows are filled by best fit"),
+            "padding_free": Automatic("packed rows have no padding"),
+            "pad_to_multiple_of": Automatic("rows are padded to the longest of their batch"),
+            "truncation_mode": Same(("keep_start",), "the start is kept", "the start of a long row is kept here"),
+            "shuffle_dataset": hf.NEW_ORDER,
+            "dataset_text_field": "data.text_column",
+            "dataset_num_proc": "data.num_proc",
+            "dataset_batch_size": Automatic("data is prepared in pieces of a fitting size"),
+            "dataset_kwargs": Off("data is always prepared"),
+            "dataset_train_split": NotNeeded("data.path names the rows to train on"),
+            "dataset_test_split": NotNeeded("data.eval_path or data.eval_fraction say what is held out"),
+            "dataset_streaming": hf.PREPARED,
+            "chat_template_path": "task.chat_template",
+            "eos_token": Off("the end of a text is the tokenizer's own token"),
+            "pad_token": Off("padding never counts, so its token does not matter"),
+            "model_init_kwargs.revision": "model.revision",
+            "chars_per_token": Automatic("tokens are counted"),
+            "loss_type": Same(("nll", "chunked_nll"), "cross entropy, in chunks on a GPU", "the loss is cross entropy"),
+            "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
+            "lora_target_parameters": Off("adapters are for layers"),
+            "lora_task_type": Automatic("task.type says it"),
+            "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
+            "gradient_checkpointing_use_reentrant": Automatic("checkpointing is never reentrant"),
+        },
+    ),
+    groups=(
+        batch(hf.MICRO, micro_default=8, packing="packing"),
+        *hf.GROUPS,
+        LOSS_ON_PARTS,
+        method(
+            "use_peft", {True: "lora", False: "full"}, four_bit=("load_in_4bit",), model=("model_name_or_path",),
+            otherwise="full",
+        ),
+    ),
+    defaults={
+        **hf.DEFAULTS, "training.learning_rate": 2e-5, "training.gradient_checkpointing": True,
+        "data.max_length": 1024, "data.packing": False, "data.eval_fraction": 0,
+    },
+)  # fmt: skip

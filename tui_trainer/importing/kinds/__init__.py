@@ -1,1 +1,0 @@
-"""One file is one kind of config."""
