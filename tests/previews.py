@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
 from tui_trainer.data.previewing.preview import Sample, ShownDocument
 from tui_trainer.data.previewing.spelling import Piece

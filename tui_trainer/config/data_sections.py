@@ -67,7 +67,7 @@ class DataSection(Section):
     )
     num_proc: PositiveInt | Auto = option(
         "auto",
-        "Processes that make tokens of a table's rows; auto: one, and one a core where the data is large.",
+        "Processes that make tokens; auto: one, and of a table's rows one a core where the data is large.",
         speed="tokenising goes in proportion",
         advanced=True,
     )

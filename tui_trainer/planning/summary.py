@@ -27,9 +27,8 @@ def data_words(config: Config) -> list[str]:
     from tui_trainer.tasks.parts.sources import sources_of
 
     reads_text = config.task.type in _READ_TEXT
-    source, held_out = sources_of(config)
-    told = {"learns from": source.parts, "is measured on": held_out.parts if held_out else ()}
-    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, parts in told.items() for part in parts]
+    named = zip(("learns from", "is measured on"), sources_of(config), strict=False)
+    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
 
 
 def place_words(plan: Plan) -> str:

@@ -17,35 +17,33 @@ import numpy as np
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import TalkColumns, find_talks
+from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
-from tui_trainer.data.preparing.examples import Encoded, Example
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.models.tokenizing.chat_rendering import TalkRenderer
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
 from tui_trainer.models.tokenizing.chat_tokens import encode_talks
 from tui_trainer.models.writing import Sampling, continued, written
-from tui_trainer.tasks.contract import Baselines, Tell
+from tui_trainer.tasks.contract import Baselines
+from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.ngram import ngram_losses
+from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from tui_trainer.data.preparing.cache import PreparedData
 
 _SCRATCH_TEMPLATE = "chatml"
 _ANSWER_TOKENS = 160
-_BASELINE_ROWS = 50_000
 _TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for talks with tools
 
 
-class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
+class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
     """See `tasks/contract.py` for what each part promises."""
 
     name = "chat"
@@ -81,31 +79,19 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
         give_template(config, tokenizer)
         return tokenizer
 
-    def build_model(
-        self,
-        config: Config,
-        data: PreparedData,
-        tokenizer: PreTrainedTokenizerBase,
-        dtype: torch.dtype,
-        device: torch.device,
-        tell: Tell,
-    ) -> PreTrainedModel:
+    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         """Generation stops at the end of a turn, and where the model stopped before."""
-        model: Any = super().build_model(config, data, tokenizer, dtype, device, tell)
         model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
         model.generation_config._from_model_config = False  # or generate() may make it anew from the config
-        return model  # type: ignore[no-any-return]
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         """Each token of an answer by how often it occurs in answers of the training side."""
         if data.eval_path is None:
             return None
         train, held_out = Rows(data.train_path), Rows(data.eval_path)
-        counted = np.concatenate([_learnt(train.example(row)) for row in evenly_spaced(len(train), _BASELINE_ROWS)])
+        counted = np.concatenate([_learnt(train.example(row)) for row in evenly_spaced(len(train), BASELINE_ROWS)])
         measured = np.concatenate([_learnt(held_out.example(row)) for row in eval_rows])
-        vocabulary = max(data.counts.vocabulary, int(counted.max()) + 1, int(measured.max()) + 1)
-        every = np.ones(len(measured), dtype=np.bool_)
-        loss = ngram_losses(counted, measured, every, vocabulary=vocabulary, orders=(0,))[0]
+        loss = unigram_loss(counted, measured, vocabulary=data.counts.vocabulary)
         return Baselines(losses={"unigram": loss}, eval_tokens=len(measured))
 
     def sample(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,6 @@ class LearnsNextToken:
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         return None
-
-    def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
-    ) -> Mapping[str, float]:
-        return {}
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow

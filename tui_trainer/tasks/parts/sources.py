@@ -8,9 +8,8 @@ from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.split_use import training_and_evaluation
 
 
-def sources_of(config: Config) -> tuple[Source, Source | None]:
+def sources_of(config: Config) -> list[Source]:
     """What is trained on, and what is evaluated on if it is named, or is a split of its own. Raises DataError."""
     data = config.data
-    return training_and_evaluation(
-        paths_in(data.path), paths_in(data.eval_path) if data.eval_path else (), data.text_column
-    )
+    eval_paths = paths_in(data.eval_path) if data.eval_path else ()
+    return [source for source in training_and_evaluation(paths_in(data.path), eval_paths, data.text_column) if source]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.data.preparing.token_rows import TokenRow
 
 # Of byte-level BPE on English text, where no tokenizer is at hand to count with.
 _USUAL_TOKENS_PER_CHARACTER = 0.25
@@ -95,7 +96,7 @@ class StartsFromModel:
         model, labels = config.model, self.labels(config, data)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
         if folder and not trains_tokenizer(config):
-            return load_pretrained(
+            made = load_pretrained(
                 folder,
                 model,
                 dtype,
@@ -106,9 +107,20 @@ class StartsFromModel:
                 tell=tell,
                 four_bits=FourBits.of(config, model_of(config, self.head).shape),
             )
-        vocabulary = data.counts.vocabulary
-        shape = load_config(folder, config, vocabulary=vocabulary, tokenizer=tokenizer, head=self.head, labels=labels)
-        return new_model(shape, model, dtype, head=self.head)
+        else:
+            size = data.counts.vocabulary
+            shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
+            made = new_model(shape, model, dtype, head=self.head)
+        self.set_generation(config, made, tokenizer)
+        return made
+
+    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """How a new model begins and ends what it writes."""
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        return {}
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
@@ -116,8 +128,8 @@ def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
 
 
 def trains_tokenizer(config: Config) -> bool:
-    """From random weights the tokens are those of the data."""
-    return config.model.init == "scratch"
+    """From random weights the tokens are those of the data, and a character model begins with no others."""
+    return config.model.init == "scratch" or config.task.type == "char_lm"
 
 
 def own_tokenizer(config: Config, head: Head) -> PreTrainedTokenizerBase:
