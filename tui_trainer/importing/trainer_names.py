@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tui_trainer import optimizers
 from tui_trainer.importing import together
 from tui_trainer.importing.contract import Left, Off, Rule, Same, To, Together, Why
 from tui_trainer.importing.data_places import data_set_name
@@ -54,9 +55,7 @@ DTYPES: Mapping[Any, Any] = {
 }
 
 OPTIMISERS: Mapping[Any, Any] = {
-    **dict.fromkeys(("adamw", "adamw_torch", "adamw_hf", "adamw_apex_fused"), "adamw_torch_fused"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_torch_8bit"), "adamw_8bit"),
-    "paged_adamw": "paged_adamw_32bit",
+    alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases
 }
 
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}

@@ -27,6 +27,7 @@ from tui_trainer.models.targets import (
     saved_module_parameters,
     saves_head,
 )
+from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
@@ -120,7 +121,7 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
     if loaded.config.model.dtype == "float16" and loaded.config.tuning.method == "full":
         message = "weights that train cannot be float16: their updates would be lost"
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
-    if training.optim in NEEDS_BITSANDBYTES:
+    if OPTIMIZERS[training.optim].needs_bitsandbytes:
         problems += _bitsandbytes_problems(loaded, hardware, target)
     if training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
@@ -141,16 +142,13 @@ def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target
     return []
 
 
-NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
-
-
 def _bitsandbytes_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     key = "training.optim"
     if target.device == "cpu":
-        hint = "adafactor keeps almost no state, and runs here"
+        hint = f"{ADAFACTOR} keeps almost no state, and runs here"
         return [loaded.problem(key, f"{loaded.config.training.optim} needs a GPU, and this run is on the CPU", hint)]
     if hardware.libraries.get("bitsandbytes") is None:
-        hint = "install it: uv pip install bitsandbytes; or take adafactor"
+        hint = f"install it: uv pip install bitsandbytes; or take {ADAFACTOR}"
         return [loaded.problem(key, f"{loaded.config.training.optim} needs bitsandbytes, which is not installed", hint)]
     return []
 
