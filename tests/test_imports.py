@@ -100,8 +100,8 @@ def look(*arguments, **more):
 session.take_step = look
 assert carry_out(opened).exit_code == 0
 """
-# `transformers` itself loads accelerate, torch._dynamo and torch.distributed with any of its models.
-UNUSED = {"peft", "datasets", "bitsandbytes", "textual", "pandas", "scipy", "sklearn", "transformers.trainer",
+# transformers itself loads accelerate, torch._dynamo, torch.distributed and scipy with any of its models.
+UNUSED = {"peft", "datasets", "bitsandbytes", "textual", "pandas", "sklearn", "rouge_score", "transformers.trainer",
           "transformers.trainer_utils", "transformers.optimization"}  # fmt: skip
 
 
