@@ -79,8 +79,9 @@ def test_help_takes_at_most_twice_the_time_of_its_libraries(tmp_path):
     assert median(seconds["help"]) <= 2 * median(seconds["libraries"]), seconds
 
 
+TEXT = "the quick brown fox jumps over the lazy dog. " * 400
 FIRST_STEP = """
-import json, sys
+import json, sys, time
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
@@ -94,6 +95,7 @@ take_step = session.take_step
 
 def look(*arguments, **more):
     report = take_step(*arguments, **more)
+    print("seconds", time.process_time())
     print("loaded", json.dumps(sorted(sys.modules)))
     return report
 
@@ -106,7 +108,7 @@ UNUSED = {"peft", "datasets", "bitsandbytes", "textual", "pandas", "sklearn", "r
 
 
 def loaded_at_the_first_step(folder, *settings: str) -> set[str]:
-    (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    (folder / "text.txt").write_text(TEXT)
     done = run("-c", FIRST_STEP, *settings, home=str(folder))
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("loaded"))
