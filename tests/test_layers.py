@@ -25,7 +25,7 @@ LEVELS = (
     {"losses"},
     {"models"},
     {"data", "config", "hardware", "runs"},
-    {"standard_files", "optimizers", "lr_schedules"},
+    {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
     {"errors", "units", "safe_text", "hub_layout"},
     {"local_paths"},
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 
 import pytest
 import torch
 from torch import nn
 from transformers import get_scheduler
 
-from tui_trainer import optimizers
+from tui_trainer import optimizers, tuning
 from tui_trainer.checklist.checks.optimizer import CHECK
 from tui_trainer.checklist.gather import gather
 from tui_trainer.config.explain import describe
@@ -23,6 +24,7 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.lr_schedules import LR_SCHEDULES, ScheduleSpec
 from tui_trainer.optimizers import OPTIMIZERS, OptimizerSpec, PeakRate
 from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 ROW = OptimizerSpec(
     label="momentum",
@@ -92,6 +94,15 @@ def test_a_name_that_is_in_no_row_is_refused_with_those_that_are(settings):
         with pytest.raises(ConfigError) as caught:
             settings(f"training.{key}=heavy_ball")
         assert all(f'"{name}"' in str(caught.value) for name in table)
+
+
+def test_every_tuning_method_is_a_row_and_a_file():
+    files = {module.name for module in pkgutil.iter_modules(tuning.__path__)} - {"contract"}
+    assert files == set(TUNING_METHODS) == set(all_settings()["tuning.method"].choices)
+    assert all(tuning.find_method(name).name == name for name in files)
+    assert [TUNING_METHODS[name].libraries for name in ("full", "lora", "qlora")] == [
+        (), ("peft",), ("peft", "bitsandbytes")
+    ]  # fmt: skip
 
 
 def test_every_row_is_whole():

@@ -136,7 +136,7 @@ def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str
     if target.device == "cuda":
         return _obstacles_on_gpu(plan, hardware, target)
     found = []
-    if config.tuning.method == "qlora":
+    if config.tuning.in_four_bits:
         found.append("weights in 4 bits are unpacked on a GPU only")
     if OPTIMIZERS[config.training.optim].needs_bitsandbytes:
         found.append(f"the optimizer {config.training.optim} runs on a GPU only")
@@ -155,7 +155,7 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tu
     if plan.precision.value == "bf16" and target.bf16 is False and capability:
         has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
         found.append((has, "choose a card of compute capability 8.0 or newer: --gpu N"))
-    needed = config.tuning.method == "qlora" or OPTIMIZERS[config.training.optim].needs_bitsandbytes
+    needed = config.tuning.in_four_bits or OPTIMIZERS[config.training.optim].needs_bitsandbytes
     if needed and hardware.libraries.get(BITSANDBYTES) is None:
         found.append(("the run needs bitsandbytes, which is not installed here", "uv pip install bitsandbytes"))
     name = config.model.attn_implementation

@@ -58,9 +58,9 @@ def ladder(basis: Basis) -> Iterator[Rung]:
     smaller = OPTIMIZERS[setup.optim].smaller
     for name in filter(_needs_bitsandbytes, smaller if on_card else ()):
         yield Rung(patch={OPTIMIZER: name}, needs=missing)
-    if setup.method == "full" and not scratch:
+    if not setup.has_adapter and not scratch:
         yield Rung(patch={METHOD: "lora"})
-    if on_card and setup.method != "qlora" and not scratch:
+    if on_card and not setup.four_bits and not scratch:
         yield Rung(patch={METHOD: "qlora"}, costs="a quarter slower", needs=missing)
     for name in filterfalse(_needs_bitsandbytes, smaller):
         yield Rung(patch={OPTIMIZER: name})

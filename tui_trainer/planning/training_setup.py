@@ -9,6 +9,7 @@ from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
 from tui_trainer.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -68,4 +69,4 @@ class TrainingSetup:
     @property
     def has_adapter(self) -> bool:
         """Whether the model's own weights are frozen, and small matrices beside them move."""
-        return self.method != "full"
+        return TUNING_METHODS[self.method].has_adapter

@@ -6,6 +6,7 @@ from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_
 from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 
 def look(context: Context) -> Verdict:
@@ -33,7 +34,7 @@ def _missing(context: Context) -> Verdict | None:
     """A library that the settings need and that is not installed; nothing where versions were not read."""
     installed, config = context.hardware.libraries, context.config
     method = config.tuning.method
-    for library in ("peft", *(("bitsandbytes",) if method == "qlora" else ())) if config.tuning.has_adapter else ():
+    for library in TUNING_METHODS[method].libraries:
         if installed.get(library, "") is None:
             sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
             return failed(sentence, advice=f"install it: uv pip install {library}")
