@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,3 +77,51 @@ def test_help_takes_at_most_twice_the_time_of_its_libraries(tmp_path):
             assert run(*command, home=str(tmp_path)).returncode == 0
             seconds[name].append(perf_counter() - started)
     assert median(seconds["help"]) <= 2 * median(seconds["libraries"]), seconds
+
+
+TEXT = "the quick brown fox jumps over the lazy dog. " * 400
+FIRST_STEP = """
+import json, sys, time
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+
+assignments = ("data.path=text.txt", "data.max_length=32", "model.scratch.hidden_size=16", "training.max_steps=1",
+               "model.scratch.num_attention_heads=2", "model.scratch.num_hidden_layers=1", "logging.sample_steps=0",
+               "training.effective_batch_size=4", "output.runs_dir=.", *sys.argv[1:])
+opened = open_new(load_config(Request(assignments=assignments)))
+from tui_trainer.training import session
+take_step = session.take_step
+
+def look(*arguments, **more):
+    report = take_step(*arguments, **more)
+    print("seconds", time.process_time())
+    print("loaded", json.dumps(sorted(sys.modules)))
+    return report
+
+session.take_step = look
+assert carry_out(opened).exit_code == 0
+"""
+# transformers itself loads accelerate, torch._dynamo, torch.distributed and scipy with any of its models.
+UNUSED = {"peft", "datasets", "bitsandbytes", "textual", "pandas", "sklearn", "rouge_score", "transformers.trainer",
+          "transformers.trainer_utils", "transformers.optimization"}  # fmt: skip
+
+
+def loaded_at_the_first_step(folder, *settings: str) -> set[str]:
+    (folder / "text.txt").write_text(TEXT)
+    done = run("-c", FIRST_STEP, *settings, home=str(folder))
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("loaded"))
+    return set(json.loads(line.removeprefix("loaded")))
+
+
+def families(loaded: set[str]) -> set[str]:
+    return {name.split(".")[2] for name in loaded if name.startswith("transformers.models.")}
+
+
+def test_a_full_fine_tune_of_characters_loads_at_its_first_step_only_what_it_uses(tmp_path):
+    loaded = loaded_at_the_first_step(tmp_path)
+    assert not UNUSED & loaded
+    assert "torch" in loaded and families(loaded) == {"auto", "llama"}
+    control = loaded_at_the_first_step(tmp_path, "training.optim=adafactor")
+    assert {"transformers.optimization", "peft"} <= control

@@ -25,7 +25,7 @@ LEVELS = (
     {"losses"},
     {"models"},
     {"data", "config", "hardware", "runs"},
-    {"standard_files"},
+    {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
     {"errors", "units", "safe_text", "hub_layout"},
     {"local_paths"},
 )
@@ -39,8 +39,9 @@ HEAVY_ROOMS = {"training", "exporting", "losses"}
 ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
 # Classes and modules have the field's own names.
-OTHER_WORDS = {"Regime": "TrainingSetup", "Desk": "ControlHandler", "Ahead": "Prefetcher"}
-OTHER_MODULES = {"regime": "training_setup", "desk": "control_handler", "ahead": "prefetcher"}
+OTHER_WORDS = {"Regime": "TrainingSetup", "Desk": "ControlHandler", "Ahead": "Prefetcher", "Updater": "RunOptimizer",
+               "Learner": "Components"}  # fmt: skip
+OTHER_MODULES = {"regime": "training_setup", "desk": "control_handler", "ahead": "prefetcher", "learner": "components"}
 LONGEST_FUNCTION = 80
 LONGEST_FILE = 400
 

@@ -173,7 +173,7 @@ def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
 
 @pytest.mark.parametrize("packing", ["true", "false"])
 def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkeypatch):
-    """Order and layout are made from what `training/learner.py` reads in the plan."""
+    """Order and layout are made from what `training/components.py` reads in the plan."""
     path = table("rows.jsonl", [{"text": "word " * (n % 9 + 1)} for n in range(40)])
     settings = (
         f"data.packing={packing}", "tuning.method=full", "training.effective_batch_size=7", "training.seed=5",

@@ -105,7 +105,7 @@ def measure(pairs: int, folder: Path) -> tuple[list[float], list[float], Path]:
     assert turns.session is not None
     session = turns.session
     batches = [_padded(b) for step in range(1, 100) for b in session.batches.at(step)]
-    bare = bare_loop(batches, session.learner.model.config, session.plan.threads.value)
+    bare = bare_loop(batches, session.components.model.config, session.plan.threads.value)
     for _ in range(pairs + 2):
         started = perf_counter()
         for _ in range(TURN_STEPS):

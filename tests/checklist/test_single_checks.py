@@ -279,10 +279,10 @@ def test_dropout_is_weighed_in_bytes():
 def test_fused_is_what_the_optimiser_is():
     import torch
 
-    from tui_trainer.training.optimizers import OPTIMISERS
+    from tui_trainer.optimizers import OPTIMIZERS
 
     training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
-    built = OPTIMISERS[training.optim].build([{"params": [weight]}], 0.1, training)
+    built = OPTIMIZERS[training.optim].build([{"params": [weight]}], 0.1, training)
     assert look("optimizer", context()).evidence.startswith("fused AdamW on") and built.defaults["fused"]
     for name in ("adafactor", "sgd"):
         loaded = load_config(Request(assignments=(f"training.optim={name}",)))

@@ -133,7 +133,9 @@ class Reads:
                 for target in node.targets:
                     self._learn(target, node.value)
             elif (
-                isinstance(node, ast.arg) and node.annotation and (table := TABLE_OF.get(ast.unparse(node.annotation)))
+                isinstance(node, ast.arg)
+                and node.annotation
+                and (table := (TABLE_OF | PROTOCOL_OF).get(ast.unparse(node.annotation)))
             ):
                 self.names.setdefault(node.arg, set()).add(table)
         for node in ast.walk(tree):
@@ -161,6 +163,7 @@ TABLE_OF = {
     "LoggingSection": "logging", "OutputSection": "output", "TuningSection": "tuning",
     "DataloaderSection": "dataloader",
 }  # fmt: skip
+PROTOCOL_OF = {"AdamSettings": "training"}
 
 
 def read_settings() -> set[str]:

@@ -55,13 +55,13 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
 
 def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     """Hugging Face's Trainer does not scale its steps by the weights, and neither does the one here."""
-    from tui_trainer.training.optimizers import OPTIMISERS
+    from tui_trainer.optimizers import OPTIMIZERS
 
     imported = read({"optim": "adafactor", "learning_rate": 1e-4, "per_device_train_batch_size": 4}, "transformers")
     assert imported.values["training.optim"] == "adafactor"
     assert imported.values["training.learning_rate"] == 1e-4
     weight = torch.nn.Parameter(torch.zeros(4, 4))
-    built = OPTIMISERS["adafactor"].build([{"params": [weight]}], 1e-4, TrainingSection(optim="adafactor"))
+    built = OPTIMIZERS["adafactor"].build([{"params": [weight]}], 1e-4, TrainingSection(optim="adafactor"))
     weight.grad = torch.ones(4, 4)
     built.step()
     torch.testing.assert_close(weight.detach(), torch.full((4, 4), -1e-4))

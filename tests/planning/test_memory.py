@@ -8,12 +8,12 @@ from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
 from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
-from tui_trainer.training.optimizers import OPTIMISERS
 from tui_trainer.tuning import find_method
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -104,7 +104,7 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         setup = replace(setup, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = OPTIMISERS[optim].build([{"params": weights}], 0.1, training)
+    optimizer = OPTIMIZERS[optim].build([{"params": weights}], 0.1, training)
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizer.step()

@@ -13,7 +13,7 @@ from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.model import checkpoint_activations
-from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 
@@ -40,9 +40,9 @@ def losses(precision: str, weights: torch.dtype = torch.float32, checkpointing: 
         checkpoint_activations(model)
     model.train()
     mixed_precision, clock = MixedPrecision(precision, DEVICE), Clock(DEVICE)
-    updater, loss = Updater(model, TrainingSection(), lr=LR), NextTokenLoss(model)
+    optimizer, loss = RunOptimizer(model, TrainingSection(), lr=LR), NextTokenLoss(model)
     reports = [
-        take_step(lambda at=step: [batch_of(at)], loss, updater, mixed_precision, clock, lr=LR, max_grad_norm=1.0)
+        take_step(lambda at=step: [batch_of(at)], loss, optimizer, mixed_precision, clock, lr=LR, max_grad_norm=1.0)
         for step in range(STEPS)
     ]
     return tuple(float(report.loss_sum) / report.tokens for report in reports)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from tui_trainer.config.fields import Auto, Names, PositiveInt, Section, option
+from tui_trainer.config.fields import Auto, NameIn, Names, PositiveInt, Section, option
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 
 class ScratchSection(Section):
@@ -94,7 +95,7 @@ class ModelSection(Section):
 
 
 class TuningSection(Section):
-    method: Literal["full", "lora", "qlora"] = option(
+    method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
         "Which weights move: all, or small matrices beside frozen ones; qlora keeps these in 4 bits, on a GPU.",
         memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
@@ -128,7 +129,12 @@ class TuningSection(Section):
     @property
     def has_adapter(self) -> bool:
         """Whether the model's own weights are frozen, and small matrices beside them move."""
-        return self.method != "full"
+        return TUNING_METHODS[self.method].has_adapter
+
+    @property
+    def in_four_bits(self) -> bool:
+        """Whether these frozen weights are kept in 4 bits."""
+        return TUNING_METHODS[self.method].in_four_bits
 
 
 class QuantizationSection(Section):

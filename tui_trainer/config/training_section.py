@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from tui_trainer.config.fields import Auto, PositiveInt, PositiveRate, Section, StepsOrShare, WholeNumber, option
-
-Optimiser = Literal["adamw_torch_fused", "adafactor", "sgd", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"]
+from tui_trainer.config.fields import (
+    Auto,
+    NameIn,
+    PositiveInt,
+    PositiveRate,
+    Section,
+    StepsOrShare,
+    WholeNumber,
+    option,
+)
+from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.optimizers import ADAPTIVE, DEFAULT, OPTIMIZERS
 
 
 class TrainingSection(Section):
@@ -38,10 +47,11 @@ class TrainingSection(Section):
     )
     learning_rate: PositiveRate | Auto = option(
         "auto",
-        "Peak learning rate; auto: 1e-3 from random weights, 2e-4 with LoRA, 2e-5 for all of a pretrained model.",
+        f"Peak learning rate; auto with AdamW: {ADAPTIVE['scratch'].auto:g} from scratch, "
+        f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model.",
     )
-    lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = (
-        option("cosine", "How the learning rate goes down after the warm-up.")
+    lr_scheduler_type: Annotated[str, NameIn(LR_SCHEDULES)] = option(
+        "cosine", "How the learning rate goes down after the warm-up."
     )
     warmup_steps: StepsOrShare = option(
         0.05, "Steps until the peak learning rate; below 1: a share of all steps.", unit="steps"
@@ -66,9 +76,9 @@ class TrainingSection(Section):
         advanced=True,
     )
     seed: int = option(42, "Decides the initial weights, the order of the rows and dropout.", low=0, high=2**63 - 1)
-    optim: Optimiser = option(
-        "adamw_torch_fused",
-        "The optimiser; the 8-bit and paged ones need bitsandbytes and a GPU.",
+    optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
+        DEFAULT,
+        "The optimizer; the 8-bit and paged ones need bitsandbytes and a GPU.",
         memory="AdamW keeps 8 bytes a trained parameter, in 8 bits 2, Adafactor almost none",
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(

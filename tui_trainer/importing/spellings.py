@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from tui_trainer import optimizers
 from tui_trainer.data.sources.hub_path import PREFIX, could_be_on_the_hub
 from tui_trainer.hub_layout import is_hub_name
 from tui_trainer.importing.values import number
@@ -18,10 +19,8 @@ DTYPES: Mapping[Any, Any] = {
     **dict.fromkeys(("fp16", "half", "torch.float16"), "float16"),
     **dict.fromkeys(("fp32", "float", "torch.float32"), "float32"),
 }
-OPTIMISERS: Mapping[Any, Any] = {
-    **dict.fromkeys(("adamw", "adamw_torch", "adamw_hf", "adamw_apex_fused"), "adamw_torch_fused"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_torch_8bit"), "adamw_8bit"),
-    "paged_adamw": "paged_adamw_32bit",
+OPTIMIZERS: Mapping[Any, Any] = {
+    alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 

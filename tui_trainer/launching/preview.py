@@ -103,7 +103,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
 def _layout(
     task: Task, config: Config, data: PreparedData, facts: DataFacts, made: Decisions, tokenizer: Any
 ) -> RowLayout:
-    """As a run makes it (`training/learner.py`), without the model."""
+    """As a run makes it (`training/components.py`), without the model."""
     model = config_only(
         task.model_config(config, facts.vocabulary, facts.classes),
         tokenizer,

@@ -27,6 +27,7 @@ from tui_trainer.models.targets import (
     saved_module_parameters,
     saves_head,
 )
+from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
@@ -117,10 +118,10 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
     if wish == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
         message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
         problems.append(loaded.problem(MIXED, message, "set it to auto"))
-    if loaded.config.model.dtype == "float16" and loaded.config.tuning.method == "full":
+    if loaded.config.model.dtype == "float16" and not loaded.config.tuning.has_adapter:
         message = "weights that train cannot be float16: their updates would be lost"
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
-    if training.optim in NEEDS_BITSANDBYTES:
+    if OPTIMIZERS[training.optim].needs_bitsandbytes:
         problems += _bitsandbytes_problems(loaded, hardware, target)
     if training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
@@ -141,16 +142,13 @@ def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target
     return []
 
 
-NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
-
-
 def _bitsandbytes_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     key = "training.optim"
     if target.device == "cpu":
-        hint = "adafactor keeps almost no state, and runs here"
+        hint = f"{ADAFACTOR} keeps almost no state, and runs here"
         return [loaded.problem(key, f"{loaded.config.training.optim} needs a GPU, and this run is on the CPU", hint)]
     if hardware.libraries.get("bitsandbytes") is None:
-        hint = "install it: uv pip install bitsandbytes; or take adafactor"
+        hint = f"install it: uv pip install bitsandbytes; or take {ADAFACTOR}"
         return [loaded.problem(key, f"{loaded.config.training.optim} needs bitsandbytes, which is not installed", hint)]
     return []
 
@@ -160,10 +158,10 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
     wish = loaded.config.model.dtype
     if wish != "auto":
         return _chosen(wish, f"from {loaded.where(DTYPE)}")
-    if loaded.config.tuning.method == "full":
+    if not loaded.config.tuning.has_adapter:
         return _chosen("float32", "they train, and small updates are lost in 16 bits")
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    if loaded.config.tuning.method == "qlora":
+    if loaded.config.tuning.in_four_bits:
         return _chosen(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
     return _chosen(by_precision[chosen], "they are frozen, and products take them as they are")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.optimizer_state import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
@@ -18,8 +19,8 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
     each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
     total = (each + copies) * trained + state_bytes(shape, setup, trained)
-    what = "weights and two moments" if setup.optim == "adamw_torch_fused" else f"weights and {setup.optim}'s state"
-    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {what}"
+    state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
+    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: weights and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tui_trainer.models.tokenizing.languages import language_words
 from tui_trainer.safe_text import one_line
-from tui_trainer.tuning import find_method
+from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.units import format_count
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def model_words(plan: Plan) -> str:
     if not model.model_name_or_path or model.init == "scratch":
         return "from random weights"
     tuning = plan.config.tuning
-    how = f"{find_method(tuning.method).title} on" if tuning.has_adapter else "all of"
+    how = f"{TUNING_METHODS[tuning.method].label} on" if tuning.has_adapter else "all of"
     return f"{how} {one_line(model.model_name_or_path)}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tui_trainer.config.training_section import Optimiser
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
+from tui_trainer.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -43,7 +44,7 @@ class TrainingSetup:
     lora_targets: tuple[str, ...] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`."""
     lora_dropout: bool = False
-    optim: Optimiser = "adamw_torch_fused"
+    optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
     packed: bool = False
     """Attention with a mask of documents (on a CPU) or by their lengths (on a GPU)."""
@@ -68,4 +69,4 @@ class TrainingSetup:
     @property
     def has_adapter(self) -> bool:
         """Whether the model's own weights are frozen, and small matrices beside them move."""
-        return self.method != "full"
+        return TUNING_METHODS[self.method].has_adapter

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.clock import Clock, seconds_between
-from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 
 LossSum = Callable[[MicroBatch], Tensor]
@@ -68,7 +68,7 @@ class StepReport:
 def take_step(
     fetch: Callable[[], Sequence[MicroBatch]],
     loss_sum: LossSum,
-    updater: Updater,
+    optimizer: RunOptimizer,
     mixed_precision: MixedPrecision,
     clock: Clock,
     *,
@@ -91,12 +91,12 @@ def take_step(
             loss = loss_sum(batch)
         forwards.append((before, clock.mark()))
         mixed_precision.backward(loss / tokens)
-        updater.collect()
+        optimizer.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"
     accumulated = clock.mark()
-    grad_norm = updater.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
+    grad_norm = optimizer.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(
         loss_sum=total,
         grad_norm=grad_norm,

@@ -15,7 +15,6 @@ class Method(Protocol):
     """One way to choose what is trained, and to keep it."""
 
     name: str
-    title: str
     weights_file: str
     """What a checkpoint calls the file with the trained weights: the name under which libraries look for it."""
     index_file: str

@@ -16,7 +16,6 @@ class Full:
     """See `tuning/contract.py` for what each part promises."""
 
     name = "full"
-    title = "all weights"
     weights_file = "model.safetensors"
     index_file = "model.safetensors.index.json"
 

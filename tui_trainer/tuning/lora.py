@@ -25,7 +25,6 @@ class Lora:
     """See `tuning/contract.py` for what each part promises."""
 
     name = "lora"
-    title = "LoRA"
     weights_file = "adapter_model.safetensors"
     index_file = ""
 

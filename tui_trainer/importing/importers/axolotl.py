@@ -135,7 +135,7 @@ IMPORTER = Importer(
             "batch_size": "training.effective_batch_size",
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
-            "optimizer": hf.OPTIMISER,
+            "optimizer": hf.OPTIMIZER,
             "lr_scheduler": hf.SCHEDULER,
             "gradient_checkpointing": To("training.gradient_checkpointing", values={"offload": True, "unsloth": True}),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),

@@ -1,4 +1,4 @@
-"""Everything that learns: the model, what moves its weights, and the batches it sees. One for a run."""
+"""What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import filling_id
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
@@ -22,14 +23,14 @@ from tui_trainer.training.device import device_of
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
-from tui_trainer.training.optimizer import Updater, build_schedule
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.prefetcher import Prefetcher
 from tui_trainer.tuning import find_method
 
 
-class Learner:
-    """Model, loss, optimiser, precision and batches, as the plan says."""
+class Components:
+    """Model, loss, optimizer, precision and batches, as the plan says."""
 
     def __init__(self, job: Job, tell: Tell) -> None:
         """Raises ConfigError when the model cannot be what the plan says."""
@@ -62,12 +63,9 @@ class Learner:
             seed=config.training.seed,
             group_by_length=config.data.group_by_length,
         )
-        self.updater = Updater(self.model, config.training, lr=plan.learning_rate.value)
-        self.learning_rate = build_schedule(
-            config.training,
-            plan.learning_rate.value,
-            warmup_steps=plan.warmup_steps.value,
-            total_steps=plan.total_steps.value,
+        self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+        self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
+            plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
         self._check_chunks(rows, tell)
         if config.training.torch_compile and not compile_layers(self, tell):
