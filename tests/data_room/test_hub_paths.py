@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
 from tui_trainer.data.sources.hub_parts import chosen_names, data_names, separate_parts
 from tui_trainer.data.sources.hub_path import HubPath, could_be_on_the_hub, parse_hub_path
+
 from tui_trainer.errors import DataError
 
 TRAIN = [f"data/train-0000{shard}-of-00003.parquet" for shard in range(3)]

@@ -92,14 +92,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(getattr(self, "path", ""))
         return parsed
 
+    @property
+    def _revisions(self) -> list[str]:
+        return [name.partition("@")[2] for name in (*self.hub.data_sets, *self.hub.models) if "@" in name]
+
     def _folder(self, kind: str, name: str, revision: str) -> Path | None:
+        revision = next((given for given in self._revisions if commit_of(given) == revision), revision)
         at = "" if revision in ("main", COMMIT) else f"@{revision}"
         return (self.hub.data_sets if kind == "datasets" else self.hub.models).get(name + at)
 
     def _info(self, path: str) -> None:
         _, _, kind, rest = unquote(path).split("/", 3)
-        name, _, revision = rest.partition("/revision/")
-        revision = revision or "main"
+        name, what, revision = rest.partition("/tree/" if "/tree/" in rest else "/revision/")
+        revision = next((given for given in self._revisions if commit_of(given) == revision), revision or "main")
         hidden = name in self.hub.private and self.headers.get("Authorization") != "Bearer secret"
         if hidden or self._folder(kind, name, "main") is None:
             return self._refuse(404, "RepoNotFound", "Repository not found")
@@ -108,6 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         files = [path for path in folder.rglob("*") if path.is_file()]
         listed = [{"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size} for path in files]
+        if what == "/tree/":
+            siblings = self.hub.info.get("siblings", listed)
+            tree = [{"type": "file", "path": one["rfilename"], "size": one["size"], "oid": "0"} for one in siblings]
+            return self._answer(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
         content = {
             "_id": "1",
             "id": name,

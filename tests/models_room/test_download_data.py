@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tui_trainer.data.sources.hub_path import HubPath
 
 from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.sources.hub_path import HubPath
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.downloading.data_set import files_to_fetch
 from tui_trainer.downloading.hub import HubFile

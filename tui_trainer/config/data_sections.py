@@ -11,9 +11,21 @@ from tui_trainer.config.mixture import Paths
 class DataSection(Section):
     path: Paths = option(
         "",
-        "Files, folders, globs, hub:owner/name or sample:NAME, with commas: text, JSONL, JSON, CSV, Parquet, Arrow.",
+        "Files, folders, globs, data sets of the hub (owner/name) or sample:NAME, with commas: text, JSONL, JSON, CSV, "
+        "Parquet, Arrow, and what save_to_disk of datasets wrote.",
         completes="files",
     )
+    name: str = option("", "The configuration, where a data set has several, such as a language; empty: the only one.")
+    split: str = option(
+        "",
+        "The split to train on, or a part of it, as datasets writes them: train[:10%], train+extra, train[1000:]; "
+        "empty: train. A part of a large text file is found by counting its rows.",
+    )
+    eval_split: str = option(
+        "",
+        "The split to measure on, or a part of it, of data.eval_path or else of data.path; empty: validation.",
+    )
+    revision: str = option("", "A branch, a tag or a commit of data sets of the hub; empty: main.", advanced=True)
     weights: Numbers = option(
         "",
         "How often each row of a source is used in an epoch, a number for each path with commas: 2 = twice, "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tui_trainer.data.sources.hub_path import PREFIX, could_be_on_the_hub
-from tui_trainer.hub_layout import is_hub_name
+from tui_trainer.data.sources.hub import PREFIX
+from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name
 from tui_trainer.local_paths import is_here
 
 

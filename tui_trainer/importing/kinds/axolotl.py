@@ -5,8 +5,8 @@ Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 
 from typing import Any
 
-from tui_trainer.data.sources.hub_path import MAIN, HubPath
-from tui_trainer.data.sources.hub_path import PREFIX as HUB_PREFIX
+from tui_trainer.data.sources.hub import MAIN, HubPath
+from tui_trainer.data.sources.hub import PREFIX as HUB_PREFIX
 from tui_trainer.importing import together, trainer_names
 from tui_trainer.importing.contract import Kind, Left, Off, Refused, Same, To, Together, Why
 from tui_trainer.importing.conversion import Conversion, off
