@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tui_trainer.data.samples import find_sample, standard_library
 from tui_trainer.data.samples.python_signatures import first_sentence
-from tui_trainer.data.samples.standard_library import documented_functions, module_files
+from tui_trainer.data.standard_library import documented_functions, module_files
 
 
 def test_functions_and_methods_come_with_their_place_arguments_and_docstring():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -39,7 +40,9 @@ class FakeHub:
 
 
 def commit_of(revision: str) -> str:
-    return COMMIT if revision in ("main", COMMIT) else hashlib.sha1(revision.encode()).hexdigest()
+    if revision in ("main", COMMIT) or re.fullmatch("[0-9a-f]{40}", revision):
+        return COMMIT if revision == "main" else revision
+    return hashlib.sha1(revision.encode()).hexdigest()
 
 
 def environment_of(hub: FakeHub, folder: Path) -> dict[str, str]:

@@ -11,19 +11,19 @@ from tui_trainer.config.mixture import Paths
 class DataSection(Section):
     path: Paths = option(
         "",
-        "Files, folders, globs, data sets of the hub (owner/name) or sample:NAME, with commas: text, JSONL, JSON, CSV, "
-        "Parquet, Arrow, and what save_to_disk of datasets wrote.",
+        "Files, folders, globs, data sets of the hub (owner/name), sample:NAME, with commas: text, JSONL, JSON, CSV, "
+        "Parquet, Arrow, saved datasets.",
         completes="files",
     )
     name: str = option("", "The configuration, where a data set has several, such as a language; empty: the only one.")
     split: str = option(
         "",
-        "The split to train on, or a part of it, as datasets writes them: train[:10%], train+extra, train[1000:]; "
-        "empty: train. A part of a large text file is found by counting its rows.",
+        "The split to train on, or a slice as datasets writes it, such as train[:10%], train[1000:] or train+extra; "
+        "empty: train.",
     )
     eval_split: str = option(
         "",
-        "The split to measure on, or a part of it, of data.eval_path or else of data.path; empty: validation.",
+        "The split to measure on, or a slice of it, in data.eval_path or else in data.path; empty: validation.",
     )
     revision: str = option("", "A branch, a tag or a commit of data sets of the hub; empty: main.", advanced=True)
     weights: Numbers = option(

@@ -7,7 +7,7 @@ from functools import cache
 from zlib import crc32
 
 from tui_trainer.data.samples import Sample
-from tui_trainer.data.samples.standard_library import documented_functions
+from tui_trainer.data.standard_library import documented_functions
 
 # Which of them are there depends on the version of Python; a module that is missing is passed over.
 TOPICS = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from tui_trainer.data.samples import Sample
-from tui_trainer.data.samples.standard_library import DocumentedFunction, documented_functions
+from tui_trainer.data.standard_library import DocumentedFunction, documented_functions
 
 _QUESTIONS = ("What does {} do?", "Explain {}.", "What is {} for?", "Tell me about {}.")
 _CALLS = ("How is it called?", "Which arguments does it take?")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from tui_trainer.data.samples import Sample
-from tui_trainer.data.samples.standard_library import documented_functions
+from tui_trainer.data.standard_library import documented_functions
 
 # Shorter ones say nothing, longer ones are no summaries.
 _SENTENCE_WORDS = range(3, 26)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tui_trainer.data.columns.tags import OUTSIDE
 from tui_trainer.data.samples import Sample
-from tui_trainer.data.samples.standard_library import module_files
+from tui_trainer.data.standard_library import module_files
 from tui_trainer.errors import DataError
 
 # Some of the longer modules, as different as they are.

@@ -230,7 +230,10 @@ def _chosen(
     order: tuple[Split | None, ...] = ("train", "validation", "test", None)
     parts = sorted(splits.parts, key=lambda part: order.index(part.split))
     if choice.splits:
-        known = {part.label: files_of(part) for part in reversed(parts)}
+        labels = Counter(part.label for part in parts)
+        if twice := next((label for label in choice.splits if labels[label] > 1), ""):
+            raise _several_parts(named, splits, shown, f"several are named {twice}")
+        known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
         chosen = _picked(known, shown, choice)
         taken = chosen.several or (chosen,)

@@ -29,7 +29,7 @@ GLOB_SIGNS = frozenset("*?[")
 # Two kinds of revision hold a `/`; in all others it is written %2F. Source: HfFileSystem.resolve_path of
 # huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
 _REVISION = r"refs/convert/\w+|refs/pr/\d+|[^/@]+"
-_FORM = re.compile(rf"({NAME_PART}(?:/{NAME_PART})?)(?:@({_REVISION}))?(?:/(.*))?")
+_FORM = re.compile(rf"({NAME_PART}/{NAME_PART}|{NAME_PART}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?")
 _NO_ROWS = frozenset({"text", "unknown", "unsupported"})
 _MOST_SHOWN = 6
 
