@@ -365,7 +365,7 @@ def test_a_configuration_is_asked_for_and_the_choices_are_named(at_home):
         (cached / language / "0.0.0/0a/dataset_info.json").write_text("{}")
     with pytest.raises(DataError, match=r"org/stored holds several configurations: de, en; set data.name"):
         open_source("org/stored")
-    with pytest.raises(DataError, match="has no configuration 'x'; leave data.name empty"):
+    with pytest.raises(DataError, match=r"has no configuration 'x'; leave data.name empty"):
         write(at_home / "de/train.jsonl", rows("train"))
         used("de", at_home / "prepared", data__name="x")
 

@@ -88,6 +88,12 @@ def snapshot(wanted: HubPath) -> tuple[Path, list[str] | None] | None:
         return folder, None
 
 
+def names_in_the_cache() -> list[str]:
+    """Data sets that were fetched to this machine before."""
+    found = [folder.name.split("--")[1:] for folder in cache_folder().glob("datasets--*")]
+    return sorted("/".join(steps) for steps in found if is_hub_name("/".join(steps)))
+
+
 def names_wanted(wanted: HubPath, here: Sequence[str], listed: Sequence[str] | None) -> list[str]:
     """The data that is wanted, of the files that are `here`. Raises DataError where it is not, or not all, of them."""
     names = chosen_names(here if listed is None else listed, wanted.inside)
