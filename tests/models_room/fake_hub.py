@@ -90,6 +90,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self._info(path) if path.startswith(("/api/models/", "/api/datasets/")) else self._file(with_body=True)
 
+    def do_POST(self) -> None:
+        """Facts of single files, for whom reads them by ranges."""
+        kind, _, rest = unquote(self.path).removeprefix("/api/").partition("/")
+        name, _, revision = rest.partition("/paths-info/")
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        folder = self._folder(kind, name, revision) or Path("/nowhere")
+        found = [path for path in asked if (folder / path).is_file()]
+        told = [{"type": "file", "path": one, "size": (folder / one).stat().st_size, "oid": "0"} for one in found]
+        self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+
     def parse_request(self) -> bool:
         parsed = super().parse_request()
         self.hub.requests.append(getattr(self, "path", ""))
@@ -115,7 +125,14 @@ class _Handler(BaseHTTPRequestHandler):
         if folder is None:
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         files = [path for path in folder.rglob("*") if path.is_file()]
-        listed = [{"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size} for path in files]
+        listed = [
+            {
+                "rfilename": str(path.relative_to(folder)),
+                "size": path.stat().st_size,
+                "blobId": hashlib.sha1(path.read_bytes()).hexdigest(),
+            }
+            for path in files
+        ]
         if what == "/tree/":
             siblings = self.hub.info.get("siblings", listed)
             tree = [{"type": "file", "path": one["rfilename"], "size": one["size"], "oid": "0"} for one in siblings]
@@ -153,11 +170,13 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Repo-Commit": commit_of(revision),
             "Accept-Ranges": "bytes",
         }
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        first, _, last = (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")
+        start, end = int(first), min(int(last or len(content)) + 1, len(content))
+        if start or end < len(content):
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
         cut = self.hub.cut.pop(file, None) if with_body else None
-        return self._answer(206 if start else 200, content[start:], headers, with_body, cut)
+        is_part = "Content-Range" in headers
+        return self._answer(206 if is_part else 200, content[start:end], headers, with_body, cut)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         self._answer(status, b"{}", {"X-Error-Code": code, "X-Error-Message": message})

@@ -78,6 +78,59 @@ def fetch(path: str, *arguments: str, environment: dict[str, str]):
     return run("-m", "tui_trainer", "download", "--data", path, "--yes", *arguments, environment=environment)
 
 
+STREAMED = """
+import sys
+from pathlib import Path
+from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.size_estimate import size_of
+from tui_trainer.data.sources.split_use import training_and_evaluation
+from tui_trainer.errors import DataError
+name, split, path = sys.argv[1:]
+try:
+    source, held_out = training_and_evaluation((path,), (), "auto", Choice(name=name, split=split, streaming=True))
+except DataError as error:
+    sys.exit(str(error))
+for found in filter(None, (source, held_out)):
+    print([document.text.partition(" of")[0] for document in found.documents()], found.fingerprint())
+print(size_of(source).documents, [use.words() for use in source.splits])
+"""
+
+
+def streamed(path: str, environment: dict[str, str], name: str = "", split: str = ""):
+    return run("-c", STREAMED, name, split, path, environment=environment)
+
+
+def test_a_data_set_that_is_streamed_leaves_no_copy_and_its_splits_are_kept_apart(hub, environment, repositories):
+    two = Path(shutil.copytree(repositories["org/splits"], Path("two")))
+    write(two / "en/train.jsonl", rows(6, "en"))
+    write(two / "en/dev.jsonl", rows(2, "held out"))
+    (two / "en/test.jsonl").write_bytes(b"\x00 never opened")
+    (two / "README.md").write_text(
+        "---\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: en/train.jsonl\n"
+        "  - split: validation\n    path: en/dev.jsonl\n  - split: test\n    path: en/test.jsonl\n"
+        "- config_name: all\n  data_files: data/*\n---\n"
+    )
+    hub.data_sets = {"org/two": two, "org/splits": repositories["org/splits"]}
+    done = streamed("org/two", environment, name="en")
+    assert done.returncode == 0, done.stderr
+    trained, evaluated, told = done.stdout.splitlines()
+    assert trained.startswith(str([f"en {n}" for n in range(6)])) and evaluated.startswith(
+        "['held out 0', 'held out 1']"
+    )
+    assert "validation (org/two/en/dev.jsonl) is evaluated on; left alone: test" in told and told.startswith("6 ")
+    assert "en/test.jsonl" not in hub.asked and done.stderr == ""
+    assert streamed("hub:org/two", environment, name="en").stdout.splitlines()[0] == trained
+    assert "several configurations: en, all; set data.name" in streamed("org/two", environment).stderr
+    tables = streamed("org/splits", environment, split="train[19:21]")
+    assert tables.stdout.startswith("['train 0 19', 'train 1 0']"), tables.stderr
+    kept = [file for file in Path(environment["HF_HOME"]).rglob("*") if file.suffix in (".parquet", ".jsonl")]
+    assert kept == []
+    gone = streamed("org/none", environment)
+    assert "the hub has no data set org/none at main" in gone.stderr
+    offline = streamed("org/two", environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}, name="en")
+    assert "cannot be streamed" in offline.stderr and offline.stderr.count("\n") == 1
+
+
 def put_into_cache(folder: Path, name: str, cache: Path) -> Path:
     """As another program leaves it."""
     place = cache / "hub" / f"datasets--{name.replace('/', '--')}"

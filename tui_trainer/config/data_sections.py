@@ -25,6 +25,11 @@ class DataSection(Section):
         "",
         "The split to measure on, or a slice of it, in data.eval_path or else in data.path; empty: validation.",
     )
+    streaming: bool = option(
+        False,
+        "Read data sets that are not on this machine from the hub: only their tokens are kept on the disk.",
+        advanced=True,
+    )
     revision: str = option("", "A branch, a tag or a commit of data sets of the hub; empty: main.", advanced=True)
     weights: Numbers = option(
         "",

@@ -49,7 +49,8 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What of a path is wanted: a configuration, splits (`train`, `train[:10%]+validation`), a revision of the hub.
+    """What of a path is wanted: a configuration, splits (`train`, `train[:10%]+validation`), a revision of the hub; and
+    whether what is not on this machine is read from there.
 
     Empty stands for the only one or the default; of splits that is the one to train on or, with `measured`, to evaluate
     on.
@@ -58,6 +59,7 @@ class Choice:
     name: str = ""
     split: str = ""
     revision: str = ""
+    streaming: bool = False
     measured: bool = False
 
     @property
@@ -172,16 +174,33 @@ def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
     here = _names_in(found[0]) if found else []
     if not data_names(here) and (stored := cached_data_set(wanted.name, choice.name)):
         return _of_a_folder(stored, str(wanted), replace(choice, name=""))
-    if not found:
+    if not data_names(here) and choice.streaming:
+        return _streamed(wanted, choice, shown)
+    if not found or (found[1] is None and not data_names(here) and not wanted.inside):
         return None
     folder, names = found[0], names_wanted(wanted, here, found[1])
     if not wanted.inside and has_configurations(folder):
         return _configured(folder, choice, shown)
-    if choice.name and (inside := [name for name in names if name.startswith(f"{choice.name}/")]):
-        names, choice = inside, replace(choice, name="")
     named = {name: named_file(folder / name, (folder / name).stat().st_mode, f"{wanted.name}/{name}") for name in names}
+    named, choice = _of_a_configuration(named, choice)
     shown = replace(shown, is_glob=bool(GLOB_SIGNS & {*wanted.inside}))
     return _chosen(named, tell_apart(named), shown, choice)
+
+
+def _streamed(wanted: HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
+    from tui_trainer.data.sources.streaming import remote_splits
+
+    named, splits = remote_splits(wanted, choice.name)
+    if splits:
+        return _chosen(named, splits, shown, replace(choice, name=""))
+    named, choice = _of_a_configuration(named, choice)
+    return _chosen(named, tell_apart(named), shown, choice)
+
+
+def _of_a_configuration(named: dict[str, SourceFile], choice: Choice) -> tuple[dict[str, SourceFile], Choice]:
+    """The files in the folder that is called as the configuration, where there is one."""
+    inside = {name: file for name, file in named.items() if name.startswith(f"{choice.name}/")}
+    return (inside, replace(choice, name="")) if choice.name and inside else (named, choice)
 
 
 def _names_in(folder: Path) -> list[str]:

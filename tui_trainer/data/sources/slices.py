@@ -46,13 +46,13 @@ def _rows_of(files: tuple[SourceFile, ...], counts: list[int], start: int, end: 
         if (first, last) == (0, count):
             yield file
         elif first < last:
-            yield replace(file, rows=(first, last), size_bytes=round(file.size_bytes * (last - first) / count))
+            share = round(file.size_bytes * (last - first) / count)
+            yield replace(file, rows=(first, last), size_bytes=share, whole_bytes=file.size_bytes)
         start, end = start - count, None if end is None else end - count
 
 
 def _count(file: SourceFile) -> int:
-    facts = file.path.stat()
-    known = (str(file.path.absolute()), facts.st_size, facts.st_mtime_ns)
+    known = (file.remote or str(file.path.absolute()), *file.size_and_time())
     if known not in _counts:
         _counts[known] = count_rows(file)
     return _counts[known]

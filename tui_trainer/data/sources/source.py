@@ -144,7 +144,7 @@ class Source:
 
     def signature(self) -> tuple[tuple[int, int], ...]:
         """(size, mtime in ns) of each file as it is now: equal before and after means that nothing was written."""
-        return tuple(_size_and_time(entry) for entry in self.entries)
+        return tuple(entry.size_and_time() for entry in self.entries)
 
     def _all_documents(
         self, choices: ColumnChoices, problems: ProblemList, progress: Progress | None
@@ -276,19 +276,13 @@ def _description(path: str, entries: tuple[SourceFile, ...]) -> str:
     return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
 
 
-def _size_and_time(entry: SourceFile) -> tuple[int, int]:
-    try:
-        facts = entry.path.stat()
-    except OSError as error:
-        raise DataError(f"cannot be read any more: {error.strerror}", where=entry.label) from None
-    return facts.st_size, facts.st_mtime_ns
-
-
 def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
     """Hash of the file as stored, remembered while its size and time stay the same."""
     import xxhash
 
-    known = (str(entry.path.absolute()), *_size_and_time(entry))
+    if entry.digest:
+        return entry.digest
+    known = (str(entry.path.absolute()), *entry.size_and_time())
     if known not in _digests:
         digest = xxhash.xxh3_128()
         with open_bytes(entry) as (raw, _):

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,13 +25,17 @@ class SourceFile:
     """One file to read. `label` is how messages and fingerprints name it; `label` is safe to show.
 
     `rows` are the first and the one behind the last that are read, where they are not all; `size_bytes` is their share
-    then. `features` are declared elsewhere, as `Features.to_dict` has them.
+    then, and `whole_bytes` all. `features` are declared elsewhere, as `Features.to_dict` has them. What is read from
+    the hub has an address, `remote`, and the hub's hash, `digest`.
     """
 
     path: Path
     label: str
     size_bytes: int
     rows: tuple[int, int] | None = None
+    whole_bytes: int = 0
+    remote: str = ""
+    digest: str = ""
     features: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
@@ -48,7 +53,17 @@ class SourceFile:
     @property
     def whole(self) -> SourceFile:
         """With all of its rows."""
-        return replace(self, rows=None, size_bytes=self.path.stat().st_size) if self.rows else self
+        return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
+
+    def size_and_time(self) -> tuple[int, int]:
+        """(size, mtime in ns) as it is now; what is read from the hub is of one commit. Raises DataError."""
+        if self.remote:
+            return self.size_bytes, 0
+        try:
+            facts = self.path.stat()
+        except OSError as error:
+            raise DataError(f"cannot be read any more: {error.strerror}", where=self.label) from None
+        return facts.st_size, facts.st_mtime_ns
 
 
 @contextmanager
@@ -58,16 +73,25 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     Every failure to open or to read leaves as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for
     somebody to write into it.
     """
-    with _told_in_one_line(file.label):
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(file.path, flags), "rb") as raw:
-            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise DataError("not a regular file", where=file.label)
-            if not file.compressed:
-                yield raw, raw
-                return
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+    with _told_in_one_line(file.label), _opened(file) as raw:
+        if not file.compressed:
+            yield raw, raw
+            return
+        with gzip.GzipFile(fileobj=raw) as unpacked:
+            yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+
+
+def _opened(file: SourceFile) -> BinaryIO:
+    if file.remote:
+        from huggingface_hub import HfFileSystem
+
+        return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # whose own readline takes no limit
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    raw = os.fdopen(os.open(file.path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+        raw.close()
+        raise DataError("not a regular file", where=file.label)
+    return raw
 
 
 @contextmanager

@@ -12,6 +12,6 @@ from tui_trainer.data.sources.split_use import training_and_evaluation
 def sources_of(config: Config) -> tuple[Source, Source | None]:
     """What is trained on, and what is evaluated on if it is named, or is a split of its own. Raises DataError."""
     data = config.data
-    choice = Choice(name=data.name, split=data.split, revision=data.revision)
+    choice = Choice(name=data.name, split=data.split, revision=data.revision, streaming=data.streaming)
     eval_paths = paths_in(data.eval_path) if data.eval_path else ()
     return training_and_evaluation(paths_in(data.path), eval_paths, data.text_column, choice, data.eval_split)
