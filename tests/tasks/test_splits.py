@@ -435,6 +435,20 @@ def test_a_split_that_is_not_there_is_refused(split, words, tmp_path):
         open_source(str(tmp_path), choice=Choice(split=split))
 
 
+def test_slices_are_told_and_rows_that_are_trained_and_evaluated_on_are_noticed(tmp_path):
+    for name in COUNTS:
+        write(tmp_path / f"d/{name}.jsonl", rows(name))
+    told = used(tmp_path / "d", tmp_path / "cache", data__split="train[:5]", data__eval_split="test")[2]
+    assert "train[:5] (train.jsonl) is trained on; test (test.jsonl) is evaluated on" in told
+    assert "left alone: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
+    apart = {"data__split": "train[:5]", "data__eval_split": "train[5:7]"}
+    trained, evaluated, told = used(tmp_path / "d/train.jsonl", tmp_path / "cache", **apart)
+    assert (trained, evaluated) == ({f"train-{n}" for n in range(5)}, {"train-5", "train-6"})
+    assert "train[5:7] (train.jsonl) is evaluated on" in told and "as well" not in told
+    told = used(tmp_path / "d", tmp_path / "cache", data__eval_split="train[5:7]")[2]
+    assert "rows that are evaluated on are trained on as well" in told
+
+
 def test_a_bad_row_of_a_slice_is_named_by_its_own_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 5 + '{"text": 3}\n' + '{"text": "a"}\n' * 4)
     with pytest.raises(DataError, match=r"a.jsonl, line 6: the column 'text' is a number"):

@@ -11,7 +11,8 @@ from tui_trainer.local_paths import is_here
 
 def data_place(value: Any) -> Any:
     """`owner/name` as `hub:owner/name` where no such path is here; everything else as it is."""
-    return f"{PREFIX}{value}" if isinstance(value, str) and could_be_on_the_hub(value) and not is_here(value) else value
+    is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
+    return f"{PREFIX}{value}" if is_name else value
 
 
 def data_set_name(value: Any) -> Any:

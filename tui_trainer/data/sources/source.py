@@ -23,7 +23,7 @@ from tui_trainer.data.sources.files import Choice, SplitFiles, find_files
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.reading import Document, documents_of, first_characters, read_file, rows_of
 from tui_trainer.data.sources.slices import cut
-from tui_trainer.data.sources.source_file import SourceFile, open_bytes
+from tui_trainer.data.sources.source_file import SourceFile, open_bytes, refuse_unsupported
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
@@ -188,6 +188,8 @@ def open_source(path: str, text_column: str = AUTO, choice: Choice = EVERYTHING)
             raise DataError(f"a sample has no parts, and {setting} names one", hint=f"leave {setting} empty")
         return _sample_source(path, text_column)
     found = find_files(path, choice)
+    for file in found.chosen.files:
+        refuse_unsupported(file)
     chosen = cut(found.chosen, choice.split) if "[" in choice.split else found.chosen
     source = source_of_files(path, text_column, chosen, is_split=bool(found.others) or chosen is not found.chosen)
     return replace(source, others=found.others, beside=found.beside, remark=found.remark)

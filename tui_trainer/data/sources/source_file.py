@@ -115,12 +115,19 @@ def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
     label = one_line(label or path.name)
     if not stat.S_ISREG(mode):
         raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
-    if form_of(path) == "unsupported":
-        ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
-        raise DataError(f"{one_line(ending, 20)} files are not supported in this version", where=label, hint=SUPPORTED)
     file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
+    refuse_unsupported(file)
     with open_bytes(file):  # says now that it may not be read
         return file
+
+
+def refuse_unsupported(file: SourceFile) -> None:
+    """Raises DataError for a form that nothing here reads."""
+    if file.form == "unsupported":
+        path = file.path
+        ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
+        what = f"{one_line(ending, 20)} files are not supported in this version"
+        raise DataError(what, where=file.label, hint=SUPPORTED)
 
 
 def candidate(path: Path, label: str) -> SourceFile | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,14 +58,19 @@ def _validation_of(source: Source) -> Source | None:
 def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
     """`named_by`: the setting that says what is evaluated on, if one does."""
     measured = {entry.path.absolute() for entry in held_out.entries} if held_out else set()
+    own = {one.path: one for one in held_out.parts} if held_out and named_by == "data.eval_split" else {}
     for part in source.parts:
         evaluated = [other for other in part.others if _lies_in(other, measured)]
         unused = [other for other in part.others if other not in evaluated]
         notes = [part.remark]
+        if (held := own.get(part.path)) and held.split:
+            labels = {one.label for one in held.split.several}
+            evaluated, unused = [held.split], [one for one in part.others if not {one.label, one.split} & labels]
+            if _share_rows(part, held):
+                notes.append("rows that are evaluated on are trained on as well")
         if part.split and part.split.split in ("validation", "test"):
-            notes.append(
-                f"by its name it is a {part.split.split} split, and trained on because data.path or data.split names it"
-            )
+            setting = "data.split" if part.split.several else "data.path"
+            notes.append(f"by its name it is a {part.split.split} split, and trained on because {setting} names it")
         if named_by and any(other.split == "validation" for other in unused):
             notes.append(f"{named_by} says what is evaluated on")
         use = SplitUse(
@@ -88,6 +94,14 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
 
 def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
     return all(file.path.absolute() in paths for file in split.files)
+
+
+def _share_rows(one: Source, other: Source) -> bool:
+    rows: dict[Path, list[tuple[int, float]]] = {}
+    for entry in one.entries:
+        rows.setdefault(entry.path.absolute(), []).append(entry.rows or (0, math.inf))
+    of_other = ((entry.path.absolute(), *(entry.rows or (0, math.inf))) for entry in other.entries)
+    return any(first < end and start < last for path, first, last in of_other for start, end in rows.get(path, ()))
 
 
 def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:
