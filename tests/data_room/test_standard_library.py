@@ -4,7 +4,8 @@ import gc
 import sys
 from dataclasses import replace
 
-from tui_trainer.data.samples import find_sample, standard_library
+from tui_trainer.data import standard_library
+from tui_trainer.data.samples import find_sample
 from tui_trainer.data.samples.python_signatures import first_sentence
 from tui_trainer.data.standard_library import documented_functions, module_files
 

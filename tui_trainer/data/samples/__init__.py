@@ -37,9 +37,8 @@ class Sample:
 @cache
 def samples() -> dict[str, Sample]:
     """All of them by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    modules = [import_module(f"{__name__}.{name}") for name in names]
-    found: list[Sample] = [module.SAMPLE for module in modules if hasattr(module, "SAMPLE")]
+    modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found: list[Sample] = [import_module(f"{__name__}.{name}").SAMPLE for name in modules]
     return {sample.name: sample for sample in found}
 
 
