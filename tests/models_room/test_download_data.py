@@ -13,6 +13,7 @@ import pytest
 from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
+from tui_trainer.data.sources.files import Choice
 from tui_trainer.data.sources.hub import HubPath
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.downloading.data_set import files_to_fetch
@@ -100,7 +101,8 @@ def streamed(path: str, environment: dict[str, str], name: str = "", split: str 
     return run("-c", STREAMED, name, split, path, environment=environment)
 
 
-def test_a_data_set_that_is_streamed_leaves_no_copy_and_its_splits_are_kept_apart(hub, environment, repositories):
+@pytest.fixture
+def two_configurations(hub, repositories) -> Path:
     two = Path(shutil.copytree(repositories["org/splits"], Path("two")))
     write(two / "en/train.jsonl", rows(6, "en"))
     write(two / "en/dev.jsonl", rows(2, "held out"))
@@ -111,24 +113,43 @@ def test_a_data_set_that_is_streamed_leaves_no_copy_and_its_splits_are_kept_apar
         "- config_name: all\n  data_files: data/*\n---\n"
     )
     hub.data_sets = {"org/two": two, "org/splits": repositories["org/splits"]}
+    return two
+
+
+def test_a_data_set_that_is_streamed_leaves_no_copy_and_its_splits_are_kept_apart(hub, environment, two_configurations):
     done = streamed("org/two", environment, name="en")
     assert done.returncode == 0, done.stderr
     trained, evaluated, told = done.stdout.splitlines()
-    assert trained.startswith(str([f"en {n}" for n in range(6)])) and evaluated.startswith(
-        "['held out 0', 'held out 1']"
-    )
+    assert trained.startswith(str([f"en {n}" for n in range(6)]))
+    assert evaluated.startswith("['held out 0', 'held out 1']")
     assert "validation (org/two/en/dev.jsonl) is evaluated on; left alone: test" in told and told.startswith("6 ")
     assert "en/test.jsonl" not in hub.asked and done.stderr == ""
-    assert streamed("hub:org/two", environment, name="en").stdout.splitlines()[0] == trained
+    kept = [file for file in Path(environment["HF_HOME"]).rglob("*") if file.suffix in (".parquet", ".jsonl")]
+    assert kept == []
+
+
+@pytest.mark.e2e
+def test_what_is_streamed_is_found_again_cut_and_asked_for_as_what_is_here(hub, environment, two_configurations):
+    once, again = (streamed("hub:org/two", environment, name="en").stdout for _ in range(2))
+    assert once == again != ""
     assert "several configurations: en, all; set data.name" in streamed("org/two", environment).stderr
     tables = streamed("org/splits", environment, split="train[19:21]")
     assert tables.stdout.startswith("['train 0 19', 'train 1 0']"), tables.stderr
-    kept = [file for file in Path(environment["HF_HOME"]).rglob("*") if file.suffix in (".parquet", ".jsonl")]
-    assert kept == []
     gone = streamed("org/none", environment)
     assert "the hub has no data set org/none at main" in gone.stderr
     offline = streamed("org/two", environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}, name="en")
     assert "cannot be streamed" in offline.stderr and offline.stderr.count("\n") == 1
+
+
+@pytest.mark.e2e
+def test_two_configurations_are_downloaded_and_one_is_learnt_from_offline(hub, environment, two_configurations):
+    done = fetch("org/two", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "several configurations: en, all; set data.name" in done.stdout
+    hub.requests.clear()
+    source = open_source("org/two", choice=Choice(name="en"))
+    assert [document.text.partition(" of")[0] for document in source.documents()] == [f"en {n}" for n in range(6)]
+    assert hub.requests == []
 
 
 def put_into_cache(folder: Path, name: str, cache: Path) -> Path:

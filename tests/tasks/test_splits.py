@@ -380,6 +380,17 @@ def test_folders_without_a_readme_are_configurations_by_their_names(at_home):
     assert (trained, evaluated) == ({f"detrain-{n}" for n in range(4)}, marks("test"))
 
 
+def test_the_cache_of_datasets_is_found_by_the_name_that_the_library_gives_it(at_home):
+    from datasets.naming import camelcase_to_snakecase
+
+    for name in ("TweetEval", "org/SQuAD2Mini", "org/plain-1.5"):
+        *owner, last = name.split("/")
+        place = at_home / "hf/datasets" / "___".join([*owner, camelcase_to_snakecase(last)]) / "default/0.0.0/0a"
+        write(place / "x-train.arrow", rows("train"))
+        (place / "dataset_info.json").write_text("{}")
+        assert open_source(name).files == (place / "x-train.arrow",)
+
+
 def test_features_that_a_readme_or_a_file_declares_give_labels_their_names(at_home):
     from datasets import ClassLabel, Dataset, Features, Value
 

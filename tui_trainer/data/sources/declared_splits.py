@@ -1,7 +1,7 @@
 """Where splits and configurations are written down, so that no name of a file is asked: in folders that the library
 `datasets` made (`save_to_disk`, or its cache), and in a README.md with `configs:`.
 
-Whoever wrote them is believed. `datasets` is imported for a README.md, and for a data set in its cache.
+Whoever wrote them is believed. `datasets` is imported for a README.md alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ ABOUT = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
 # Source: generate_fingerprint and Dataset.map of `datasets`: 16 hexadecimal digits, then the process where there are
 # several. They hold the same rows once more.
 LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
+# Source: camelcase_to_snakecase in datasets/naming.py; importing it takes seconds, and a misspelt path comes here.
+_WORDS = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
 _FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
@@ -71,13 +73,10 @@ def cached_data_set(repo_id: str, name: str) -> Path | None:
 
     Raises DataError where several configurations are there and none is named.
     """
-    root = _cache_root()
-    if not root.is_dir():
-        return None
-    from datasets.naming import camelcase_to_snakecase
-
     *owner, last = repo_id.split("/")
-    place = root / "___".join([*owner, camelcase_to_snakecase(last)])
+    for words in _WORDS:
+        last = words.sub(r"\1_\2", last)
+    place = _cache_root() / "___".join([*owner, last.lower()])
     folders = sorted((file.parent for file in place.glob(f"*/*/*/{_INFO}")), key=lambda folder: folder.stat().st_mtime)
     configurations = sorted({folder.parts[-3] for folder in folders})
     if not folders or (name and name not in configurations):
