@@ -9,13 +9,15 @@ import sys
 from statistics import median
 from time import perf_counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from transformers.utils.logging import disable_progress_bar
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.heads import fit_heads
 
-HEAVY = ("torch", "transformers", "datasets", "textual", "peft")
+HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
 PAIRS = 5
 COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"]]
 LOOK = f"""
@@ -55,6 +57,22 @@ def test_a_plan_for_a_pretrained_model_loads_no_heavy_library(tmp_path):
     smallest = min(decoders, key=lambda entry: entry.parameters)
     catalogued = ["plan", "--model", smallest.name, "--data", "rows.csv"]
     commands = [[*plan, "tuning.method=full"], [*plan, "tuning.method=lora"], catalogued]
+    done = run("-c", look(commands), home=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("micro-batch") == len(commands)
+
+
+def test_a_plan_on_tables_and_saved_data_sets_loads_no_reader_of_data_sets(tmp_path):
+    """pyarrow reads them; what declares nothing needs nobody who understands it."""
+    rows = pa.Table.from_pylist([{"text": f"{n} sheep and a goat"} for n in range(99)])
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{n} sheep and a goat"}}\n' for n in range(99)))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    for split in ("train", "test"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        with pa.ipc.new_stream(tmp_path / "saved" / split / "data-00000-of-00001.arrow", rows.schema) as writer:
+            writer.write_table(rows)
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    commands = [["plan", "--data", path] for path in ("rows.jsonl", "rows.parquet", "saved")]
     done = run("-c", look(commands), home=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("micro-batch") == len(commands)

@@ -15,7 +15,7 @@ from tui_trainer.config.save import to_toml
 from tui_trainer.config.sections import Config
 
 NONE = (None, "none")
-PATHS = ("data.path", "data.eval_path", "output.runs_dir")
+PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hub
 
 
 def other_value(setting: Setting):

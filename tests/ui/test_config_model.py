@@ -90,7 +90,7 @@ def test_the_filter_finds_letters_in_order_and_escape_clears_it():
     model.start_filter()
     for query, best in (
         ("lr", SCHEDULE),
-        ("esp", "evaluation.early_stopping_patience"),
+        ("espa", "evaluation.early_stopping_patience"),
         ("beta2", "training.adam_beta2"),
     ):
         model.filter.put("")

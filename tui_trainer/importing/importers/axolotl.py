@@ -5,7 +5,7 @@ Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 
 from typing import Any
 
-from tui_trainer.data.sources.hub_path import MAIN, PREFIX, HubPath
+from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import PRECISION, WARMUP, batch, cadence, method
 from tui_trainer.importing.importers import transformers as hf
