@@ -71,7 +71,7 @@ def test_a_row_more_is_an_optimizer_more(heavy_ball, settings):
     assert carry_out(opened).exit_code == 0
     plan = json.loads((opened.folder.root / "plan.json").read_text())
     assert plan["learning_rate"]["value"] == 0.25 and "a ball rolls far" in plan["learning_rate"]["reason"]
-    state = next(part["bytes"] for part in plan["memory_parts"] if part["name"] == "optimiser")
+    state = next(part["bytes"] for part in plan["memory_parts"] if part["name"] == "optimizer")
     assert state == 4 * plan["trained_parameters"]["value"] > 0
     assert "one heavy ball" in json.dumps(plan)
     assert CHECK.look(gather(loaded)).evidence.startswith("momentum on ")

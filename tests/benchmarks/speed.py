@@ -138,7 +138,7 @@ def ours(components: Components) -> Callable[[int], int]:
 def bare(components: Components, model: Any) -> Callable[[int], int]:
     """The same packed batches, and nothing that is not needed."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=LR, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=LR, fused=True)
 
     def turn(first: int) -> int:
         tokens = 0
@@ -152,8 +152,8 @@ def bare(components: Components, model: Any) -> Callable[[int], int]:
                 loss = torch.nn.functional.cross_entropy(logits.float(), batch.labels, reduction="sum") / count
                 loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             tokens += count
         return tokens
 
@@ -182,7 +182,7 @@ class _Documents(torch.utils.data.Dataset):
 
 
 def hugging_face(components: Components, tokenizer: Any, model: Any, folder: Path) -> Callable[[int], int]:
-    """transformers.Trainer on the same documents in the same order, one optimiser step for as many of them."""
+    """transformers.Trainer on the same documents in the same order, one optimizer step for as many of them."""
     from transformers import DataCollatorForLanguageModeling
 
     arguments = TrainingArguments(

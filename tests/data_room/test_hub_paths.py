@@ -46,9 +46,16 @@ def test_a_revision_of_the_config_is_of_what_names_none_itself():
 
 
 def test_only_a_name_without_the_ending_of_a_file_is_taken_for_one_of_the_hub():
-    for name in ("tweet_eval", "org/talks", "org/talks-1.5"):
+    for name in ("tweet_eval", "org/conversations", "org/conversations-1.5"):
         assert could_be_on_the_hub(name), name
-    for path in ("talks.txt", "org/talks.jsonl", "./talks", "/org/talks", "a/b/c", "org/ta lks"):
+    for path in (
+        "conversations.txt",
+        "org/conversations.jsonl",
+        "./conversations",
+        "/org/conversations",
+        "a/b/c",
+        "org/ta lks",
+    ):
         assert not could_be_on_the_hub(path), path
 
 

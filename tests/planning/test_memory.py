@@ -55,14 +55,14 @@ def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone()
     small, large = parts(micro_batch=4), parts(micro_batch=8)
     for name in ("activations", "backward pass", "head and loss"):
         assert large[name] == pytest.approx(2 * small[name], abs=2), name
-    for name in ("weights", "gradients", "optimiser", "libraries"):
+    for name in ("weights", "gradients", "optimizer", "libraries"):
         assert large[name] == small[name], name
 
 
 def test_weights_gradients_and_moments_take_sixteen_bytes_a_parameter_and_a_tied_embedding_four_more():
     found, shape = parts(), shape_of(config_of("llama"))
     embedding = 4 * shape.vocabulary * shape.hidden_size
-    assert found["weights"] + found["gradients"] + found["optimiser"] == 16 * shape.parameters + embedding
+    assert found["weights"] + found["gradients"] + found["optimizer"] == 16 * shape.parameters + embedding
 
 
 def test_accumulating_holds_two_sets_of_gradients():
@@ -73,7 +73,7 @@ def test_lora_has_gradients_and_moments_for_its_adapters_only():
     setup, shape = setup_of("llama", lora=True), shape_of(config_of("llama"))
     trained = 5 * sum(x.count * (x.inputs + x.outputs) for x in shape.linears if not x.is_head)
     found = parts(setup)
-    assert found["gradients"] + found["optimiser"] == 12 * trained
+    assert found["gradients"] + found["optimizer"] == 12 * trained
     assert found["weights"] == 4 * (shape.parameters + trained)
 
 
@@ -114,7 +114,7 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.ndim
     )
-    assert Static(shape, setup).optimiser().bytes == kept
+    assert Static(shape, setup).optimizer().bytes == kept
     saved, _ = checkpoint_bytes(shape, setup)
     assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
 
@@ -122,7 +122,7 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
 @pytest.mark.parametrize(("optim", "each"), [("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)])
 def test_states_of_bitsandbytes_have_scales_for_their_blocks(optim, each):
     parameters = shape_of(config_of("llama")).parameters
-    assert parts(TrainingSetup(optim=optim))["optimiser"] == int(each * parameters)
+    assert parts(TrainingSetup(optim=optim))["optimizer"] == int(each * parameters)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

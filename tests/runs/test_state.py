@@ -17,7 +17,7 @@ def started(resumed_from_step=None, total_steps=100):
 def step(number, loss=2.0, tokens=100, seconds=0.5):
     return e.StepDone(
         step=number, epoch=0.1, loss_sum=loss * tokens, tokens=tokens, samples=4, lr=1e-4, grad_norm=1.0,
-        step_seconds=seconds, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimiser_seconds=0.1,
+        step_seconds=seconds, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimizer_seconds=0.1,
         tokens_per_second=1.0, samples_per_second=1.0, peak_memory_bytes=10,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Every optimiser: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
+"""Every optimizer: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
 
 import sys
 from types import SimpleNamespace
@@ -79,12 +79,12 @@ def test_small_updates_of_16_bit_weights_are_kept_in_their_fp32_copies():
     moved = train(model, optimizer_of(model), 60, lr=2e-5)
     reference = train(exact, optimizer_of(exact), 60, lr=2e-5)
     plain = small_model(torch.bfloat16)
-    optimiser = torch.optim.AdamW(plain.parameters(), lr=2e-5, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=2e-5, weight_decay=0.1)
     for step in range(60):
         draw = torch.Generator().manual_seed(step)
         plain(torch.randn(5, 8, generator=draw).bfloat16()).square().float().sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     lost = torch.cat([p.detach().float().flatten() for p in plain.parameters()])
     assert (moved != start).float().mean() > 0.3
     assert (lost != start).float().mean() < 0.1, "the control: without copies most updates vanish"
@@ -122,7 +122,7 @@ def test_a_state_that_nobody_described_is_not_passed_over(monkeypatch):
         optimizer.tensors()
 
 
-def test_every_name_that_the_config_takes_has_an_optimiser():
+def test_every_name_that_the_config_takes_has_an_optimizer():
     from tui_trainer.config.load import all_settings
 
     assert set(all_settings()["training.optim"].choices) == set(OPTIMIZERS)

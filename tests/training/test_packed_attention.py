@@ -64,7 +64,7 @@ def components_of(model) -> Components:
     found = Components.__new__(Components)
     found.model, found.device, found.mixed_precision = model, CPU, MixedPrecision("fp32", CPU)
     found.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
-    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
+    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
     return found
 
 

@@ -66,7 +66,7 @@ def of_kind(folder, kind):
     return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
-# Gradients and optimisers
+# Gradients and optimizers
 
 
 def test_a_scaled_loss_goes_with_weights_of_16_bits():
@@ -129,8 +129,8 @@ def test_a_table_that_all_parameters_share_can_be_saved(tmp_path):
     for parameter in optimizer._trained.values():
         bytes_ = torch.zeros_like(parameter, dtype=torch.uint8)
         optimizer.torch.state[parameter] = {"state1": bytes_, "state2": bytes_ + 1, "qmap1": table, "step": 3}
-    save_file(optimizer.tensors(), tmp_path / "optimiser.safetensors")
-    found = load_file(tmp_path / "optimiser.safetensors")
+    save_file(optimizer.tensors(), tmp_path / "optimizer.safetensors")
+    found = load_file(tmp_path / "optimizer.safetensors")
     assert torch.equal(found["0.weight.qmap1"], table)
     assert torch.equal(found["2.weight.qmap1"], table)
 

@@ -79,7 +79,7 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
     asked = components.Components.__new__(components.Components)
     asked.model, asked.device, asked.mixed_precision = tiny_model("llama"), CPU, MixedPrecision("fp32", CPU)
     asked.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
-    asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
+    asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
     draw = np.random.default_rng(5)
     rows = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19)]
 

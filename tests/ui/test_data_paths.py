@@ -55,6 +55,6 @@ def test_a_path_that_is_picked_trains_on_train_and_evaluates_on_validation(layou
 
 
 def test_data_sets_in_the_cache_are_offered(at_home):  # noqa: F811
-    for name in ("datasets--org--talks", "datasets--tweet_eval", "models--org--talks"):
+    for name in ("datasets--org--conversations", "datasets--tweet_eval", "models--org--conversations"):
         (at_home / "hf/hub" / name).mkdir(parents=True)
-    assert names_in_the_cache() == ["org/talks", "tweet_eval"]
+    assert names_in_the_cache() == ["org/conversations", "tweet_eval"]

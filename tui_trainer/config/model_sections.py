@@ -1,4 +1,4 @@
-"""[model], [tuning] and [quantization]: what a run starts from, which of its weights move, and in how many bits."""
+"""[model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ModelSection(Section):
 class TuningSection(Section):
     method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
-        "Which weights move: all, or small matrices beside frozen ones; qlora keeps these in 4 bits, on a GPU.",
+        "Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU.",
         memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
         speed="LoRA skips gradients of weights; QLoRA unpacks these often",
     )
@@ -128,7 +128,7 @@ class TuningSection(Section):
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and small matrices beside them move."""
+        """Whether the model's own weights are frozen, and LoRA adapters train."""
         return TUNING_METHODS[self.method].has_adapter
 
     @property
@@ -151,7 +151,7 @@ class QuantizationSection(Section):
     )
     bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
         "auto",
-        "QLoRA: numbers that weights are unpacked to for a product; auto: those of the weights that are not in 4 bits.",
+        "QLoRA: numbers that weights are unpacked to for a matmul; auto: those of the weights that are not in 4 bits.",
         speed="float32 is several times slower",
         advanced=True,
     )

@@ -1,4 +1,4 @@
-"""[training]: how long, in what steps, with what precision and optimiser."""
+"""[training]: how long, in what steps, with what precision and optimizer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class TrainingSection(Section):
     num_train_epochs: float = option(3.0, "Passes over the training text.", above=0, high=10**6, step="+1")
     max_steps: int = option(
         0,
-        "Stop after so many optimiser steps; 0: num_train_epochs decides.",
+        "Stop after so many optimizer steps; 0: num_train_epochs decides.",
         low=0,
         high=10**9,
         unit="steps",
         step="1-2-5",
     )
     effective_batch_size: int = option(
-        32, "Rows behind one optimiser step, however they are cut.", low=1, high=10**7, unit="rows", step="x2"
+        32, "Rows behind one optimizer step, however they are cut.", low=1, high=10**7, unit="rows", step="x2"
     )
     per_device_train_batch_size: PositiveInt | Auto = option(
         "auto",
@@ -41,7 +41,7 @@ class TrainingSection(Section):
     )
     gradient_accumulation_steps: PositiveInt | Auto = option(
         "auto",
-        "Micro-batches behind one optimiser step; auto: effective batch / micro-batch.",
+        "Micro-batches behind one optimizer step; auto: effective batch / micro-batch.",
         step="x2",
         advanced=True,
     )
@@ -83,12 +83,12 @@ class TrainingSection(Section):
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
         "auto",
-        "Numbers that products are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32.",
+        "Numbers that matmuls are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32.",
         memory="16 bits halve the activations",
-        speed="2 to 8 times the products a second where they are native",
+        speed="2 to 8 times the matmuls a second where they are native",
     )
     tf32: bool = option(
-        True, "Products of fp32 numbers with 10 bits behind the point, on GPUs that have them.", speed="up to 8 times"
+        True, "TF32 matmuls for what is computed in fp32, on GPUs that have them.", speed="up to 8 times"
     )
     gradient_checkpointing: bool = option(
         False,

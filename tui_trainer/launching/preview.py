@@ -24,11 +24,11 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.models.config_only import config_only
-from tui_trainer.models.writing import filling_id
+from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
 from tui_trainer.planning.conflicts import setting_problems
-from tui_trainer.planning.packing import widest_row
+from tui_trainer.planning.packing import longest_row
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts, Task
 from tui_trainer.tasks.parts.padding import padding_collate, width_step
@@ -110,10 +110,10 @@ def _layout(
         is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
         problem_type=str(data.details.get("problem_type", "")),
     )
-    widest = widest_row(config, facts, made.packing.value)
+    widest = longest_row(config, facts, made.packing.value)
     return RowLayout(
-        collate=padding_collate(task, config, model, filling_id(tokenizer), widest),
-        pad_id=filling_id(tokenizer),
+        collate=padding_collate(task, config, model, pad_token_id(tokenizer), widest),
+        pad_id=pad_token_id(tokenizer),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
         fixed_width=widest if config.training.torch_compile else 0,

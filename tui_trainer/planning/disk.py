@@ -15,7 +15,7 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
-    """The trained weights, their fp32 copies where they have 16 bits, the optimiser's state, and small files."""
+    """The trained weights, their fp32 copies where they have 16 bits, the optimizer's state, and small files."""
     each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
     total = (each + copies) * trained + state_bytes(shape, setup, trained)

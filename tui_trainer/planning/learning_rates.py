@@ -10,7 +10,7 @@ from tui_trainer.planning.planned import Planned
 
 KEY = "training.learning_rate"
 _WORDS: dict[Start, tuple[str, str]] = {
-    "scratch": ("the weights start from random values", "a model from random weights"),
+    "scratch": ("the model starts from scratch", "a model from random weights"),
     "lora": ("LoRA", "LoRA"),
     "full": ("all weights of a pretrained model", "a pretrained model"),
 }

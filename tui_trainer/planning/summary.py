@@ -1,4 +1,4 @@
-"""A plan in words: what it learns from, where it computes, from which weights it starts, and how many of them move."""
+"""A plan in words: what it learns from, where it computes, from which weights it starts, how many are trainable."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def place_words(plan: Plan) -> str:
 
 
 def tuning_words(plan: Plan) -> str:
-    """How many of the weights move."""
+    """How many of the weights are trainable."""
     trained, every = plan.trained_parameters.value, plan.parameters.value
     if trained >= every:
-        return f"all {format_count(every)} parameters move"
-    return f"{format_count(trained)} of {format_count(every)} parameters move"
+        return f"all {format_count(every)} parameters are trainable"
+    return f"{format_count(trained)} of {format_count(every)} parameters are trainable"
 
 
 def marking_lines(plan: Plan) -> list[str]:

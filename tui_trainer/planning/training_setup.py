@@ -25,9 +25,9 @@ class LayerBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetup:
-    """`precision` is what products are computed in, `weights` what the model's own weights are kept in.
+    """`precision` is what matmuls are computed in, `weights` what the model's own weights are kept in.
 
-    They differ under autocast: fp32 weights whose products are in bf16. Trained weights of LoRA are always fp32.
+    They differ under autocast: fp32 weights whose matmuls are in bf16. Trained weights of LoRA are always fp32.
     """
 
     device: Device = "cpu"
@@ -53,9 +53,9 @@ class TrainingSetup:
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
     compiled: bool = False
     tf32: bool = True
-    """Products of fp32 numbers with 10 bits behind the point, on cards that have them."""
-    widest_row: int = 0
-    """Tokens of the widest row that a pass gets; 0: `data.max_length`."""
+    """TF32 matmuls, on cards that have them."""
+    longest_row: int = 0
+    """Tokens of the longest row that a pass gets; 0: `data.max_length`."""
     most_rows: int = 0
     """Rows that a step can have at the most; 0: those of the effective batch."""
     document_tokens: float = 0.0
@@ -68,5 +68,5 @@ class TrainingSetup:
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and small matrices beside them move."""
+        """Whether the model's own weights are frozen, and LoRA adapters train."""
         return TUNING_METHODS[self.method].has_adapter

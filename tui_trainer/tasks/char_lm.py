@@ -42,7 +42,7 @@ class CharLm(CausalLm):
             message = "a character model starts from random weights"
             found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":
-            message = "random weights cannot be frozen: all of them must move"
+            message = "random weights cannot be frozen: all of them must be trainable"
             found.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
         return found
 

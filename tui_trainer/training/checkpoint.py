@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and how it goes back: trained weights, optimiser, random state, position. No pickle.
+"""What a checkpoint holds, and how it goes back: trained weights, optimizer, random state, position. No pickle.
 
 Tensors go to the host and back one file of bounded size after the other: the machine needs no room for all of them.
 
@@ -27,7 +27,7 @@ from tui_trainer.training.components import Components
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 
-OPTIMISER, RANDOM, POSITION = "optimiser.safetensors", "random.safetensors", "position.json"
+OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
 
 def save_checkpoint(checkpoints: Path, components: Components, position: Position) -> CheckpointFolder:
@@ -36,7 +36,7 @@ def save_checkpoint(checkpoints: Path, components: Components, position: Positio
     method = components.method
     try:
         _save_weights(components, folder)
-        _save_shards(components.optimizer.tensors(), folder, OPTIMISER, by_parameter=True)
+        _save_shards(components.optimizer.tensors(), folder, OPTIMIZER, by_parameter=True)
         save_file(random_tensors() | components.mixed_precision.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
         method.describe(components.model, folder)
@@ -105,7 +105,7 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Position:
     """Put a checkpoint back, to the bit. Raises CheckpointError when it is not of this model."""
     load_weights(checkpoint.path, components)
-    components.optimizer.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMISER)))
+    components.optimizer.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMIZER)))
     random = load_file(checkpoint.path / RANDOM)
     _restore_random(random)
     components.mixed_precision.load_tensors(random)

@@ -12,7 +12,7 @@ from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
-from tui_trainer.models.writing import filling_id
+from tui_trainer.models.writing import pad_token_id
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -49,11 +49,11 @@ class Components:
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
-            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.widest_row),
+            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
             packed_width=packed_width,
             by_lengths=by_lengths,
-            fixed_width=plan.widest_row if config.training.torch_compile else 0,
+            fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
         self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
         self.batches = Batches(
@@ -74,10 +74,10 @@ class Components:
 
     @property
     def pad_id(self) -> int:
-        return filling_id(self.tokenizer)
+        return pad_token_id(self.tokenizer)
 
     def window(self, step: int) -> list[MicroBatch]:
-        """The forward passes of an optimiser step, where they are computed."""
+        """The forward passes of an optimizer step, where they are computed."""
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
@@ -94,7 +94,7 @@ class Components:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
-        width = self.plan.widest_row
+        width = self.plan.longest_row
         if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype):
             if self._goes_by_lengths(rows):
                 return width, True

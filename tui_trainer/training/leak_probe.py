@@ -102,7 +102,7 @@ def _documents(run: Probed, rows: Rows) -> list[list[Document]]:
 
 
 def _is_coarse(run: Probed) -> bool:
-    """Whether products are rounded to fewer bits than fp32 has."""
+    """Whether matmuls are rounded to fewer bits than fp32 has."""
     tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 

@@ -147,7 +147,7 @@ def _setting_rows(plan: Plan, position: Position) -> Rows:
         ),
         ("tuning", _tuning_words(plan)),
         ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
-        ("optimiser", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
+        ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
         ("seed", str(training.seed)),
         ("time", f"{format_seconds(position.training_seconds)} on {plan.device_name}{threads}"),
     ]

@@ -41,7 +41,7 @@ class RunOptimizer:
     ) -> Tensor:
         """One update from the gradients that lie in the model; returns their norm before clipping (0: not clipped).
 
-        A loss or gradient that is not finite changes no weight. Fused optimisers skip the update on the device;
+        A loss or gradient that is not finite changes no weight. Fused optimizers skip the update on the device;
         others wait for the device once to know.
         """
         self.collect()
@@ -60,7 +60,7 @@ class RunOptimizer:
 
     def _step(self, is_finite: Tensor) -> None:
         if self.spec.skips_on_device:
-            # Fused optimisers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
+            # Fused optimizers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
             self.torch.grad_scale = None  # type: ignore[attr-defined]
             self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
             self.torch.step()
@@ -89,7 +89,7 @@ class RunOptimizer:
         for tensors in shards:
             by_name = _by_parameter(tensors)
             if odd := sorted(by_name.keys() - self._named.keys()):
-                raise CheckpointError(f"the optimiser state holds unknown tensors, such as those of {odd[0]}")
+                raise CheckpointError(f"the optimizer state holds unknown tensors, such as those of {odd[0]}")
             for name, state in by_name.items():
                 without_master.pop(name, None)
                 self._load_parameter(name, state)
@@ -101,19 +101,19 @@ class RunOptimizer:
             self._load_master(name, state.pop(_MASTER, None))
         # No state at all: it never had a gradient, or every step so far was passed over (fp16).
         if state and (missing := sorted(self.spec.needed_keys - state.keys())):
-            raise CheckpointError(f"the optimiser state of {name} lacks {', '.join(missing)}")
+            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
         self._load_state(name, self._trained[name], state)
 
     def _load_master(self, name: str, saved: Tensor | None) -> None:
         master = self._masters[name]
         if saved is None or saved.shape != master.shape:
-            raise CheckpointError(f"the optimiser state has no fp32 copy of {name}")
+            raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
         master.data.copy_(saved)
 
     def _load_state(self, name: str, parameter: Tensor, state: dict[str, Tensor]) -> None:
         for key, value in state.items():
             if key in self.spec.shaped_keys and value.shape != parameter.shape:
-                raise CheckpointError(f"the optimiser state of {name} has another shape than the weight")
+                raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
         if not state:
             return
         if self.spec.begin:
@@ -122,14 +122,14 @@ class RunOptimizer:
             self.torch.state[parameter] = {key: self.spec.placed(key, value, parameter) for key, value in state.items()}
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
-        """Into the optimiser's own tensors, which stay where they are."""
+        """Into the optimizer's own tensors, which stay where they are."""
         if odd := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimiser state of {name} was made otherwise: {', '.join(odd)} differ")
+            raise CheckpointError(f"the optimizer state of {name} was made otherwise: {', '.join(odd)} differ")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 begun[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                raise CheckpointError(f"the optimiser state of {name} has another form: {key} is {value.dtype}")
+                raise CheckpointError(f"the optimizer state of {name} has another form: {key} is {value.dtype}")
             else:
                 begun[key].copy_(value)
 

@@ -24,7 +24,7 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport, StepSeconds
 
 _RECENT_STEPS = 50
-# Of a matrix product in which all threads take a part.
+# Of a matmul in which all threads take a part.
 _WIDTH = 256
 _ENOUGH_STEPS = 10
 _FLUSH_SECONDS = 2.0
@@ -125,7 +125,7 @@ class Recorder:
             data_seconds=round(seconds.data, 6),
             forward_seconds=round(seconds.forward, 6),
             backward_seconds=round(seconds.backward, 6),
-            optimiser_seconds=round(seconds.optimiser, 6),
+            optimizer_seconds=round(seconds.optimizer, 6),
             tokens_per_second=round(report.input_tokens / seconds.total, 1),
             samples_per_second=round(report.samples / seconds.total, 2),
             peak_memory_bytes=peak,

@@ -31,7 +31,7 @@ _PROGRESS_SECONDS = 1.0
 
 
 class Session:
-    """Model, optimiser, data and position of one run, ready for its next step."""
+    """Model, optimizer, data and position of one run, ready for its next step."""
 
     def __init__(self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool]) -> None:
         """Build everything from the plan; put the checkpoint back where there is one. `is_interrupted` is asked during
@@ -66,7 +66,7 @@ class Session:
         return self._recorder.median_step_seconds
 
     def take_step(self, step: int) -> None:
-        """One optimiser step; what it did waits to be written."""
+        """One optimizer step; what it did waits to be written."""
         components, training = self.components, self.plan.config.training
         report = take_step(
             partial(components.window, step),

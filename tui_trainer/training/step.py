@@ -1,4 +1,4 @@
-"""One optimiser step: the loop that everything else stands around.
+"""One optimizer step: the loop that everything else stands around.
 
 The loss is a sum and a count, and the sum is divided once by the count of the whole effective batch, so the gradient is
 the same however the batch is cut or packed. Nothing here waits for the device: sums, norms and times stay on it until
@@ -30,11 +30,11 @@ class StepSeconds:
     data: float
     forward: float
     backward: float
-    optimiser: float
+    optimizer: float
 
     @property
     def total(self) -> float:
-        return self.data + self.forward + self.backward + self.optimiser
+        return self.data + self.forward + self.backward + self.optimizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class StepReport:
             data=self.data_seconds,
             forward=forward,
             backward=whole - forward,
-            optimiser=seconds_between(self.accumulated, self.updated),
+            optimizer=seconds_between(self.accumulated, self.updated),
         )
 
 

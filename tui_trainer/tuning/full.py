@@ -1,4 +1,4 @@
-"""All weights of the model move."""
+"""All weights of the model are trainable."""
 
 from __future__ import annotations
 

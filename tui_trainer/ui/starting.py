@@ -86,7 +86,7 @@ def offer_lines(plan: Plan) -> list[str]:
 
 
 def _model_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Which weights it starts from and which of them move; a model from scratch has no name."""
+    """Which weights it starts from and which of them are trainable; a model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
         return [("model", tuning_words(plan))]

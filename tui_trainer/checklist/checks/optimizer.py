@@ -14,7 +14,7 @@ from tui_trainer.units import format_bytes, format_count
 def look(context: Context) -> Verdict:
     plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
     name = optimizer.label
-    state = sum(part.bytes for part in plan.memory_parts if part.name == "optimiser")
+    state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
     sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
     if optimizer.warning:
         fix = {OPTIMIZER: DEFAULT} | _rate_for_adamw(context)
@@ -39,7 +39,7 @@ CHECK = Check(
     order=120,
     title="Fused AdamW",
     guides=("E should see 2", "E optimisation 4", "E optimisation 9", "B training arguments", "C reduce memory 4"),
-    claim="5-15 % faster optimiser step (guide E); +10 % (guide B)",
+    claim="5-15 % faster optimizer step (guide E); +10 % (guide B)",
     why="One pass over the weights instead of one for each operation and each tensor.",
     fallback={OPTIMIZER: DEFAULT},
 )

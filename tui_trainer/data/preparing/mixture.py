@@ -1,4 +1,4 @@
-"""How often each row is used in an epoch: sources with weights, of which rows are repeated or left out by lot."""
+"""How often each row is used in an epoch: sources with weights, of which rows are repeated or left out randomly."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     moments = _with_checkpoints(static, layer, batch) if setup.gradient_checkpointing else _plain(static, layer, batch)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)
-    lasting = (static.weights(), static.optimiser())
+    lasting = (static.weights(), static.optimizer())
     parts = (*lasting, *moment, _evaluation(static, layer, batch, there))
     allocated = sum(part.bytes for part in parts)
     return (

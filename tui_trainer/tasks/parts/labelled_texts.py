@@ -59,9 +59,9 @@ class LabelledTexts(TableReader):
             self._columns[place] = self._choices.choose(label, others)
         self._text = self._columns[place]
         if self._labels is None:
-            wish = self.config.task.problem_type
+            requested = self.config.task.problem_type
             values = [row.values.get(column) for row in head]
-            self.kind = kind_of(values, label, column) if wish == "auto" else wish
+            self.kind = kind_of(values, label, column) if requested == "auto" else requested
             self._labels = LabelReader(column, self.kind)
             refuse_settings(self.config, self.kind)
             self.classes = 1 if self.kind == "regression" else 0

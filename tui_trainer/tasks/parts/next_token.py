@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.data.batching.pack import expected_packed_rows
-from tui_trainer.models.writing import Sampling, continued, filling_id, written
+from tui_trainer.models.writing import Sampling, continued, pad_token_id, written
 from tui_trainer.tasks.contract import Objective, Scorer
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LearnsNextToken:
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
     ) -> str:
         """The text's continuation."""
-        return written(model, tokenizer, tokenizer(text)["input_ids"] or [filling_id(tokenizer)], sampling)
+        return written(model, tokenizer, tokenizer(text)["input_ids"] or [pad_token_id(tokenizer)], sampling)
 
 
 def packed_rows(config: Config, inputs: Sequence[int], rows: int) -> float | None:

@@ -19,7 +19,7 @@ from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizing.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.tokenizing.tokenizer import tokenizer_facts, tokens_per_character
-from tui_trainer.models.writing import filling_id
+from tui_trainer.models.writing import pad_token_id
 from tui_trainer.tasks.contract import Tell
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class StartsFromModel:
         model, scratch = config.model, trains_tokenizer(config)
         if scratch and config.tuning.method != "full":
             hint = 'set it to "full", or model.init to "pretrained"'
-            message = "random weights cannot be frozen: all of them must move"
+            message = "random weights cannot be frozen: all of them must be trainable"
             return [Problem(message=message, key="tuning.method", hint=hint)]
         if not model.model_name_or_path:
             hint = 'give a folder or a name (--model), or set model.init = "scratch"'
@@ -103,7 +103,7 @@ class StartsFromModel:
                 device=device,
                 head=self.head,
                 labels=labels,
-                pad_token_id=filling_id(tokenizer),
+                pad_token_id=pad_token_id(tokenizer),
                 tell=tell,
                 four_bits=FourBits.of(config, model_of(config, self.head).shape),
             )
