@@ -55,6 +55,8 @@ def _linear(done: int, warmup: int, total: int, _peak: float) -> float:
 
 
 def _polynomial(done: int, warmup: int, total: int, peak: float) -> float:
+    if done >= total:
+        return POLYNOMIAL_END_RATE / peak
     remaining = 1 - (done - warmup) / (total - warmup)
     return ((peak - POLYNOMIAL_END_RATE) * remaining + POLYNOMIAL_END_RATE) / peak
 

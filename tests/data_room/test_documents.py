@@ -309,6 +309,9 @@ def test_repeats_and_leaks_of_documents_are_counted_and_leave_only_when_asked(tm
     assert rows_of(without.train_path) == [[11, 12, END], [13, 14, END], [17, 18, END]]
     assert rows_of(without.eval_path) == [[15, 16, END], [19, 19, END]]
     assert (without.counts.repeated_rows, without.counts.leaked_rows) == (2, 1)
+    same = write(tmp_path / "same.jsonl", ["5 6", "5 6"])
+    with pytest.raises(DataError, match="no row is left to train on: 2 are repeats, 1 are held out as well"):
+        prepared(same, held_out, dedup=True)
 
 
 def test_repeated_documents_that_a_split_tears_apart_are_leaks(tmp_path):

@@ -27,7 +27,7 @@ class DataSection(Section):
     )
     streaming: bool = option(
         False,
-        "Read data sets that are not on this machine from the hub: only their tokens are kept on the disk.",
+        "Read data sets that are not on this machine from the hub: once prepared, only their tokens stay on the disk.",
         advanced=True,
     )
     revision: str = option("", "A branch, a tag or a commit of data sets of the hub; empty: main.", advanced=True)

@@ -20,7 +20,7 @@ import xxhash
 from tui_trainer.runs.folder import files_below, make_durable, sync_folder, write_atomically
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"step-(\d+)")
 _WRITING, _REMOVING = ".writing-", ".removing-"
 _CHUNK_BYTES = 4 * 1024 * 1024

@@ -121,6 +121,11 @@ class _Preparation:
         self._problems.raise_any(skips_rows=self._cut.skip_bad_rows)
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
+        if self._cut.dedup and not choice.trained.any():
+            what = (
+                f"no row is left to train on: {choice.repeated:,} are repeats, {choice.leaked:,} are held out as well"
+            )
+            raise DataError(what, where=self._sources[0].description, hint="set data.dedup to false, or give more rows")
         used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
         if self._reader.learns:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from tui_trainer.data.columns.row_reader import Example
 
 CHUNK_ROWS = 1000
-CHUNK_CHARACTERS = 4_000_000
+CHUNK_CHARACTERS = 1_000_000  # between two reports of how far it is, and two places where it can be cancelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.tuning_methods import TUNING_METHODS
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -132,7 +134,7 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
         model = auto_class(setup["head"]).from_config(cut, dtype=dtype, **attention)
     tuning = TuningSection(
         # What layers compute beside weights in 4 bits is LoRA's.
-        method="full" if setup["method"] == "full" else "lora",
+        method="lora" if TUNING_METHODS[setup["method"]].in_four_bits else setup["method"],
         r=max(setup["lora_rank"], 1),
         lora_dropout=0.1 if setup["lora_dropout"] else 0.0,
         target_modules=",".join(setup["lora_targets"]) or "all-linear",
