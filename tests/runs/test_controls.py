@@ -46,16 +46,6 @@ def test_what_is_put_back_comes_once_more_and_first(path):
     assert controls.wanted() == []
 
 
-def test_looking_for_a_stop_takes_no_request_away(path):
-    controls = Controls(path)
-    request(path, "save")
-    assert not controls.has_stop()
-    request(path, "stop")
-    assert controls.has_stop() and controls.has_stop()
-    assert actions(controls.wanted()) == ["save", "stop"]
-    assert not controls.has_stop()
-
-
 def test_requests_from_several_threads_are_all_kept(path):
     controls = Controls(path)
     with ThreadPoolExecutor(4) as pool:

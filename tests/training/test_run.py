@@ -27,9 +27,8 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks import find_task
-from tui_trainer.training import checkpoint
+from tui_trainer.training import checkpoint, session
 from tui_trainer.training.checkpoint_folder import steps_saved
-from tui_trainer.training.session import Session
 
 
 def of_kind(folder, kind):
@@ -154,21 +153,21 @@ def test_baselines_are_measured_and_the_model_card_names_what_matters(learnt):
 
 
 def test_baselines_are_measured_on_the_rows_that_evaluation_reads(tiny_run, monkeypatch):
-    task, seen = type(find_task("char_lm")), {}
-    measure, build = task.baselines, Session.__init__
+    task, measured, evaluated = type(find_task("char_lm")), [], []
+    baselines, windows = task.baselines, session.windows
 
-    def baselines(self, config, data, chosen):
-        seen["baselines"] = list(chosen)
-        return measure(self, config, data, chosen)
+    def measure(self, config, data, chosen):
+        measured.append(list(chosen))
+        return baselines(self, config, data, chosen)
 
-    def begin(self, *args):
-        build(self, *args)
-        seen["evaluation"], seen["held out"] = self._eval_chosen, len(self._eval_rows)
+    def evaluate(rows, chosen, layout):
+        evaluated.append(list(chosen))
+        return windows(rows, chosen, layout)
 
-    monkeypatch.setattr(task, "baselines", baselines)
-    monkeypatch.setattr(Session, "__init__", begin)
-    tiny_run("few")
-    assert seen["baselines"] == seen["evaluation"] and len(seen["evaluation"]) == 8 < seen["held out"]
+    monkeypatch.setattr(task, "baselines", measure)
+    monkeypatch.setattr(session, "windows", evaluate)
+    folder, _ = tiny_run("few")
+    assert measured == evaluated and len(measured[0]) == 8 < of_kind(folder, DataPrepared)[0].eval_rows
 
 
 def test_everything_in_the_run_folder_is_private(learnt):
@@ -285,18 +284,6 @@ def test_changed_data_is_refused_on_resume(tiny_run, sheep):
     assert outcome.exit_code == 2
     assert "data changed" in str(outcome.problems[0])
     assert folder.plan.is_file()
-
-
-def test_a_run_that_goes_on_with_other_libraries_says_which(tiny_run):
-    folder, _ = tiny_run("older")
-    folder.journal.write_text("")
-    plan = json.loads(folder.plan.read_text())
-    now = plan["versions"]["torch"]
-    plan["versions"] |= {"torch": "1.0.0", "forgotten": "3"}
-    folder.plan.write_text(json.dumps(plan))
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-    (told,) = (event for event in of_kind(folder, RunProblem) if event.kind == "versions changed")
-    assert told.message == f"torch 1.0.0 is now {now}, forgotten 3 is now gone"
 
 
 def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, monkeypatch):
