@@ -1,5 +1,5 @@
-"""A preview that is made up: two documents of a talk packed into a row, and one with wide and foreign signs; and how
-the command is asked for one."""
+"""A preview that is made up: two documents of a conversation packed into a row, and one with wide and foreign signs;
+and how the command is asked for one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
 from tui_trainer.data.previewing.preview import Sample, ShownDocument
 from tui_trainer.data.previewing.spelling import Piece
@@ -42,18 +42,20 @@ COUNTS = Counts(
     untrained_rows=8,
 )  # fmt: skip
 BAD_ROWS = (
-    Problem(message="the column 'messages' is a string, not a list", where="talks.jsonl, line 3"),
-    Problem(message="the row has no column 'messages'", where="talks.jsonl, line 8", hint="columns found: prompt"),
+    Problem(message="the column 'messages' is a string, not a list", where="conversations.jsonl, line 3"),
+    Problem(
+        message="the row has no column 'messages'", where="conversations.jsonl, line 8", hint="columns found: prompt"
+    ),
 )
 PREVIEW = Preview(
     task="chat",
-    source="talks.jsonl (2.1 MiB)",
+    source="conversations.jsonl (2.1 MiB)",
     max_length=128,
     samples=(ROW, Sample(step=1, forward_pass=1, row=2, documents=(TALK,), padding=0)),
     counts=COUNTS,
     bad_rows=BAD_ROWS,
     class_rows={},
-    notes=("the talks are in the column 'messages'",),
+    notes=("the conversations are in the column 'messages'",),
     lengths=Lengths(median=40, percent_90=96.5, longest=128, histogram=((5, 45, 600), (46, 86, 0), (87, 128, 300))),
     padding=PaddingShares(padded=0.41, grouped=0.06, packed=0.02),
     choice="packed",

@@ -154,14 +154,6 @@ CONFIG_CASES = [
     weights("weight that is none", "often", "'often' is no number"),
     weights("weight that fills the disk", "1e9", "at most 1,000"),
     weights("truth for weights", "[true]", "does not fit"),
-    Case(
-        "weights of a stream of text",
-        ("my.toml: data.weights", "one stream of text, which has no rows", "causal_lm"),
-        toml=GOOD.replace('path = "data.txt"', 'path = ["data.txt", "data.txt"]\nweights = [2, 0.5]'),
-    ),
-    Case("rows of a stream of text", ("data.max_rows", "data.max_chars limits the text"), sets=("data.max_rows=5",)),
-    Case("repeats in a stream of text", ("data.dedup", "no rows", "false"), sets=("data.dedup=true",)),
-    Case("bad rows of a stream of text", ("data.on_bad_rows", "no rows", "stop"), sets=("data.on_bad_rows=skip",)),
     Case("unknown task", ("--set: task.type", "'char_lmm'", "did you mean char_lm?"), sets=("task.type=char_lmm",)),
     Case("task that leaves its room", ("task.type", "no task", "known: "), sets=("task.type=../cli",)),
     Case(

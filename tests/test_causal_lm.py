@@ -237,7 +237,7 @@ def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_c
 
 
 @pytest.mark.parametrize("optim", ["adafactor", "sgd"])
-def test_other_optimisers_learn_and_resume_to_the_same_bits(optim, tune, tmp_path):
+def test_other_optimizers_learn_and_resume_to_the_same_bits(optim, tune, tmp_path):
     changes = {"training.optim": optim, "training.learning_rate": 0.02, "training.max_steps": 8}
     whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})
     assert outcome.exit_code == 0, outcome

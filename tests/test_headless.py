@@ -209,7 +209,7 @@ def test_an_error_nobody_reads_is_an_error_all_the_same(place):
 
 
 def step(number: int) -> StepDone:
-    parts = dict.fromkeys(("data_seconds", "forward_seconds", "backward_seconds", "optimiser_seconds"), 0.02)
+    parts = dict.fromkeys(("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"), 0.02)
     rates = {"tokens_per_second": 40.0, "samples_per_second": 10.0, "step_seconds": 0.1, "epoch": 0.1}
     return StepDone(
         step=number, loss_sum=8.0, tokens=4, samples=1, lr=1e-3, grad_norm=1.0, peak_memory_bytes=1, **parts, **rates

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from statistics import median
 from time import perf_counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from transformers.utils.logging import disable_progress_bar
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.heads import fit_heads
 
-HEAVY = ("torch", "transformers", "datasets", "textual", "peft")
+HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
 PAIRS = 5
 COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"]]
 LOOK = f"""
@@ -59,6 +62,22 @@ def test_a_plan_for_a_pretrained_model_loads_no_heavy_library(tmp_path):
     assert done.stdout.count("micro-batch") == len(commands)
 
 
+def test_a_plan_on_tables_and_saved_data_sets_loads_no_reader_of_data_sets(tmp_path):
+    """pyarrow reads them; what declares nothing needs nobody who understands it."""
+    rows = pa.Table.from_pylist([{"text": f"{n} sheep and a goat"} for n in range(99)])
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{n} sheep and a goat"}}\n' for n in range(99)))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    for split in ("train", "test"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        with pa.ipc.new_stream(tmp_path / "saved" / split / "data-00000-of-00001.arrow", rows.schema) as writer:
+            writer.write_table(rows)
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    commands = [["plan", "--data", path] for path in ("rows.jsonl", "rows.parquet", "saved")]
+    done = run("-c", look(commands), home=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("micro-batch") == len(commands)
+
+
 def test_the_look_sees_a_heavy_library(tmp_path):
     (tmp_path / "peft.py").write_text("")
     done = run("-c", "import sys; sys.path.insert(0, '.'); import peft" + look(COMMANDS), home=str(tmp_path))
@@ -76,3 +95,51 @@ def test_help_takes_at_most_twice_the_time_of_its_libraries(tmp_path):
             assert run(*command, home=str(tmp_path)).returncode == 0
             seconds[name].append(perf_counter() - started)
     assert median(seconds["help"]) <= 2 * median(seconds["libraries"]), seconds
+
+
+TEXT = "the quick brown fox jumps over the lazy dog. " * 400
+FIRST_STEP = """
+import json, sys, time
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+
+assignments = ("data.path=text.txt", "data.max_length=32", "model.scratch.hidden_size=16", "training.max_steps=1",
+               "model.scratch.num_attention_heads=2", "model.scratch.num_hidden_layers=1", "logging.sample_steps=0",
+               "training.effective_batch_size=4", "output.runs_dir=.", *sys.argv[1:])
+opened = open_new(load_config(Request(assignments=assignments)))
+from tui_trainer.training import session
+take_step = session.take_step
+
+def look(*arguments, **more):
+    report = take_step(*arguments, **more)
+    print("seconds", time.process_time())
+    print("loaded", json.dumps(sorted(sys.modules)))
+    return report
+
+session.take_step = look
+assert carry_out(opened).exit_code == 0
+"""
+# transformers itself loads accelerate, torch._dynamo, torch.distributed and scipy with any of its models.
+UNUSED = {"peft", "datasets", "bitsandbytes", "textual", "pandas", "sklearn", "rouge_score", "transformers.trainer",
+          "transformers.trainer_utils", "transformers.optimization"}  # fmt: skip
+
+
+def loaded_at_the_first_step(folder, *settings: str) -> set[str]:
+    (folder / "text.txt").write_text(TEXT)
+    done = run("-c", FIRST_STEP, *settings, home=str(folder))
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("loaded"))
+    return set(json.loads(line.removeprefix("loaded")))
+
+
+def families(loaded: set[str]) -> set[str]:
+    return {name.split(".")[2] for name in loaded if name.startswith("transformers.models.")}
+
+
+def test_a_full_fine_tune_of_characters_loads_at_its_first_step_only_what_it_uses(tmp_path):
+    loaded = loaded_at_the_first_step(tmp_path)
+    assert not UNUSED & loaded
+    assert "torch" in loaded and families(loaded) == {"auto", "llama"}
+    control = loaded_at_the_first_step(tmp_path, "training.optim=adafactor")
+    assert {"transformers.optimization", "peft"} <= control

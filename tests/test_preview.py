@@ -45,7 +45,7 @@ sample 2 of 2: step 1, pass 1, row 2
     ⟨<bos>⟩user: What is a [sheep]?⏎
     assistant:⟦ An animal.⟨<eos>⟩⟧
 
-talks.jsonl (2.1 MiB): chat
+conversations.jsonl (2.1 MiB): chat
 read      1,010 rows: 12 bad, 7 repeated, 3 leaked, 40 truncated, 8 without a trained token
 rows      900 to train, 90 held out, 20 left out
 trained   9,000 of 40,000 tokens (22%)
@@ -55,9 +55,9 @@ lengths   median 40, 90 % up to 96, longest 128
            87 to 128  ████████████             300
 padding   padded 41%, drawn by length 6%, packed 2%; the plan packs (16 documents of about 44 tokens fill 6.1 rows)
 rows that cannot be used, the first 2 of 12:
-  talks.jsonl, line 3: the column 'messages' is a string, not a list
-  talks.jsonl, line 8: the row has no column 'messages'; columns found: prompt
-note: the talks are in the column 'messages'"""
+  conversations.jsonl, line 3: the column 'messages' is a string, not a list
+  conversations.jsonl, line 8: the row has no column 'messages'; columns found: prompt
+note: the conversations are in the column 'messages'"""
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
 
 @pytest.mark.parametrize("packing", ["true", "false"])
 def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkeypatch):
-    """Order and layout are made from what `training/learner.py` reads in the plan."""
+    """Order and layout are made from what `training/components.py` reads in the plan."""
     path = table("rows.jsonl", [{"text": "word " * (n % 9 + 1)} for n in range(40)])
     settings = (
         f"data.packing={packing}", "tuning.method=full", "training.effective_batch_size=7", "training.seed=5",
@@ -190,8 +190,8 @@ def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkey
     plan, config = estimated_plan(loaded), loaded.config
     assert plan.train_rows.exact and plan.packing.value == (packing == "true") and count == 3
     assert layout.rows == plan.per_device_train_batch_size.value
-    assert layout.packed_width == (plan.widest_row if plan.packing.value else 0)
-    assert layout.fixed_width == plan.widest_row > 0 and layout.pad_id == 0
+    assert layout.packed_width == (plan.longest_row if plan.packing.value else 0)
+    assert layout.fixed_width == plan.longest_row > 0 and layout.pad_id == 0
     training = RowOrder(rows.lengths, effective_batch=plan.effective_batch_size.value, seed=config.training.seed,
                         group_by_length=True)  # fmt: skip
     assert order.steps_per_epoch == plan.steps_per_epoch.value
@@ -209,12 +209,14 @@ def test_a_stream_of_characters_is_cut_and_never_padded(capsys):
 def test_only_the_answers_of_a_talk_are_marked(capsys):
     said = [("user", "Hello?"), ("assistant", "Hi there."), ("user", "[INST] 2+2"), ("assistant", "4")]
     messages = [{"role": role, "content": text} for role, text in said]
-    path = table("talks.jsonl", [{"messages": messages}, {"messages": messages[:2]}, {"messages": messages[2:]}])
+    path = table(
+        "conversations.jsonl", [{"messages": messages}, {"messages": messages[:2]}, {"messages": messages[2:]}]
+    )
     assert main([*scratch("chat", path), "-n", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     documents = [one for sample in found["samples"] for one in sample["documents"]]
-    talk = next(one for one in documents if one["number"] == 1)
-    trained = "".join(part["text"] for part in talk["pieces"] if part["trained"])
+    conversation = next(one for one in documents if one["number"] == 1)
+    trained = "".join(part["text"] for part in conversation["pieces"] if part["trained"])
     assert "Hi there." in trained and "4" in trained and "Hello" not in trained and "INST" not in trained
     assert len(documents) == 3 and found["learns"] == "tokens"
 

@@ -16,7 +16,7 @@ CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 
 
 def said(*turns: str, **more: Any) -> dict[str, Any]:
-    """A talk in which user and assistant take turns."""
+    """A conversation in which user and assistant take turns."""
     return {
         "messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(turns)],
         **more,
@@ -84,19 +84,19 @@ def words(count: int) -> str:
     return " ".join(["word"] * count)
 
 
-def talk(question: str, answer: str) -> str:
+def conversation(question: str, answer: str) -> str:
     return f"{MARK}user\n{question}{END}\n{MARK}assistant\n{answer}"
 
 
 def test_a_talk(capsys):
     assert [marked(one) for one in documents("chat", TALKS, capsys)] == [
-        talk("Hi", f"[Hello.{END}]"),
-        talk("Long?", f"[{words(LIMIT - 11)}] (cut)"),
-        talk("Nothing?", f"[{END}]"),
-        talk("漢 😀?", f"[é 👋🏽!{END}]"),
-        talk("One?", f"[1{END}]\n") + talk("Two?", f"[2{END}]"),
-        talk("?", f'[<tool_call>\n{{"name": "add", "arguments": {{"a": 1}}}}\n</tool_call>{END}]\n')
-        + talk("<tool_response>\n2\n</tool_response>", f"[Two.{END}]"),
+        conversation("Hi", f"[Hello.{END}]"),
+        conversation("Long?", f"[{words(LIMIT - 11)}] (cut)"),
+        conversation("Nothing?", f"[{END}]"),
+        conversation("漢 😀?", f"[é 👋🏽!{END}]"),
+        conversation("One?", f"[1{END}]\n") + conversation("Two?", f"[2{END}]"),
+        conversation("?", f'[<tool_call>\n{{"name": "add", "arguments": {{"a": 1}}}}\n</tool_call>{END}]\n')
+        + conversation("<tool_response>\n2\n</tool_response>", f"[Two.{END}]"),
     ]
 
 

@@ -1,7 +1,5 @@
-"""How the cache of the Hugging Face Hub lies on this disk, and which names it can hold. Nothing is fetched or asked.
-
-`models--ORG--NAME/refs/REVISION`, `datasets--ORG--NAME` for data sets, holds a commit, and `snapshots/COMMIT/` the
-files. Source: huggingface_hub's documentation, "Understand caching". Its own functions would cost a second of import.
+"""Names on the Hugging Face Hub, and where its cache is on this disk, without the second that huggingface_hub takes to
+import.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ Repository = Literal["models", "datasets"]
 NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _HUB_NAME = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
 _LONGEST_NAME = 96
+_FILE_ENDING = re.compile(r"\.[A-Za-z]\w*$")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 
 
@@ -27,6 +26,11 @@ def is_hub_name(name: str) -> bool:
     """Whether the hub could have something of this name: `org/name`, or `name`."""
     fits = len(name) <= _LONGEST_NAME and _HUB_NAME.fullmatch(name) is not None
     return fits and "--" not in name and ".." not in name
+
+
+def could_be_on_the_hub(path: str) -> bool:
+    """Whether a path in a config may be such a name: it has no ending of a file."""
+    return is_hub_name(path) and not _FILE_ENDING.search(path)
 
 
 def is_revision(revision: str) -> bool:
@@ -41,9 +45,14 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """
     if cache := environment.get("HF_HUB_CACHE"):
         return from_the_root(cache)
+    return huggingface_folder(environment) / "hub"
+
+
+def huggingface_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where all libraries of Hugging Face keep what they fetched."""
     if home := environment.get("HF_HOME"):
-        return from_the_root(home) / "hub"
-    return user_cache_folder(environment) / "huggingface" / "hub"
+        return from_the_root(home)
+    return user_cache_folder(environment) / "huggingface"
 
 
 def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -54,19 +63,3 @@ def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where the cache keeps all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
-
-
-def snapshot_folder(repository: Path, revision: str) -> Path | None:
-    """The folder with the files of this revision, or None. A commit may be given as revision."""
-    for commit in (_commit_of(repository / "refs" / revision), revision):
-        folder = repository / "snapshots" / commit
-        if commit and "/" not in commit and os.path.isdir(folder):  # noqa: PTH112  # Path raises in a closed folder
-            return folder
-    return None
-
-
-def _commit_of(reference: Path) -> str:
-    try:
-        return reference.read_text(encoding="ascii")[:100].strip()
-    except (OSError, ValueError):
-        return ""

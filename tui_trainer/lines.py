@@ -22,6 +22,7 @@ from tui_trainer.runs.events import (
     StepDone,
     TextSampled,
 )
+from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
@@ -118,7 +119,8 @@ def step_line(event: StepDone, state: RunState) -> str:
     """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_count(state.tokens_per_second or event.tokens_per_second)
-    eta = f"  ETA {format_seconds(state.eta_seconds)}" if state.eta_seconds else ""
+    seconds = eta_seconds(state)
+    eta = f"  ETA {format_seconds(seconds)}" if seconds else ""
     return (
         f"step {event.step}/{state.total_steps}  loss {loss:.4f}  lr {event.lr:.1e}  grad {event.grad_norm:.2f}  "
         f"{rate} tokens/s{eta}"

@@ -3,7 +3,7 @@
     python tests/benchmarks/estimates.py [PART OF A NAME]
 
 Each configuration is a real run of the program in a child process, with a state folder of its own, so that nothing is
-known about the machine beforehand. Predictions are those of the run's own plan.json and of RunState.eta_seconds at step
+known about the machine beforehand. Predictions are those of the run's own plan.json and of runs.remaining at step
 10 (or 5 % of the run); the rest of the run is measured to RunFinished, text samples and the final model counted in. The
 child notes the resident memory when torch, transformers and their threads are there, and the peak from then to the end.
 Steps are timed fairly only on a machine that does nothing else: the load is printed.
@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 from tui_trainer.runs.events import Event, RunFinished, StepDone, from_line
+from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import RunState
 
 MEMORY_TOLERANCE, TIME_TOLERANCE = 0.20, 0.25
@@ -141,8 +142,9 @@ def prediction_after(events: Sequence[Event], first: int) -> tuple[str, float]:
     for event in events:
         state.apply(event)
         if isinstance(event, StepDone) and event.step == first:
-            assert state.eta_seconds is not None
-            return event.at, state.eta_seconds
+            left = eta_seconds(state)
+            assert left is not None
+            return event.at, left
     raise SystemExit(f"the run never came to step {first}")
 
 

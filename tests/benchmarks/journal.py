@@ -44,7 +44,7 @@ def _step(step: int, chance: random.Random) -> StepDone:
         data_seconds=round(seconds * 0.01, 6),
         forward_seconds=round(seconds * 0.33, 6),
         backward_seconds=round(seconds * 0.64, 6),
-        optimiser_seconds=round(seconds * 0.02, 6),
+        optimizer_seconds=round(seconds * 0.02, 6),
         tokens_per_second=round(2048 / seconds, 1),
         samples_per_second=round(16 / seconds, 2),
         peak_memory_bytes=998_000_000 + step,

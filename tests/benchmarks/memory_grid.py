@@ -3,7 +3,7 @@
     python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--json FILE]
 
 Each configuration is a child process with a small model of random weights, built from its config and trained by the
-program's own parts (loss, step, optimiser, adapters) for some steps, an evaluation between them. On a CPU resident
+program's own parts (loss, step, optimizer, adapters) for some steps, an evaluation between them. On a CPU resident
 bytes count, from the moment when a tiny model of the family has loaded the libraries; on a GPU allocated bytes, so the
 plan's lines `pieces` and `context` are left out there. The first measured steps calibrate the time of those after them;
 on a CPU it is processor time of one thread, which other programs disturb less than wall time: the load is printed.

@@ -22,7 +22,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.targets import head_modules
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
@@ -49,7 +49,7 @@ def train(case: Case, device: torch.device) -> list[float]:
     torch.manual_seed(0)
     model = build(case, device)
     mixed_precision, clock = MixedPrecision(case.precision, device), Clock(device)
-    updater = Updater(model, TrainingSection(), lr=1e-4)
+    optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
     loss = loss_of(case, model)
     window = [batch_of(case, case.rows).to(device) for _ in range(case.accumulation)]
     held_out = batch_of(case, case.eval_rows or case.rows).to(device)
@@ -57,7 +57,7 @@ def train(case: Case, device: torch.device) -> list[float]:
     for step in range(STEPS):
         wait(device)
         started = now()
-        take_step(lambda: window, loss, updater, mixed_precision, clock, lr=1e-4, max_grad_norm=1.0)
+        take_step(lambda: window, loss, optimizer, mixed_precision, clock, lr=1e-4, max_grad_norm=1.0)
         wait(device)
         seconds.append(now() - started)
         if step + 1 == EVALUATE_AFTER:

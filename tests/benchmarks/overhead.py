@@ -1,4 +1,4 @@
-"""The training loop against a bare one: same rows, model, threads and optimiser, alternating every few steps.
+"""The training loop against a bare one: same rows, model, threads and optimizer, alternating every few steps.
 
     python tests/benchmarks/overhead.py [PAIRS]
 
@@ -46,7 +46,7 @@ def bare_loop(batches: list[Any], shape: LlamaConfig, threads: int) -> Iterator[
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), fused=True)
     parameters = list(model.parameters())
     while True:
         for ids, labels in batches:
@@ -54,8 +54,8 @@ def bare_loop(batches: list[Any], shape: LlamaConfig, threads: int) -> Iterator[
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             yield loss.item()
 
 
@@ -105,7 +105,7 @@ def measure(pairs: int, folder: Path) -> tuple[list[float], list[float], Path]:
     assert turns.session is not None
     session = turns.session
     batches = [_padded(b) for step in range(1, 100) for b in session.batches.at(step)]
-    bare = bare_loop(batches, session.learner.model.config, session.plan.threads.value)
+    bare = bare_loop(batches, session.components.model.config, session.plan.threads.value)
     for _ in range(pairs + 2):
         started = perf_counter()
         for _ in range(TURN_STEPS):

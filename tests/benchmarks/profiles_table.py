@@ -162,7 +162,7 @@ def machine_with(card: Card, cores: int) -> Hardware:
 def _plan_row(title: str, hardware: Hardware, recipe: str, model: str | None) -> str:
     assignments = (f"model.model_name_or_path={model}",) if model else ()
     request = Request(profile=recipe, assignments=assignments)
-    loaded = load(request, lambda wish: choose_hardware_profile(wish, hardware))
+    loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware))
     profile = loaded.hardware_profile.name if loaded.hardware_profile else "none"
     try:
         plan = planning.make(loaded, hardware, full_rows(loaded))

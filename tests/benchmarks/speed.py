@@ -5,7 +5,7 @@
 One small Llama, one set of documents of about 50 tokens with a limit of 256, the same documents in every step for
 everybody. The contenders take turns, some steps each, in one process; the figures are medians of the rounds' ratios.
 
-    ours        the program's own learner and step, packed as its plan says
+    ours        the program's own components and step, packed as its plan says
     trainer     transformers.Trainer with its own collator: rows padded to the longest of the batch
     bare        a hand-written loop over the very batches of ours, without anything else
     lora        ours with LoRA on all linear layers, against the same peft model in a bare loop
@@ -50,9 +50,9 @@ from tui_trainer.planning import plan as planning
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 from tui_trainer.training.batches import windows
+from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.job import Job
-from tui_trainer.training.learner import Learner
 from tui_trainer.training.step import take_step
 
 DOCUMENTS, MAX_LENGTH, EFFECTIVE, STEPS_A_TURN, LR = 3000, 256, 32, 5, 1e-3
@@ -88,7 +88,7 @@ def write_model(folder: Path, texts: list[str]) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def make_learner(folder: Path, method: str) -> tuple[Learner, Job]:
+def make_components(folder: Path, method: str) -> tuple[Components, Job]:
     """What a run of the program would train with."""
     settings = {
         "tuning.method": method,
@@ -110,7 +110,7 @@ def make_learner(folder: Path, method: str) -> tuple[Learner, Job]:
     job = Job(
         plan=plan, data=data, folder=RunFolder(folder / "run"), checkpoint=None, baselines=None, versions={}
     )  # fmt: skip
-    return Learner(job, lambda *told: print("  ", *told)), job
+    return Components(job, lambda *told: print("  ", *told)), job
 
 
 @dataclass
@@ -121,13 +121,13 @@ class Contender:
     turn: Callable[[int], int]
 
 
-def ours(learner: Learner) -> Callable[[int], int]:
+def ours(components: Components) -> Callable[[int], int]:
     def turn(first: int) -> int:
         tokens = 0
         for step in range(first, first + STEPS_A_TURN):
             report = take_step(
-                partial(learner.window, step), learner.loss, learner.updater, learner.mixed_precision, learner.clock,
-                lr=learner.learning_rate(step), max_grad_norm=1.0,
+                partial(components.window, step), components.loss, components.optimizer,
+                components.mixed_precision, components.clock, lr=components.learning_rate(step), max_grad_norm=1.0,
             )  # fmt: skip
             tokens += report.tokens
         return tokens
@@ -135,15 +135,15 @@ def ours(learner: Learner) -> Callable[[int], int]:
     return turn
 
 
-def bare(learner: Learner, model: Any) -> Callable[[int], int]:
+def bare(components: Components, model: Any) -> Callable[[int], int]:
     """The same packed batches, and nothing that is not needed."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=LR, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=LR, fused=True)
 
     def turn(first: int) -> int:
         tokens = 0
         for step in range(first, first + STEPS_A_TURN):
-            window = learner.batches.at(step)
+            window = components.batches.at(step)
             count = sum(batch.label_count for batch in window)
             for batch in window:
                 logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)
@@ -152,8 +152,8 @@ def bare(learner: Learner, model: Any) -> Callable[[int], int]:
                 loss = torch.nn.functional.cross_entropy(logits.float(), batch.labels, reduction="sum") / count
                 loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             tokens += count
         return tokens
 
@@ -161,11 +161,11 @@ def bare(learner: Learner, model: Any) -> Callable[[int], int]:
 
 
 class _Documents(torch.utils.data.Dataset):
-    """The documents of the learner's steps, in its order."""
+    """The documents of the components's steps, in its order."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
-        self._per_epoch = len(learner.batches.rows)
+    def __init__(self, components: Components) -> None:
+        self._learner = components
+        self._per_epoch = len(components.batches.rows)
 
     def __len__(self) -> int:
         return 10 * self._per_epoch
@@ -181,24 +181,24 @@ class _Documents(torch.utils.data.Dataset):
         return np.concatenate([order.at(step) for step in range(first, first + order.steps_per_epoch)])
 
 
-def hugging_face(learner: Learner, tokenizer: Any, model: Any, folder: Path) -> Callable[[int], int]:
-    """transformers.Trainer on the same documents in the same order, one optimiser step for as many of them."""
+def hugging_face(components: Components, tokenizer: Any, model: Any, folder: Path) -> Callable[[int], int]:
+    """transformers.Trainer on the same documents in the same order, one optimizer step for as many of them."""
     from transformers import DataCollatorForLanguageModeling
 
     arguments = TrainingArguments(
         output_dir=str(folder / "hf"), per_device_train_batch_size=EFFECTIVE, learning_rate=LR, max_steps=10**6,
         lr_scheduler_type="constant", save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
-        max_grad_norm=1.0, weight_decay=0.0, use_cpu=learner.device.type == "cpu",
+        max_grad_norm=1.0, weight_decay=0.0, use_cpu=components.device.type == "cpu",
     )  # fmt: skip
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=_Documents(learner),
+        model=model, args=arguments, train_dataset=_Documents(components),
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
     )  # fmt: skip
     trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(trainer.train_dataset)
-    return _turns_of(trainer, learner)
+    return _turns_of(trainer, components)
 
 
-def _turns_of(trainer: Trainer, learner: Learner) -> Callable[[int], int]:
+def _turns_of(trainer: Trainer, components: Components) -> Callable[[int], int]:
     """The Trainer runs in a thread of its own and is let go for some steps at a time."""
     import threading
 
@@ -225,14 +225,14 @@ def _turns_of(trainer: Trainer, learner: Learner) -> Callable[[int], int]:
             go.release()
         for _ in range(STEPS_A_TURN):
             done.acquire()
-        return sum(labels_of(learner, step) for step in range(first, first + STEPS_A_TURN))
+        return sum(labels_of(components, step) for step in range(first, first + STEPS_A_TURN))
 
     return turn
 
 
-def labels_of(learner: Learner, step: int) -> int:
+def labels_of(components: Components, step: int) -> int:
     """The labels of a step, from the lengths of its documents alone."""
-    batches = learner.batches
+    batches = components.batches
     chosen = batches.order.at(step)
     return int((batches.rows.lengths[chosen] - 1).sum())
 
@@ -255,14 +255,14 @@ def ratio(rates: dict[str, list[float]], ours_name: str, other: str) -> float:
     return median(mine / theirs for mine, theirs in zip(rates[ours_name], rates[other], strict=True))
 
 
-def held_out_loss(learner: Learner, job: Job, model: Any) -> float:
+def held_out_loss(components: Components, job: Job, model: Any) -> float:
     """Nats a token of any model with this shape on the rows that are held out."""
     rows = Rows(job.data.eval_path)
-    probe_learner = learner
-    kept = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
-    learner.model.load_state_dict(model.state_dict())
-    result = evaluate(probe_learner, windows(rows, range(len(rows)), learner.eval_layout))
-    learner.model.load_state_dict(kept)
+    probe_learner = components
+    kept = {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
+    components.model.load_state_dict(model.state_dict())
+    result = evaluate(probe_learner, windows(rows, range(len(rows)), components.eval_layout))
+    components.model.load_state_dict(kept)
     assert result is not None
     return result.loss
 
@@ -276,7 +276,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_model(folder / "model", write_documents(folder / "documents.jsonl"))
-        full, job = make_learner(folder, "full")
+        full, job = make_components(folder, "full")
         plan = job.plan
         print(f"load {os.getloadavg()[0]:.1f}; torch {torch.__version__}, {plan.threads.value} threads")
         print(f"{plan.parameters.value:,} parameters; packing: {plan.packing.reason}")
@@ -295,18 +295,18 @@ def main() -> None:
         steps = (rounds + 1) * STEPS_A_TURN
         losses = [held_out_loss(full, job, model) for model in (full.model, hf_model)]
         print(f"held-out loss after {steps} steps: ours {losses[0]:.4f}, trainer {losses[1]:.4f}")
-        lora, _ = make_learner(folder, "lora")
-        twin, _ = make_learner(folder, "lora")
+        lora, _ = make_components(folder, "lora")
+        twin, _ = make_components(folder, "lora")
         rates = race([Contender("lora", ours(lora)), Contender("peft", bare(twin, _unhooked(twin)))], rounds)
         for name, found in rates.items():
             print(f"{name:<8} {median(found):>9,.0f} real tokens/s  ({min(found):,.0f} to {max(found):,.0f})")
         print(f"lora / peft in a bare loop {ratio(rates, 'lora', 'peft'):.3f} (required 0.98)")
 
 
-def _unhooked(learner: Learner) -> Any:
+def _unhooked(components: Components) -> Any:
     """The model without the hook that narrows its head: a bare loop has none."""
-    learner.model.get_output_embeddings()._forward_pre_hooks.clear()
-    return learner.model
+    components.model.get_output_embeddings()._forward_pre_hooks.clear()
+    return components.model
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.load import Request
-from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.launching.start import load_config
@@ -44,7 +44,20 @@ def seen(basis):
 
     def make(*, details=None, settings=(), of_facts=None, **counts) -> Context:
         counted = Counts(**{**NONE, **ROWS, **counts})
-        facts = DataFacts.counted(counted, row_tokens=50, longest_row=128, details=details or {}, **(of_facts or {}))
+        facts = DataFacts(
+            rows=counted.train_rows,
+            eval_rows=counted.eval_rows,
+            tokens=counted.train_tokens,
+            eval_tokens=counted.eval_tokens,
+            vocabulary=counted.vocabulary,
+            exact=True,
+            reason="counted in the prepared data",
+            row_tokens=50,
+            longest_row=128,
+            counts=counted,
+            details=details or {},
+            **(of_facts or {}),
+        )
         loaded = load_config(Request(assignments=settings)) if settings else basis.loaded
         return replace(basis, loaded=loaded, facts=facts)
 

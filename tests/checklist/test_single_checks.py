@@ -225,7 +225,7 @@ def test_the_wait_for_data_is_judged_by_what_was_measured():
 def step(number: int) -> StepDone:
     return StepDone(
         step=number, epoch=0.1, loss_sum=1.0, tokens=1, samples=1, lr=0.1, grad_norm=1.0, step_seconds=0.5,
-        data_seconds=0.05, forward_seconds=0.2, backward_seconds=0.2, optimiser_seconds=0.05, tokens_per_second=2.0,
+        data_seconds=0.05, forward_seconds=0.2, backward_seconds=0.2, optimizer_seconds=0.05, tokens_per_second=2.0,
         samples_per_second=2.0, peak_memory_bytes=1,
     )  # fmt: skip
 
@@ -287,13 +287,13 @@ def test_dropout_is_weighed_in_bytes():
     assert verdict.status == "warn" and verdict.evidence.count("iB") == 2
 
 
-def test_fused_is_what_the_optimiser_is():
+def test_fused_is_what_the_optimizer_is():
     import torch
 
-    from tui_trainer.training.optimizers import OPTIMISERS
+    from tui_trainer.optimizers import OPTIMIZERS
 
     training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
-    built = OPTIMISERS[training.optim].build([{"params": [weight]}], 0.1, training)
+    built = OPTIMIZERS[training.optim].build([{"params": [weight]}], 0.1, training)
     assert look("optimizer", context()).evidence.startswith("fused AdamW on") and built.defaults["fused"]
     for name in ("adafactor", "sgd"):
         loaded = load_config(Request(assignments=(f"training.optim={name}",)))

@@ -22,7 +22,7 @@ def loaded(user: dict[str, int | str], profile: dict[str, int | str] | None = No
     values = {"training": {NAMES[short]: value for short, value in (profile or {}).items()}}
     card = Profile(name="card", kind="hardware", path=Path("c"), title="", summary="", source="", values=values)
     sets = tuple(f"training.{NAMES[short]}={value}" for short, value in user.items())
-    return load(Request(profile="char-lm", assignments=sets), lambda wish: (card, ""))
+    return load(Request(profile="char-lm", assignments=sets), lambda requested: (card, ""))
 
 
 def cut(user, profile=None, *, fits: int = 10**9) -> BatchCut | Problem:

@@ -19,12 +19,12 @@ RATE, SEED, HEADS = "training.learning_rate", "training.seed", "model.scratch.nu
 MICRO = "training.per_device_train_batch_size"
 
 
-def choose_hardware(wish: str):
-    if wish in ("auto", "cpu"):
+def choose_hardware(requested: str):
+    if requested in ("auto", "cpu"):
         return find_profile("cpu", "hardware"), "a CPU"
-    if wish == "none":
+    if requested == "none":
         return None, ""
-    return find_profile(wish, "hardware"), ""
+    return find_profile(requested, "hardware"), ""
 
 
 def opened(text: str = "", *assignments: str, profile: str = "") -> Document:

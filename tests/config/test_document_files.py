@@ -33,7 +33,7 @@ scratch = {hidden_size = 64}
 
 
 def opened(path: Path | None = None, **more) -> Document:
-    return Document(Request(config_file=path, **more), lambda wish: NONE)
+    return Document(Request(config_file=path, **more), lambda requested: NONE)
 
 
 def own_file(text: str = COMMENTED) -> Path:
@@ -55,7 +55,7 @@ def test_a_saved_document_is_the_same_config_when_it_is_loaded():
     document.set(RATE, 2e-4)
     document.set(HEADS, 12)
     save(document, Path("new.toml"))
-    again = load(Request(config_file=Path("new.toml")), lambda wish: NONE)
+    again = load(Request(config_file=Path("new.toml")), lambda requested: NONE)
     assert again.config == document.loaded.config and not document.is_unsaved
     assert tomllib.loads(Path("new.toml").read_text()) == {
         "schema_version": 1,
@@ -86,7 +86,7 @@ def test_comments_order_and_mode_of_a_file_are_kept():
     ]
     assert [line for line in text.splitlines() if line in kept] == kept
     assert "seed" not in text and stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert load(Request(config_file=path), lambda wish: NONE).config == document.loaded.config
+    assert load(Request(config_file=path), lambda requested: NONE).config == document.loaded.config
     assert document.where(RATE) == "my.toml"
 
 
@@ -189,7 +189,7 @@ def test_a_draft_is_offered_for_the_model_and_data_that_it_was_made_for(tmp_path
         return Request(shortcuts={"model.model_name_or_path": model, "data.path": data})
 
     (tmp_path / "llama").mkdir()
-    first = Document(asked("./llama"), lambda wish: NONE)
+    first = Document(asked("./llama"), lambda requested: NONE)
     first.set(RATE, 2e-4)
     keep_draft(first)
     draft = draft_for(asked("./llama"))

@@ -33,7 +33,7 @@ def hardware_profile(values=HARDWARE) -> Profile:
 
 def loaded(*assignments: str, file: str = "my.toml", hardware: Profile | None = None, **more) -> LoadedConfig:
     request = Request(config_file=Path(file) if file else None, assignments=assignments, **more)
-    return load(request, lambda wish: (hardware, wish))
+    return load(request, lambda requested: (hardware, requested))
 
 
 def problems(*assignments: str, **more) -> list[str]:
@@ -63,15 +63,15 @@ def test_a_value_names_the_option_that_it_was_written_with():
     model = "model.model_name_or_path"
     shortcuts = {model: "./llama", "data.path": "a.txt", "task.type": "causal_lm"}
     request = Request(profile="finetune", assignments=("data.seed=3",), shortcuts=shortcuts)
-    found = load(request, lambda wish: (None, ""))
+    found = load(request, lambda requested: (None, ""))
     keys = (model, "data.path", "task.type", "data.seed", "profile")
     assert [found.where(key) for key in keys] == ["--model", "--data", "--task", "--set", "--profile"]
     assert all(found.origin(key) is Origin.COMMAND_LINE for key in keys)
     assert str(found.problem(model, "is damaged")).startswith("--model: model.model_name_or_path: is damaged")
     with pytest.raises(ConfigError, match=r"^--profile: profile: there is no recipe named 'quikstart'; did you mean"):
-        load(Request(profile="quikstart"), lambda wish: (None, ""))
+        load(Request(profile="quikstart"), lambda requested: (None, ""))
     with pytest.raises(ConfigError, match=r"^--set: training\.max_steps: true does not fit; it must be a whole number"):
-        load(Request(assignments=("training.max_steps=true",)), lambda wish: (None, ""))
+        load(Request(assignments=("training.max_steps=true",)), lambda requested: (None, ""))
 
 
 def test_paths_are_whole_so_that_a_run_can_be_resumed_from_another_folder(place):
@@ -98,16 +98,16 @@ def test_without_a_file_there_is_the_quickstart_and_with_one_only_what_it_names(
 
 
 @pytest.mark.parametrize(
-    ("layers", "wish"),
+    ("layers", "requested"),
     [([], "auto"), (["recipe"], "r"), (["recipe", "my"], "m"), (["recipe", "my", "--set"], "s")],
     ids=["nobody", "recipe", "file", "command line"],
 )
-def test_the_wish_for_a_hardware_profile_comes_from_the_strongest_layer(layers, wish, place):
+def test_the_wish_for_a_hardware_profile_comes_from_the_strongest_layer(layers, requested, place):
     for name in ("recipe", "my"):
         if name in layers:
             path = place / f"{name}.toml"
             path.write_text(f"hardware_profile = '{name[0]}'\n" + path.read_text())
-    assert loaded(*(["hardware_profile=s"] if "--set" in layers else [])).hardware_reason == wish
+    assert loaded(*(["hardware_profile=s"] if "--set" in layers else [])).hardware_reason == requested
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def loaded(text: str, *assignments: str):
     Path("my.toml").write_text(text)
-    return load(Request(config_file=Path("my.toml"), assignments=assignments), lambda wish: (None, "none"))
+    return load(Request(config_file=Path("my.toml"), assignments=assignments), lambda requested: (None, "none"))
 
 
 def weights(text: str, path: str = "a, b") -> tuple[float, ...]:

@@ -46,12 +46,12 @@ def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path, no_dry
     if path.parent.name == "hardware":
         hardware = find_profile(path.stem, "hardware")
         assert hardware.match, "a hardware profile says what it matches"
-        loaded = load(Request(), lambda wish: (hardware, "test"))
+        loaded = load(Request(), lambda requested: (hardware, "test"))
         assert loaded.hardware_profile == hardware
     else:
         # The one that is for any model is planned with one that the catalogue knows.
         model = {"model.model_name_or_path": "gpt2"} if path.stem == "finetune" else {}
-        loaded = load(Request(profile=path.stem, shortcuts=model), lambda wish: (None, ""))
+        loaded = load(Request(profile=path.stem, shortcuts=model), lambda requested: (None, ""))
         assert loaded.recipe is not None and loaded.recipe.name == path.stem
     machine = replace(probe(), memory_bytes=1 << 42, memory_available_bytes=1 << 42)
     if loaded.config.tuning.method == "qlora":
@@ -77,13 +77,13 @@ def test_a_preset_of_the_user_is_found_and_replaces_one_of_the_same_name(place):
     (folder / "mine.toml").write_text("[about]\ntitle = 'Mine'\n[training]\nseed = 7\n")
     (folder / "quickstart.toml").write_text("[training]\nseed = 8\n")
     assert find_profile("mine", "recipes").title == "Mine"
-    assert load(Request(profile="mine"), lambda wish: (None, "")).config.training.seed == 7
-    assert load(Request(), lambda wish: (None, "")).config.training.seed == 8
+    assert load(Request(profile="mine"), lambda requested: (None, "")).config.training.seed == 7
+    assert load(Request(), lambda requested: (None, "")).config.training.seed == 8
 
 
 def test_a_preset_can_be_given_as_a_file(place):
     (place / "here.toml").write_text("[training]\nseed = 9\n")
-    assert load(Request(profile="here.toml"), lambda wish: (None, "")).config.training.seed == 9
+    assert load(Request(profile="here.toml"), lambda requested: (None, "")).config.training.seed == 9
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_preset_can_be_given_as_a_file(place):
 def test_a_broken_preset_names_its_file(text, words, place):
     (place / "here.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"^here.toml: .*{words}"):
-        load(Request(profile="here.toml"), lambda wish: (None, ""))
+        load(Request(profile="here.toml"), lambda requested: (None, ""))
 
 
 @pytest.mark.parametrize(

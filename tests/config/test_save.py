@@ -15,7 +15,7 @@ from tui_trainer.config.save import to_toml
 from tui_trainer.config.sections import Config
 
 NONE = (None, "none")
-PATHS = ("data.path", "data.eval_path", "output.runs_dir")
+PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hub
 
 
 def other_value(setting: Setting):
@@ -41,13 +41,13 @@ def assigned(key: str, value: object) -> str:
 def again(text: str, folder: Path) -> Config:
     path = folder / "saved.toml"
     path.write_text(text, encoding="utf-8")
-    return load(Request(config_file=path), lambda wish: NONE).config
+    return load(Request(config_file=path), lambda requested: NONE).config
 
 
 @pytest.mark.parametrize("setting", all_settings().values(), ids=lambda setting: setting.key)
 def test_each_setting_comes_back_as_it_was(setting, tmp_path):
     value = setting.choices[-1] if setting.choices and not setting.kinds else other_value(setting)
-    loaded = load(Request(assignments=(assigned(setting.key, value),)), lambda wish: NONE)
+    loaded = load(Request(assignments=(assigned(setting.key, value),)), lambda requested: NONE)
     found = value_of(loaded.config, setting.key)
     assert found == (str(Path(value).absolute()) if setting.key in PATHS else value)
     assert setting.key == "schema_version" or value != setting.default
@@ -59,7 +59,7 @@ def test_each_setting_comes_back_as_it_was(setting, tmp_path):
 def test_only_what_the_user_wrote_is_saved_and_the_recipe_is_named(tmp_path):
     hardware = find_profile("cpu", "hardware")
     request = Request(profile="char-lm", assignments=("data.max_length=64", "training.seed=42"))
-    loaded = load(request, lambda wish: (hardware, ""))
+    loaded = load(request, lambda requested: (hardware, ""))
     text = to_toml(loaded)
     assert tomllib.loads(text) == {
         "schema_version": 1,
@@ -69,13 +69,13 @@ def test_only_what_the_user_wrote_is_saved_and_the_recipe_is_named(tmp_path):
     }
     path = tmp_path / "saved.toml"
     path.write_text(text)
-    back = load(Request(config_file=path), lambda wish: (hardware, ""))
+    back = load(Request(config_file=path), lambda requested: (hardware, ""))
     assert back.config == loaded.config and to_toml(back) == text
 
 
 def test_whole_numbers_are_written_without_a_fraction(tmp_path):
     assignments = ("evaluation.eval_steps=128.0", "training.num_train_epochs=3", "training.max_grad_norm=1e30")
-    loaded = load(Request(assignments=(*assignments, "training.learning_rate=0.5")), lambda wish: NONE)
+    loaded = load(Request(assignments=(*assignments, "training.learning_rate=0.5")), lambda requested: NONE)
     lines = to_toml(loaded).splitlines()
     wanted = {"eval_steps = 128", "num_train_epochs = 3", "max_grad_norm = 1e+30", "learning_rate = 0.5"}
     assert wanted <= set(lines)
@@ -83,7 +83,7 @@ def test_whole_numbers_are_written_without_a_fraction(tmp_path):
 
 
 def test_the_recipe_that_nobody_named_is_saved_too(tmp_path):
-    loaded = load(Request(), lambda wish: NONE)
+    loaded = load(Request(), lambda requested: NONE)
     saved = again(to_toml(loaded), tmp_path)
     assert saved.profile == "quickstart"
     assert saved.model_copy(update={"profile": ""}) == loaded.config != Config()

@@ -25,7 +25,7 @@ READ_BY_LOADER = {"schema_version", "profile", "hardware_profile"}
 
 @pytest.fixture
 def loaded():
-    return load(Request(assignments=("training.max_steps=7",)), lambda wish: (None, ""))
+    return load(Request(assignments=("training.max_steps=7",)), lambda requested: (None, ""))
 
 
 def test_every_setting_has_one_sentence_of_help_and_says_what_it_takes():
@@ -133,7 +133,9 @@ class Reads:
                 for target in node.targets:
                     self._learn(target, node.value)
             elif (
-                isinstance(node, ast.arg) and node.annotation and (table := TABLE_OF.get(ast.unparse(node.annotation)))
+                isinstance(node, ast.arg)
+                and node.annotation
+                and (table := (TABLE_OF | PROTOCOL_OF).get(ast.unparse(node.annotation)))
             ):
                 self.names.setdefault(node.arg, set()).add(table)
         for node in ast.walk(tree):
@@ -161,6 +163,7 @@ TABLE_OF = {
     "LoggingSection": "logging", "OutputSection": "output", "TuningSection": "tuning",
     "DataloaderSection": "dataloader",
 }  # fmt: skip
+PROTOCOL_OF = {"AdamSettings": "training"}
 
 
 def read_settings() -> set[str]:
@@ -206,4 +209,4 @@ def test_the_sweep_tells_what_is_read_from_what_is_not():
 
 def test_the_version_in_a_file_is_checked_by_the_loader():
     with pytest.raises(ConfigError, match="schema_version: 2 does not fit"):
-        load(Request(assignments=("schema_version=2",)), lambda wish: (None, ""))
+        load(Request(assignments=("schema_version=2",)), lambda requested: (None, ""))

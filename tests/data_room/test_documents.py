@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data.preparing import documents
+from tui_trainer.data.preparing import encoding, row_selection, spool
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
-from tui_trainer.data.preparing.cache import PreparedData
-from tui_trainer.data.preparing.documents import DocumentCut, find_documents, prepare_documents
+from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
+from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
 END = 1
-CUT = DocumentCut(max_length=8, eval_fraction=0.2, seed=42, max_chars=0, tokenizer="words", eos_id=END, vocabulary=1000)
-TRAINED = replace(CUT, tokenizer=TRAINED_HERE, eos_id=None, vocabulary=300)
+CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
+TRAINED = {"encode": None, "tokenizer": TRAINED_HERE, "eos_id": None, "vocabulary": 300}
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -50,10 +51,14 @@ def data(tmp_path) -> Path:
     return write(tmp_path / "data.jsonl", numbered(30))
 
 
-def prepared(path: Path, eval_path: Path | None = None, *, encode=encode, progress=None, **changes) -> PreparedData:
-    sources = open_source(str(path)), open_source(str(eval_path)) if eval_path else None
-    cut = replace(CUT, **changes)
-    return prepare_documents(*sources, encode, cut=cut, cache_dir=path.parent / "cache", progress=progress)
+def prepared(path: Path, eval_path: Path | None = None, *, progress=None, **changes) -> PreparedData:
+    sources = [open_source(str(one)) for one in (path, eval_path) if one]
+    return prepare(sources, *asked(**changes), path.parent / "cache", progress)
+
+
+def asked(*, encode=encode, eos_id: int | None = END, vocabulary: int = 1000, **changes) -> tuple[TextReader, Cut]:
+    cut = replace(CUT, reading=json.dumps([eos_id, vocabulary]), **changes)
+    return TextReader(encode, eos_id=eos_id, vocabulary=vocabulary), cut
 
 
 def rows_of(path: Path | None) -> list[list[int]]:
@@ -174,11 +179,11 @@ def test_another_evaluation_source_is_another_entry(data):
 
 
 def test_a_second_call_finds_the_first_and_encodes_nothing(data):
-    source, place = open_source(str(data)), data.parent / "cache"
-    assert find_documents(source, None, cut=CUT, cache_dir=place) is None
+    sources, cut, place = [open_source(str(data))], asked()[1], data.parent / "cache"
+    assert find_entry(sources, cut, place, None) is None
     assert not place.exists()
     first = prepared(data)
-    found = find_documents(source, None, cut=CUT, cache_dir=place)
+    found = find_entry(sources, cut, place, None)
     again = prepared(data, encode=lambda texts: pytest.fail("encoded again"))
     assert found is not None and found.from_cache and again.from_cache
     assert (found.counts, found.lengths, found.notes) == (first.counts, first.lengths, first.notes)
@@ -209,21 +214,16 @@ class Cancelled(Exception):
     """What the caller's progress raises."""
 
 
-@pytest.mark.parametrize("stage", ["reading the data", "tokenising"])
-@pytest.mark.parametrize("trained", [False, True])
-def test_an_exception_of_progress_ends_it_and_leaves_nothing(data, monkeypatch, stage, trained):
+@pytest.mark.parametrize("stage", ["reading the data", "training the tokenizer", "tokenising"])
+def test_an_exception_of_progress_ends_it_and_leaves_nothing(data, monkeypatch, stage):
     monkeypatch.setattr("tui_trainer.data.progress.REPORT_SECONDS", 0)
-    seen = {"reading the data": 0}
 
     def progress(what, done, total, unit):
-        seen[what] = seen.get(what, 0) + 1
-        # of a trained tokenizer, the second time that the data is read
-        if what == stage and (not trained or stage == "tokenising" or seen[what] > 40):
+        if what == stage:
             raise Cancelled
 
-    changes = {"tokenizer": TRAINED_HERE, "vocabulary": 300, "encode": None} if trained else {}
     with pytest.raises(Cancelled):
-        prepared(data, progress=progress, **changes)
+        prepared(data, progress=progress, **(TRAINED if "tokenizer" in stage else {}))
     assert list((data.parent / "cache").iterdir()) == []
 
 
@@ -248,7 +248,9 @@ def test_tokenising_tells_how_far_it_is(data):
 
 @pytest.mark.e2e
 def test_batches_hold_about_a_megabyte_and_memory_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "BATCH_CHARACTERS", 100_000)
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100_000)
+    for module in (spool, row_selection):
+        monkeypatch.setattr(module, "CHUNK_CHARACTERS", 400_000)
     text = text_of(*range(200))
     path = write(tmp_path / "a.jsonl", [text] * 40_000)
     sizes: list[int] = []
@@ -270,7 +272,7 @@ def test_batches_hold_about_a_megabyte_and_memory_is_bounded(tmp_path, monkeypat
 def test_a_tokenizer_is_trained_on_the_training_side_alone(tmp_path):
     secret = "zzqzzq " * 40
     path = write(tmp_path / "a.jsonl", ["the sheep of the hill " * 5] * 20)
-    entry = prepared(path, write(tmp_path / "b.jsonl", [secret] * 5), encode=None, **_changes(TRAINED))
+    entry = prepared(path, write(tmp_path / "b.jsonl", [secret] * 5), **TRAINED)
     tokenizer = Tokenizer.from_file(str(entry.tokenizer_path))
     assert tokenizer.get_vocab_size() == entry.counts.vocabulary <= 300
     assert not any("zz" in token or "qz" in token for token in tokenizer.get_vocab())
@@ -284,24 +286,14 @@ def test_a_tokenizer_is_trained_on_the_training_side_alone(tmp_path):
 
 def test_another_vocabulary_is_another_tokenizer(tmp_path):
     path = write(tmp_path / "a.jsonl", ["the sheep of the hill"] * 20)
-    first = prepared(path, encode=None, **_changes(TRAINED))
-    assert prepared(path, encode=None, **_changes(TRAINED)).from_cache
-    assert prepared(path, encode=None, **{**_changes(TRAINED), "vocabulary": 270}).folder != first.folder
-
-
-def _changes(cut: DocumentCut) -> dict[str, object]:
-    return {"tokenizer": cut.tokenizer, "eos_id": cut.eos_id, "vocabulary": cut.vocabulary}
-
-
-def test_a_tokenizer_is_either_given_or_trained(data):
-    for wrong in ({"encode": None}, {"tokenizer": TRAINED_HERE}):
-        with pytest.raises(ValueError, match="either given or trained"):
-            prepared(data, **wrong)
+    first = prepared(path, **TRAINED)
+    assert prepared(path, **TRAINED).from_cache
+    assert prepared(path, **{**TRAINED, "vocabulary": 270}).folder != first.folder
 
 
 def test_text_that_spells_a_special_token_stays_text(tmp_path):
     path = write(tmp_path / "a.jsonl", ["say <eos> and <pad>"] * 20)
-    entry = prepared(path, encode=None, **{**_changes(TRAINED), "max_length": 100})
+    entry = prepared(path, **{**TRAINED, "max_length": 100})
     assert all(row.count(EOS_ID) == 1 and 0 not in row for row in rows_of(entry.train_path))
 
 
@@ -354,7 +346,7 @@ def test_a_whole_file_is_not_passed_over_as_one_row(tmp_path):
     (folder / "b.jsonl").write_text('{"text": "1 2", "note": "x"}\n' * 3)
     with pytest.raises(DataError, match=r"b\.jsonl: there is no column 'body'"):
         source = open_source(str(folder), "body")
-        prepare_documents(source, None, encode, cut=replace(CUT, skip_bad_rows=True), cache_dir=tmp_path / "cache")
+        prepare([source], *asked(skip_bad_rows=True), tmp_path / "cache")
 
 
 def test_nothing_but_documents_that_cannot_be_used_is_refused_with_them(tmp_path):
@@ -371,9 +363,9 @@ def test_the_first_documents_of_each_source_can_be_enough(tmp_path):
     assert "weights" not in "".join(entry.notes) and entry.counts.documents_read == 14
 
 
-def mixed(paths: Sequence[Path], encode=encode, **changes) -> PreparedData:
+def mixed(paths: Sequence[Path], **changes) -> PreparedData:
     source = open_sources([str(path) for path in paths])
-    return prepare_documents(source, None, encode, cut=replace(CUT, **changes), cache_dir=paths[0].parent / "cache")
+    return prepare([source], *asked(**changes), paths[0].parent / "cache")
 
 
 def two_sources(tmp_path: Path) -> list[Path]:
@@ -434,7 +426,7 @@ def test_a_tokenizer_is_trained_on_what_weights_use(tmp_path):
     paths = [write(tmp_path / "a.jsonl", ["qu xq"] * 20), write(tmp_path / "b.jsonl", ["zw zw wz"] * 60)]
     merges = {}
     for weights in ((), (50.0, 0.05)):
-        entry = mixed(paths, encode=None, **{**_changes(TRAINED), "vocabulary": 262, "weights": weights})
+        entry = mixed(paths, **{**TRAINED, "vocabulary": 262, "weights": weights})
         merges[weights] = set(Tokenizer.from_file(str(entry.tokenizer_path)).get_vocab())
     assert merges[()] != merges[50.0, 0.05]
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, processors
 
 from tui_trainer.data.preparing import encoding
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, SMALLEST_VOCABULARY, train_tokenizer
-from tui_trainer.data.preparing.encoding import DocumentEncoder, pieces_of
+from tui_trainer.data.preparing.encoding import encode_texts, pieces_of
 
 
 def byte_level(text: str = "the sheep of the hill\n") -> Tokenizer:
@@ -36,9 +36,9 @@ def test_a_very_long_text_is_encoded_in_pieces_with_the_tokens_of_the_whole(monk
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
     monkeypatch.setattr(encoding, "REACH", 500)
     assert len(list(pieces_of(text))) > 5
-    tokens, lengths = DocumentEncoder(encode_all, EOS_ID).batch([text])
-    assert tokens.tolist() == whole
-    assert lengths.tolist() == [len(whole)]
+    assert [row.tolist() for row in encode_texts(encode_all, [text, "the", text], EOS_ID)] == [
+        whole, *encode_all(["the"]), whole
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["x" * 9000, "ab cd " * 1500, "line\n\n" * 1500])
@@ -53,8 +53,8 @@ def test_pieces_are_the_whole_text(monkeypatch, text):
 def test_an_end_token_is_added_after_the_last_piece(monkeypatch):
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 50)
     text = " ".join(map(str, range(10, 110)))
-    encoder = DocumentEncoder(lambda texts: [list(map(int, re.findall(r"\d+", text))) for text in texts], eos_id=1)
-    assert encoder.batch([text])[0].tolist() == [*range(10, 110), 1]
+    [row] = encode_texts(lambda texts: [list(map(int, re.findall(r"\d+", text))) for text in texts], [text], 1)
+    assert row.tolist() == [*range(10, 110), 1]
 
 
 def test_a_trained_tokenizer_gives_every_text_back_and_knows_three_special_tokens():

@@ -12,16 +12,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tui_trainer.data.preparing.documents import DocumentCut, estimate_documents, prepare_documents
+from tui_trainer.data.preparing.cache import Cut, PreparedData
+from tui_trainer.data.preparing.estimate import DataEstimate, Rate, estimate
+from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.data.sources.size_estimate import beginning_of, size_of
-from tui_trainer.data.sources.source import open_source, open_sources
+from tui_trainer.data.sources.source import Source, open_source, open_sources
 
-CUT = DocumentCut(max_length=8, eval_fraction=0.2, seed=42, max_chars=0, tokenizer="words", eos_id=1, vocabulary=1000)
+CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
     """One token a word."""
     return [list(map(int, re.findall(r"\d+", text))) for text in texts]
+
+
+def prepared(source: Source, cut: Cut, cache: Path) -> PreparedData:
+    return prepare([source], TextReader(encode, eos_id=1, vocabulary=1000), cut, cache)
+
+
+def guessed(rate: Rate, *sources: Source, **changes) -> DataEstimate:
+    reader = TextReader(encode, eos_id=1, vocabulary=1000)
+    return estimate(sources, reader, replace(CUT, **changes), rate, frame_tokens=1)
 
 
 def write(path: Path, texts: Sequence[str]) -> Path:
@@ -50,10 +62,9 @@ def test_an_estimate_is_near_the_counts_in_every_form(tmp_path, name):
         path.write_text("text\n" + "".join(f"{text}\n" for text in texts))
     else:
         write(path, texts)
-    counts = prepare_documents(open_source(str(path)), None, encode, cut=CUT, cache_dir=tmp_path / "cache").counts
+    counts = prepared(open_source(str(path)), CUT, tmp_path / "cache").counts
     rate = sum(lengths) / sum(map(len, texts))
-    guess = estimate_documents(open_source(str(path)), None, CUT, lambda texts: rate, 1000)
-    assert not guess.exact
+    guess = guessed(lambda texts: rate, open_source(str(path)))
     assert guess.documents == pytest.approx(counts.train_documents, rel=0.06)
     assert guess.tokens == pytest.approx(counts.train_tokens, rel=0.06)
     assert guess.labels == pytest.approx(counts.train_labels, rel=0.06)
@@ -68,7 +79,7 @@ def test_an_estimate_of_texts_and_of_two_sources_counts_files_as_documents(tmp_p
         (tmp_path / f"{number}.txt").write_text("1234 " * (10 * number + 10))
     held_out = write(tmp_path / "eval.jsonl", ["1 2 3"] * 3)
     source = open_source(f"{tmp_path}/*.txt")
-    guess = estimate_documents(source, open_source(str(held_out)), replace(CUT, max_length=16), lambda texts: 0.2, 50)
+    guess = guessed(lambda texts: 0.2, source, open_source(str(held_out)), max_length=16)
     assert (guess.documents, guess.eval_documents) == (12, 3)
     assert guess.tokens == sum(10 * number + 11 for number in range(12))
     assert guess.rows == sum(-(-(10 * number + 10) // 16) for number in range(12))
@@ -80,9 +91,7 @@ def test_an_estimate_uses_the_long_rows_before_the_one_that_was_not_read_whole(t
     quoted = f'"{text}"\n'
     whole = json.dumps([{"text": text}] * 100) if name == "a.json" else "text\n" + quoted * 100
     (tmp_path / name).write_text(whole)
-    guess = estimate_documents(
-        open_source(str(tmp_path / name)), None, replace(CUT, eval_fraction=0), lambda texts: 1.0, 50
-    )
+    guess = guessed(lambda texts: 1.0, open_source(str(tmp_path / name)), eval_fraction=0)
     assert guess.documents == pytest.approx(100, rel=0.05)
     assert guess.tokens == pytest.approx(100 * (len(text) + 1), rel=0.05)
 
@@ -106,9 +115,9 @@ def test_an_estimate_follows_the_weights_and_the_tokens_of_each_source(tmp_path)
         ]
 
     paths = [write(tmp_path / "a.jsonl", texts(6000, 2)), write(tmp_path / "b.jsonl", texts(3000, 9))]
-    source, cut = open_sources([str(path) for path in paths]), replace(CUT, weights=(0.25, 2.5), max_rows=2500)
-    data = prepare_documents(source, None, encode, cut=cut, cache_dir=tmp_path / "cache")
-    guess = estimate_documents(source, None, cut, _words_a_character, 1000)
+    source, changes = open_sources([str(path) for path in paths]), {"weights": (0.25, 2.5), "max_rows": 2500}
+    data = prepared(source, replace(CUT, **changes), tmp_path / "cache")
+    guess = guessed(_words_a_character, source, **changes)
     counts, near = data.counts, 0.06
     assert guess.documents == pytest.approx(counts.train_documents, rel=near)
     assert guess.tokens == pytest.approx(counts.train_tokens, rel=near)

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import Row
-from tui_trainer.data.preparing.cache import ExampleCut, find_entry
-from tui_trainer.data.preparing.estimate import estimate_examples
+from tui_trainer.data.preparing.cache import Cut, find_entry
+from tui_trainer.data.preparing.estimate import estimate
 from tui_trainer.data.preparing.eval_split import split_rows
-from tui_trainer.data.preparing.examples import Encoded, Example, prepare_examples
+from tui_trainer.data.preparing.prepare import prepare as prepare_rows
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
@@ -68,19 +69,9 @@ class Characters:
         return ["the text is in the column 'text'"]
 
 
-def cut(**changes) -> ExampleCut:
-    plain = {
-        "max_length": 8,
-        "eval_fraction": 0.0,
-        "seed": 1,
-        "max_chars": 0,
-        "tokenizer": "characters",
-        "max_rows": 0,
-        "dedup": False,
-        "skip_bad_rows": False,
-        "reading": "{}",
-    }
-    return ExampleCut(**(plain | changes))
+def cut(**changes) -> Cut:
+    plain = {"rows": "examples", "max_length": 8, "eval_fraction": 0.0, "seed": 1, "tokenizer": "characters"}
+    return Cut(**(plain | changes))
 
 
 def write(path: Path, rows: list[dict]) -> Path:
@@ -95,7 +86,7 @@ def prepare(tmp_path):
         if eval_rows is not None:
             paths.append(write(tmp_path / "eval.jsonl", eval_rows))
         sources = [open_source(str(path)) for path in paths]
-        return prepare_examples(sources, reader or Characters(), cut(**changes), tmp_path / "cache")
+        return prepare_rows(sources, reader or Characters(), cut(**changes), tmp_path / "cache")
 
     return run
 
@@ -185,7 +176,7 @@ def test_the_rest_of_a_file_is_never_passed_over(tmp_path):
     whole = gzip.compress("".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(1, 300)).encode())
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cut short"):
-        prepare_examples([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
+        prepare_rows([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
 
 
 def test_rows_without_a_label_left_are_counted_and_refused_when_there_are_no_others(prepare):
@@ -238,7 +229,7 @@ def test_tables_of_every_form_give_the_same_rows(tmp_path, form):
         path.write_text(json.dumps(rows))
     else:
         path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
-    data = prepare_examples([open_source(str(path))], Characters(), cut(), tmp_path / "cache")
+    data = prepare_rows([open_source(str(path))], Characters(), cut(), tmp_path / "cache")
     found = Rows(data.train_path)
     assert texts_of(data.train_path) == [row["text"] for row in rows]
     assert [found.example(index).labels[0] for index in range(30)] == [row["label"] for row in rows]
@@ -253,7 +244,7 @@ def test_numbers_that_stand_for_names_come_as_names(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     reader = Characters()
     reader.read = lambda row: Example(str(row.values), (str(row.values), 0))
-    prepare_examples([open_source(str(tmp_path / "rows.parquet"))], reader, cut(), tmp_path / "cache")
+    prepare_rows([open_source(str(tmp_path / "rows.parquet"))], reader, cut(), tmp_path / "cache")
     assert [row.values["label"] for row in reader.heads[0]] == ["yes", "no"]
     assert [row.values["tags"] for row in reader.heads[0]] == [["O", "B-X"], []]
 
@@ -261,15 +252,15 @@ def test_numbers_that_stand_for_names_come_as_names(tmp_path):
 def test_plain_text_is_refused_with_the_task_that_reads_it(tmp_path):
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(DataError, match="plain text has no columns"):
-        prepare_examples([open_source(str(tmp_path / "a.txt"))], Characters(), cut(), tmp_path / "cache")
+        prepare_rows([open_source(str(tmp_path / "a.txt"))], Characters(), cut(), tmp_path / "cache")
 
 
 def test_an_estimate_is_near_to_what_is_prepared(tmp_path):
     rows = [{"text": "x" * (1 + index % 7), "label": index % 2} for index in range(20_000)]
     sources = [open_source(str(write(tmp_path / "train.jsonl", rows)))]
     asked = cut(eval_fraction=0.1)
-    guess = estimate_examples(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
-    data = prepare_examples(sources, Characters(), asked, tmp_path / "cache")
+    guess = estimate(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
+    data = prepare_rows(sources, Characters(), asked, tmp_path / "cache")
     assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.02)
     assert guess.tokens == pytest.approx(data.counts.train_tokens, rel=0.02)
     assert guess.longest_row == data.counts.longest_row == 7
@@ -281,7 +272,7 @@ def test_several_processes_give_the_same_rows(tmp_path, monkeypatch):
     sources = [open_source(str(write(tmp_path / "train.jsonl", rows)))]
     found = []
     for processes in (1, 2):
-        data = prepare_examples(
+        data = prepare_rows(
             sources, Characters(), cut(eval_fraction=0.2), tmp_path / f"cache{processes}", processes=processes
         )
         found.append((data.train_path.read_bytes(), data.eval_path.read_bytes(), data.counts))
@@ -295,7 +286,7 @@ def mix(tmp_path):
     def run(*tables, reader=None, **changes):
         paths = [write(tmp_path / f"{'abc'[place]}.jsonl", rows) for place, rows in enumerate(tables)]
         source = open_sources([str(path) for path in paths])
-        return prepare_examples([source], reader or Characters(), cut(**changes), tmp_path / "cache")
+        return prepare_rows([source], reader or Characters(), cut(**changes), tmp_path / "cache")
 
     return run
 
@@ -360,7 +351,7 @@ def test_leaks_of_a_source_that_is_thinned_are_counted_as_far_as_they_are_traine
     rows = [{"text": str(index)} for index in range(40)]
     source = open_sources([str(write(tmp_path / "a.jsonl", rows))])
     held_out = open_sources([str(write(tmp_path / "eval.jsonl", rows))])
-    data = prepare_examples([source, held_out], Characters(), cut(weights=(0.25,)), tmp_path / "cache")
+    data = prepare_rows([source, held_out], Characters(), cut(weights=(0.25,)), tmp_path / "cache")
     assert (data.counts.train_rows, data.counts.leaked_rows, data.counts.eval_rows) == (10, 10, 40)
 
 
@@ -374,7 +365,7 @@ def test_a_source_without_rows_and_one_thinned_to_nothing_are_refused_by_name(mi
 def test_rows_that_are_no_rows_are_counted_as_bad(mix, tmp_path):
     (tmp_path / "b.jsonl").write_text('{"text": "x"}\n{"text": \n{"text": 7}\n')
     source = open_sources([str(tmp_path / "b.jsonl")])
-    data = prepare_examples([source], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
+    data = prepare_rows([source], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
     assert (data.counts.bad_rows, data.counts.rows_read, data.counts.train_rows) == (2, 3, 1)
 
 
@@ -384,7 +375,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
         write(tmp_path / name / "train.jsonl", [{"text": None}])
     source = open_sources([str(tmp_path / name / "train.jsonl") for name in ("one", "two")])
     with pytest.raises(DataError) as stopped:
-        prepare_examples([source], Characters(), cut(), tmp_path / "cache")
+        prepare_rows([source], Characters(), cut(), tmp_path / "cache")
     assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1", "two/train.jsonl, line 1"]
 
 
@@ -408,8 +399,8 @@ def test_an_estimate_follows_weights_and_the_lengths_of_each_source(tmp_path):
     long = [{"text": "y" * (4 + index % 4), "label": index % 2} for index in range(9_000)]
     paths = [write(tmp_path / "a.jsonl", short), write(tmp_path / "b.jsonl", long)]
     sources, asked = [open_sources([str(path) for path in paths])], cut(eval_fraction=0.1, weights=(0.2, 3.0))
-    guess = estimate_examples(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
-    data = prepare_examples(sources, Characters(), asked, tmp_path / "cache")
+    guess = estimate(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
+    data = prepare_rows(sources, Characters(), asked, tmp_path / "cache")
     for mine, counted in (
         (guess.rows, data.counts.train_rows),
         (guess.tokens, data.counts.train_tokens),

@@ -8,23 +8,29 @@ import multiprocessing
 import os
 import pickle
 import random
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from tokenizers import Tokenizer
 
 from tui_trainer.data.batching.collate import IGNORE, collate
 from tui_trainer.data.preparing import cache
-from tui_trainer.data.preparing import character_stream as prepare
-from tui_trainer.data.preparing.cache import PreparedData
-from tui_trainer.data.preparing.character_stream import estimate_characters, lookup, prepare_characters
+from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
 from tui_trainer.data.preparing.character_tokenizer import EOS_ID
-from tui_trainer.data.preparing.token_rows import BATCH_ROWS, Rows, RowWriter
-from tui_trainer.data.sources.source import open_source
+from tui_trainer.data.preparing.estimate import DataEstimate, estimate
+from tui_trainer.data.preparing.prepare import _Preparation, prepare
+from tui_trainer.data.preparing.row_writers import BATCH_ROWS, StreamWriter
+from tui_trainer.data.preparing.text_hash import text_hash
+from tui_trainer.data.preparing.text_readers import CharacterReader
+from tui_trainer.data.preparing.token_rows import COLUMN, Rows
+from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
-SETTINGS = {"max_length": 16, "eval_fraction": 0.2, "seed": 42, "max_chars": 0}
+CUT = Cut(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
 
 
 def story(seed: int) -> str:
@@ -41,7 +47,12 @@ def data(tmp_path) -> Path:
 def prepared(data: Path | str, *, text_column: str = "auto", cache_dir: Path | None = None, **changes) -> PreparedData:
     source = open_source(str(data), text_column)
     place = cache_dir or Path(data).parent / "cache"
-    return prepare_characters(source, **{**SETTINGS, **changes}, cache_dir=place)
+    return prepare([source], CharacterReader(), replace(CUT, **changes), place)
+
+
+def guessed(path: Path | str, **changes) -> DataEstimate:
+    cut = replace(CUT, **changes)
+    return estimate([open_source(str(path))], CharacterReader(), cut, lambda texts: 1.0, frame_tokens=1)
 
 
 def stream(path: Path) -> list[int]:
@@ -90,9 +101,10 @@ def test_the_vocabulary_has_no_character_of_the_held_out_text_alone(data):
 @pytest.mark.parametrize("portion", [7, 32 * BATCH_ROWS, 100_000])
 def test_rows_cover_the_stream_and_each_label_once(tmp_path, tokens, portion):
     whole = np.arange(tokens, dtype=np.int32)
-    with RowWriter(tmp_path / "rows.arrow", 16) as writer:
+    with StreamWriter(tmp_path / "rows.arrow", 16) as writer:
         for start in range(0, tokens, portion):
-            writer.add(whole[start : start + portion])
+            part = whole[start : start + portion]
+            writer.add({COLUMN: (part, np.array([len(part)]))})
     rows = Rows(tmp_path / "rows.arrow")
     found = [rows.row(index) for index in range(len(rows))]
     assert len(rows) == writer.row_count == -(-(tokens - 1) // 16)
@@ -131,7 +143,7 @@ def test_a_damaged_rows_file_is_one_sentence(tmp_path):
 
 def test_a_second_call_reuses_the_first(data, monkeypatch):
     first = prepared(data)
-    monkeypatch.setattr(prepare, "_build", None)
+    monkeypatch.setattr(_Preparation, "build", None)
     again = prepared(data)
     assert (first.from_cache, again.from_cache) == (False, True)
     assert again.counts == first.counts
@@ -140,11 +152,11 @@ def test_a_second_call_reuses_the_first(data, monkeypatch):
 
 
 def test_lookup_finds_what_was_prepared_and_makes_nothing(data):
-    source, place = open_source(str(data)), data.parent / "cache"
-    assert lookup(source, **SETTINGS, cache_dir=place) is None
+    sources, place = [open_source(str(data))], data.parent / "cache"
+    assert find_entry(sources, CUT, place, None) is None
     assert not place.exists()
     entry = prepared(data)
-    found = lookup(source, **SETTINGS, cache_dir=place)
+    found = find_entry(sources, CUT, place, None)
     assert found is not None
     assert (found.folder, found.counts) == (entry.folder, entry.counts)
 
@@ -198,14 +210,14 @@ def test_a_strange_manifest_is_no_entry(tmp_path, content):
 
 
 def test_whoever_is_second_uses_the_entry_of_the_first(data, monkeypatch):
-    real = prepare._build
+    real = _Preparation.build
 
-    def overtaken(source, cut, folder, progress):
-        monkeypatch.setattr(prepare, "_build", real)
+    def overtaken(work, folder):
+        monkeypatch.setattr(_Preparation, "build", real)
         prepared(data)
-        return real(source, cut, folder, progress)
+        return real(work, folder)
 
-    monkeypatch.setattr(prepare, "_build", overtaken)
+    monkeypatch.setattr(_Preparation, "build", overtaken)
     entry = prepared(data)
     assert entry.from_cache
     assert [path.name for path in entry.folder.parent.iterdir()] == [entry.folder.name]
@@ -224,14 +236,14 @@ def test_two_processes_that_prepare_at_once_both_succeed(data):
 
 
 def test_a_source_that_changes_meanwhile_is_refused(data, monkeypatch):
-    real = prepare._build
+    real = _Preparation.build
 
-    def meddled(source, cut, folder, progress):
-        result = real(source, cut, folder, progress)
+    def meddled(work, folder):
+        result = real(work, folder)
         os.utime(data, ns=(1, 1))
         return result
 
-    monkeypatch.setattr(prepare, "_build", meddled)
+    monkeypatch.setattr(_Preparation, "build", meddled)
     with pytest.raises(DataError, match="changed while it was read"):
         prepared(data)
     assert list((data.parent / "cache").iterdir()) == []
@@ -302,6 +314,46 @@ def test_one_document_gives_its_tail(tmp_path):
     assert any("are held out" in note for note in entry.notes)
 
 
+def test_a_stream_of_several_sources_follows_weights_and_leaves_out_repeats_and_bad_rows(tmp_path):
+    stories = [story(seed) for seed in range(12)]
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    rows = [json.dumps({"text": text}) for text in [*stories[:6], stories[2]]]
+    first.write_text("\n".join([*rows, '{"text": 3}', '{"body": "x"}', ""]))
+    second.write_text("".join(json.dumps({"text": text}) + "\n" for text in [stories[0], *stories[6:]]))
+    source, cut = open_sources([str(first), str(second)]), replace(CUT, eval_fraction=0)
+    with pytest.raises(DataError, match=r"a\.jsonl, line 8: the column 'text' is a number(.|\n)*a\.jsonl, line 9: "):
+        prepare([source], CharacterReader(), cut, tmp_path / "cache")
+    cut = replace(cut, weights=(2.0, 0.5), dedup=True, skip_bad_rows=True)
+    entry = prepare([source], CharacterReader(), cut, tmp_path / "cache")
+    found = documents_of(stream(entry.train_path), entry)
+    assert found[:12] == [text for text in stories[:6] for _ in range(2)]
+    assert len(found[12:]) == 3 and set(found[12:]) < set(stories[6:])
+    counts = entry.counts
+    assert (counts.documents_read, counts.bad_rows, counts.repeated_rows, counts.train_documents) == (16, 2, 2, 15)
+    assert any(note.endswith("7 rows, 12 in an epoch of training (data.weights 2)") for note in entry.notes)
+    limited = prepare([source], CharacterReader(), replace(cut, max_rows=3, weights=()), tmp_path / "cache")
+    assert documents_of(stream(limited.train_path), limited) == [*stories[:3], *stories[6:8]]
+
+
+def test_a_stream_is_encoded_by_several_processes_as_by_one(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{story(seed)} <eos>"}) + "\n" for seed in range(2500)))
+    sources = [open_source(str(path))]
+    one = prepare(sources, CharacterReader(), CUT, tmp_path / "one")
+    two = prepare(sources, CharacterReader(), CUT, tmp_path / "two", processes=2)
+    assert not two.from_cache and two.counts == one.counts
+    assert two.train_path.read_bytes() == one.train_path.read_bytes()
+
+
+def test_repeats_of_a_long_text_are_found_however_its_white_space_lies(tmp_path):
+    words = [f"wörd{number}" for number in range(40_000)]
+    texts = [" ".join(words), "\n ".join(words), unicodedata.normalize("NFD", " ".join(words)), " ".join(words[1:])]
+    assert [text_hash(text) for text in texts[1:3]] == [text_hash(texts[0])] * 2
+    assert text_hash(texts[3]) != text_hash(texts[0])
+    whole = " ".join(words).encode()
+    assert text_hash(f" {texts[0]}\n") == xxhash.xxh3_64_intdigest(whole)
+
+
 def test_text_that_spells_a_special_token_stays_text(tmp_path):
     text = "say <eos> and <unk>\n" * 20
     (tmp_path / "a.txt").write_text(text)
@@ -311,55 +363,54 @@ def test_text_that_spells_a_special_token_stays_text(tmp_path):
 
 def test_tokenising_tells_how_far_it_is(data):
     told: list[tuple[str, float, float | None, str]] = []
-    source = open_source(str(data))
-    prepare_characters(source, **SETTINGS, cache_dir=data.parent / "c", progress=lambda *report: told.append(report))
+    prepare([open_source(str(data))], CharacterReader(), CUT, data.parent / "c", lambda *report: told.append(report))
     assert told[-1] == ("tokenising", 30 * 121, 30 * 121, "characters")
+    trained = [report for report in told if report[0] == "training the tokenizer"]
+    assert trained[-1] == ("training the tokenizer", 24 * 121, 24 * 121, "characters")
 
 
 def test_an_estimate_is_near_the_counts(tmp_path, data):
     path = tmp_path / "more.jsonl"
     path.write_bytes(data.read_bytes() * 40)
-    estimate = estimate_characters(open_source(str(path)), max_length=16, eval_fraction=0.2)
+    guess = guessed(path)
     counts = prepared(path).counts
-    assert not estimate.exact
-    assert estimate.tokens == pytest.approx(counts.train_tokens, rel=0.02)
-    assert estimate.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.05)
-    assert estimate.rows == pytest.approx(counts.train_rows, rel=0.02)
-    assert estimate.vocabulary == pytest.approx(counts.vocabulary, abs=8)
+    assert guess.tokens == pytest.approx(counts.train_tokens, rel=0.02)
+    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.05)
+    assert guess.rows == pytest.approx(counts.train_rows, rel=0.02)
+    assert guess.vocabulary == pytest.approx(counts.vocabulary, abs=8)
 
 
 def test_an_estimate_leaves_out_the_row_that_was_not_read_whole(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "%s"}\n' % ("x" * 40_000) * 20)
-    estimate = estimate_characters(open_source(str(tmp_path / "a.jsonl")), max_length=16, eval_fraction=0)
-    assert estimate.tokens == pytest.approx(20 * 40_001, rel=0.001)
+    guess = guessed(tmp_path / "a.jsonl", eval_fraction=0)
+    assert guess.tokens == pytest.approx(20 * 40_001, rel=0.001)
 
 
 def test_an_estimate_of_a_gz_says_what_it_assumed(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(random.Random(1).randbytes(20_000).hex().encode()))
-    estimate = estimate_characters(open_source(str(path)), max_length=16, eval_fraction=0)
-    assert estimate.tokens == pytest.approx(3 * path.stat().st_size, abs=2)
-    assert "taken to unpack to 3 times" in estimate.reason
+    guess = guessed(path, eval_fraction=0)
+    assert guess.tokens == pytest.approx(3 * path.stat().st_size, abs=2)
+    assert "taken to unpack to 3 times" in guess.reason
 
 
 def test_an_estimate_does_not_stumble_over_broken_files(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'oops\n[1]\n{"text": 5}\n\xff\n')
     (tmp_path / "b.txt.gz").write_bytes(b"no gzip")
     (tmp_path / "c.txt").write_bytes(b"\xff" * 100)
-    assert estimate_characters(open_source(str(tmp_path)), max_length=16, eval_fraction=0.1).tokens < 200
+    assert guessed(tmp_path, eval_fraction=0.1).tokens < 200
 
 
 def test_an_estimate_follows_the_character_limit(data):
-    estimate = estimate_characters(open_source(str(data)), max_length=16, eval_fraction=0.5, max_chars=1000)
-    assert estimate.tokens + estimate.eval_tokens == pytest.approx(1008, abs=5)
+    guess = guessed(data, eval_fraction=0.5, max_chars=1000)
+    assert guess.tokens + guess.eval_tokens == pytest.approx(1008, abs=5)
 
 
 def test_the_estimate_of_a_sample_counts_its_characters(tmp_path):
-    source = open_source("sample:python-reference")
-    estimate = estimate_characters(source, max_length=256, eval_fraction=0.1)
+    guess = guessed("sample:python-reference", max_length=256, eval_fraction=0.1)
     counts = prepared("sample:python-reference", cache_dir=tmp_path, max_length=256, eval_fraction=0.1).counts
-    assert estimate.tokens + estimate.eval_tokens == counts.train_tokens + counts.eval_tokens
-    assert estimate.rows == pytest.approx(counts.train_rows, rel=0.02)
+    assert guess.tokens + guess.eval_tokens == counts.train_tokens + counts.eval_tokens
+    assert guess.rows == pytest.approx(counts.train_rows, rel=0.02)
 
 
 def test_labels_are_the_inputs_shifted_by_one_and_padding_is_ignored():

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tui_trainer.data.preparing.cache import DocumentCut, ExampleCut, PreparedData
-from tui_trainer.data.preparing.documents import prepare_documents
-from tui_trainer.data.preparing.examples import Encoded, Example, Reader, prepare_examples
+from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
+from tui_trainer.data.preparing.cache import Cut, PreparedData
+from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.row_notes import cut_rows, write_cut_rows
+from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
@@ -61,9 +62,9 @@ def table(tmp_path: Path, words: list[int], labels: str = "ab", **more) -> Prepa
         for number, count in enumerate(words)
     ]
     path = write(tmp_path / f"rows-{len(list(tmp_path.iterdir()))}.jsonl", rows)
-    about = {"max_chars": 0, "max_rows": 0, "dedup": False, "skip_bad_rows": True, "reading": "", **more}
-    cut = ExampleCut(max_length=8, eval_fraction=about.pop("eval_fraction", 0.0), seed=0, **about)
-    return prepare_examples([open_source(str(path))], Words(), cut, tmp_path / "cache")
+    plain = {"rows": "examples", "max_length": 8, "eval_fraction": 0.0, "seed": 0, "tokenizer": "words"}
+    cut = Cut(**{**plain, "skip_bad_rows": True, **more})
+    return prepare([open_source(str(path))], Words(), cut, tmp_path / "cache")
 
 
 def test_marks_go_to_a_file_and_back(tmp_path):
@@ -102,26 +103,22 @@ def test_the_length_that_would_keep_99_of_100_rows_whole_is_about_right(tmp_path
 def test_classes_and_bad_rows_are_noted(tmp_path):
     path = write(tmp_path / "rows.jsonl", [{"text": "a b", "label": "joy"}, {"text": "", "label": "joy"}] * 12)
     (tmp_path / "more.jsonl").write_text('{"text": "c", "label": "anger"}\n')
-    cut = ExampleCut(
-        max_length=8, eval_fraction=0.0, seed=0, max_chars=0, max_rows=0, dedup=False, skip_bad_rows=True, reading=""
-    )
-    data = prepare_examples([open_source(str(tmp_path / "*.jsonl"))], Words(), cut, tmp_path / "cache")
+    cut = Cut(rows="examples", max_length=8, eval_fraction=0.0, seed=0, tokenizer="words", skip_bad_rows=True)
+    data = prepare([open_source(str(tmp_path / "*.jsonl"))], Words(), cut, tmp_path / "cache")
     assert data.details["classes"] == 2 and data.details["class_rows"] == {"joy": 12, "anger": 1}
     bad = data.details["bad_rows"]
     assert len(bad) == 10 and data.counts.bad_rows == 12
     assert bad[0]["where"].endswith(f"{path.name}, line 2") and bad[0]["message"] == "the text is empty"
-    again = prepare_examples([open_source(str(tmp_path / "*.jsonl"))], Words(), cut, tmp_path / "cache")
+    again = prepare([open_source(str(tmp_path / "*.jsonl"))], Words(), cut, tmp_path / "cache")
     assert again.from_cache and again.details == data.details
 
 
 @pytest.mark.parametrize("length", [4, 100])
 def test_pieces_of_a_document_are_marked(tmp_path, length):
     path = write(tmp_path / "texts.jsonl", [{"text": text} for text in ("a b", "a b c d e f g h i", "x y z")])
-    cut = DocumentCut(
-        max_length=length, eval_fraction=0.0, seed=0, max_chars=0, tokenizer="words", eos_id=2, vocabulary=300
-    )
-    source = open_source(str(path))
+    cut = Cut(rows="documents", max_length=length, eval_fraction=0.0, seed=0, tokenizer="words")
     encode = lambda texts: [list(map(ord, text.split())) for text in texts]  # noqa: E731
-    data = prepare_documents(source, None, encode, cut=cut, cache_dir=tmp_path / "cache")
+    reader = TextReader(encode, eos_id=2, vocabulary=300)
+    data = prepare([open_source(str(path))], reader, cut, tmp_path / "cache")
     marks = cut_rows(data.folder, len(Rows(data.train_path))).tolist()
     assert marks == ([False, True, True, True, False] if length == 4 else [False] * 3)

@@ -8,13 +8,21 @@ from tokenizers import Tokenizer
 
 from tui_trainer.data.preparing.character_tokenizer import (
     EOS_ID,
-    PIECE_CHARACTERS,
     UNK_ID,
     build_tokenizer,
+    character_ids,
     characters_of,
-    encode_documents,
+    encode_text,
 )
-from tui_trainer.data.preparing.eval_split import split_documents, tail_start
+from tui_trainer.data.preparing.eval_split import Split, split_documents, tail_start, torn
+
+
+def parts(split: Split, index: int, text: str) -> tuple[str, str]:
+    """What of a document is trained on, and what is held out."""
+    if index in split.tails:
+        return torn(text, split.tails[index])
+    return ("", text) if split.held_out[index] else (text, "")
+
 
 LENGTHS = [int(size) for size in np.random.default_rng(7).integers(50, 5000, 200)]
 
@@ -64,7 +72,7 @@ def test_the_tail_of_the_longest_is_held_out_where_whole_documents_cannot_give_t
 def test_something_always_stays_to_train_on(lengths, fraction):
     split = split_documents(lengths, fraction, 1)
     texts = ["x" * size for size in lengths]
-    trained = sum(len(split.parts(index, text)[0]) for index, text in enumerate(texts))
+    trained = sum(len(parts(split, index, text)[0]) for index, text in enumerate(texts))
     assert 0 < trained <= sum(lengths)
     assert trained < sum(lengths) or split.notes
 
@@ -86,7 +94,7 @@ def test_a_part_of_a_document_goes_to_one_side_only():
     texts = [f"document {index}\n" * 20 for index in range(10)]
     for split in (split_documents([len(text) for text in texts], 0.2, 3), split_documents([300], 0.2, 3)):
         for index, text in enumerate(texts[: len(split.held_out)]):
-            assert "".join(split.parts(index, text)) == text
+            assert "".join(parts(split, index, text)) == text
 
 
 FAMILY = "\U0001f468\u200d\U0001f469"
@@ -117,14 +125,13 @@ def test_the_alphabet_is_sorted_and_complete():
 
 
 def test_each_unknown_character_is_one_unknown_token():
-    tokenizer = build_tokenizer(["a", "b"])
-    assert encode_documents(tokenizer, ["a??b\u2603"]).tolist() == [3, UNK_ID, UNK_ID, 4, UNK_ID, EOS_ID]
+    assert encode_text(character_ids(["a", "b"]), "a??b\u2603").tolist() == [3, UNK_ID, UNK_ID, 4, UNK_ID, EOS_ID]
+    assert build_tokenizer(["a", "b"]).encode("a??b\u2603").ids == [3, UNK_ID, UNK_ID, 4, UNK_ID]
 
 
-def test_long_documents_are_encoded_as_in_one_piece():
-    text = "ab\n<eos>é" * (PIECE_CHARACTERS // 4)
-    tokenizer = build_tokenizer(characters_of([text]))
-    whole = tokenizer.encode(text, add_special_tokens=False).ids
-    assert encode_documents(tokenizer, [text, "a", text[:PIECE_CHARACTERS]]).tolist() == [
-        *whole, EOS_ID, *tokenizer.encode("a").ids, EOS_ID, *whole[:PIECE_CHARACTERS], EOS_ID
-    ]  # fmt: skip
+def test_texts_are_encoded_as_the_tokenizer_does():
+    text = "ab\n<eos>é\U0001f600 " * 1000
+    characters = characters_of([text])
+    tokenizer, ids = build_tokenizer(characters), character_ids(characters)
+    for some in (text, "a", ""):
+        assert encode_text(ids, some).tolist() == [*tokenizer.encode(some, add_special_tokens=False).ids, EOS_ID]

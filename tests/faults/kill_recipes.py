@@ -3,8 +3,8 @@
     python tests/faults/kill_recipes.py
 
 One process loads the libraries and forks a child for each run. A child runs the real command line, `--no-ui` and
-`resume`; the kill comes right after an optimiser step, before anything of it is written. Compared are the final
-weights, the optimiser state and the exported model.
+`resume`; the kill comes right after an optimizer step, before anything of it is written. Compared are the final
+weights, the optimizer state and the exported model.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ SETTINGS = {
     "logging.sample_steps": 5,
     "logging.logging_steps": 4,
 }
-COMPARED = ("model.safetensors", "optimiser.safetensors")
+COMPARED = ("model.safetensors", "optimizer.safetensors")
 SWEPT_STEP, NEXT_STEP = 6, 9
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -154,7 +154,7 @@ def resume(home: Path, name: str, before: Callable[[], None] = lambda: None) -> 
 
 
 def hashes(run: Path) -> dict[str, str]:
-    """XXH3-128 of the final weights and optimiser state, from the manifest of the last checkpoint."""
+    """XXH3-128 of the final weights and optimizer state, from the manifest of the last checkpoint."""
     manifest = json.loads(
         (run / "checkpoints" / f"step-{SETTINGS['training.max_steps']}" / "manifest.json").read_text()
     )
@@ -162,7 +162,7 @@ def hashes(run: Path) -> dict[str, str]:
 
 
 def kill_at_step(step: int) -> None:
-    """End the process with SIGKILL right after an optimiser step, before anything of it is written."""
+    """End the process with SIGKILL right after an optimizer step, before anything of it is written."""
     from tui_trainer.training.recorder import Recorder
 
     add = Recorder.add
@@ -250,7 +250,7 @@ def _compare(
         return f"the run ended with {code} instead of being killed"
     if (code := in_child(lambda: resume(home, name, before_resume))) != 0:
         return f"the resume ended with {code}"
-    return "" if hashes(home / name) == wanted else "the final weights or optimiser state differ"
+    return "" if hashes(home / name) == wanted else "the final weights or optimizer state differ"
 
 
 if __name__ == "__main__":

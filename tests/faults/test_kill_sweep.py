@@ -22,7 +22,7 @@ def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(each):
     assert "os.rename step-3" in seen, "the rotation is part of the sweep"
     assert len(swept) == -(-len(seen) // each)
     assert report["different"] == []
-    assert report["control"] == "the final weights or optimiser state differ"
+    assert report["control"] == "the final weights or optimizer state differ"
     assert done.returncode == 0
 
 

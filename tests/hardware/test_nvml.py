@@ -128,8 +128,8 @@ def test_a_process_that_is_gone_keeps_its_number_and_memory(fake_nvml):
 
 
 def test_cuda_visible_devices_hides_cards(fake_nvml, monkeypatch):
-    def visible(wish):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wish)
+    def visible(requested):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", requested)
         return [gpu.index for gpu in Nvml(fake_nvml({}, {}, {}, {})).gpus() if gpu.visible]
 
     assert visible("3,1") == [1, 3]

@@ -41,7 +41,7 @@ def test_with_to_the_file_is_written_and_the_next_command_named(capsys, tmp_path
     assert shown.out.endswith(f"next: tui-trainer plan {out}\n")
     config = load(Request(config_file=out), lambda name: (None, "")).config
     assert (config.tuning.r, config.training.effective_batch_size) == (32, 8)
-    assert config.data.path == str(tmp_path / "talks.jsonl")
+    assert config.data.path == str(tmp_path / "conversations.jsonl")
     text = out.read_text()
     assert "r = 32  # lora_r: 32\n" in text
     assert '#   special_tokens: {"pad_token": "<pad>"} (not supported: the tokenizer stays as it is)\n' in text

@@ -55,13 +55,13 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
 
 def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     """Hugging Face's Trainer does not scale its steps by the weights, and neither does the one here."""
-    from tui_trainer.training.optimizers import OPTIMISERS
+    from tui_trainer.optimizers import OPTIMIZERS
 
     imported = read({"optim": "adafactor", "learning_rate": 1e-4, "per_device_train_batch_size": 4}, "transformers")
     assert imported.values["training.optim"] == "adafactor"
     assert imported.values["training.learning_rate"] == 1e-4
     weight = torch.nn.Parameter(torch.zeros(4, 4))
-    built = OPTIMISERS["adafactor"].build([{"params": [weight]}], 1e-4, TrainingSection(optim="adafactor"))
+    built = OPTIMIZERS["adafactor"].build([{"params": [weight]}], 1e-4, TrainingSection(optim="adafactor"))
     weight.grad = torch.ones(4, 4)
     built.step()
     torch.testing.assert_close(weight.detach(), torch.full((4, 4), -1e-4))
@@ -86,7 +86,7 @@ def test_an_axolotl_file_keeps_its_meaning():
     assert values["evaluation.eval_steps"] == 0.125  # four times in each of 2 epochs
     assert values["checkpoint.save_steps"] == 0.5
     assert values["tuning.target_modules"] == "all-linear"
-    assert values["data.path"] == "./talks.jsonl"
+    assert values["data.path"] == "./conversations.jsonl"
     assert values["task.loss_on"] == "assistant"
     assert values["training.learning_rate"] == 2e-4  # which YAML reads as a text
     assert values["model.attn_implementation"] == "flash_attention_2"
@@ -135,12 +135,15 @@ def test_an_axolotl_data_set_of_the_hub_keeps_its_file_and_revision(read, given,
     ("kind", "key"), [("trl", "dataset_name"), ("transformers", "dataset_name"), ("modelforge", "dataset")]
 )
 def test_a_data_set_of_the_hub_is_written_as_one_unless_such_a_folder_is_here(kind, key, read, tmp_path):
-    imported = read({key: "org/talks", "learning_rate": 1e-4}, kind)
-    assert imported.values["data.path"] == "hub:org/talks"
-    assert any(f'{key}: org/talks -> data.path = "hub:org/talks"' in line for line in imported.report)
-    assert read({key: "data/talks.jsonl", "learning_rate": 1e-4}, kind).values["data.path"] == "data/talks.jsonl"
-    (tmp_path / "org" / "talks").mkdir(parents=True)
-    assert read({key: "org/talks", "learning_rate": 1e-4}, kind).values["data.path"] == "org/talks"
+    imported = read({key: "org/conversations", "learning_rate": 1e-4}, kind)
+    assert imported.values["data.path"] == "hub:org/conversations"
+    assert any(f'{key}: org/conversations -> data.path = "hub:org/conversations"' in line for line in imported.report)
+    assert (
+        read({key: "data/conversations.jsonl", "learning_rate": 1e-4}, kind).values["data.path"]
+        == "data/conversations.jsonl"
+    )
+    (tmp_path / "org" / "conversations").mkdir(parents=True)
+    assert read({key: "org/conversations", "learning_rate": 1e-4}, kind).values["data.path"] == "org/conversations"
 
 
 def test_a_data_set_named_without_its_owner_is_left_with_the_way_to_write_it(read):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -39,7 +40,9 @@ class FakeHub:
 
 
 def commit_of(revision: str) -> str:
-    return COMMIT if revision in ("main", COMMIT) else hashlib.sha1(revision.encode()).hexdigest()
+    if revision in ("main", COMMIT) or re.fullmatch("[0-9a-f]{40}", revision):
+        return COMMIT if revision == "main" else revision
+    return hashlib.sha1(revision.encode()).hexdigest()
 
 
 def environment_of(hub: FakeHub, folder: Path) -> dict[str, str]:
@@ -87,19 +90,34 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self._info(path) if path.startswith(("/api/models/", "/api/datasets/")) else self._file(with_body=True)
 
+    def do_POST(self) -> None:
+        """Facts of single files, for whom reads them by ranges."""
+        kind, _, rest = unquote(self.path).removeprefix("/api/").partition("/")
+        name, _, revision = rest.partition("/paths-info/")
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        folder = self._folder(kind, name, revision) or Path("/nowhere")
+        found = [path for path in asked if (folder / path).is_file()]
+        told = [{"type": "file", "path": one, "size": (folder / one).stat().st_size, "oid": "0"} for one in found]
+        self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+
     def parse_request(self) -> bool:
         parsed = super().parse_request()
         self.hub.requests.append(getattr(self, "path", ""))
         return parsed
 
+    @property
+    def _revisions(self) -> list[str]:
+        return [name.partition("@")[2] for name in (*self.hub.data_sets, *self.hub.models) if "@" in name]
+
     def _folder(self, kind: str, name: str, revision: str) -> Path | None:
+        revision = next((given for given in self._revisions if commit_of(given) == revision), revision)
         at = "" if revision in ("main", COMMIT) else f"@{revision}"
         return (self.hub.data_sets if kind == "datasets" else self.hub.models).get(name + at)
 
     def _info(self, path: str) -> None:
         _, _, kind, rest = unquote(path).split("/", 3)
-        name, _, revision = rest.partition("/revision/")
-        revision = revision or "main"
+        name, what, revision = rest.partition("/tree/" if "/tree/" in rest else "/revision/")
+        revision = next((given for given in self._revisions if commit_of(given) == revision), revision or "main")
         hidden = name in self.hub.private and self.headers.get("Authorization") != "Bearer secret"
         if hidden or self._folder(kind, name, "main") is None:
             return self._refuse(404, "RepoNotFound", "Repository not found")
@@ -107,7 +125,18 @@ class _Handler(BaseHTTPRequestHandler):
         if folder is None:
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         files = [path for path in folder.rglob("*") if path.is_file()]
-        listed = [{"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size} for path in files]
+        listed = [
+            {
+                "rfilename": str(path.relative_to(folder)),
+                "size": path.stat().st_size,
+                "blobId": hashlib.sha1(path.read_bytes()).hexdigest(),
+            }
+            for path in files
+        ]
+        if what == "/tree/":
+            siblings = self.hub.info.get("siblings", listed)
+            tree = [{"type": "file", "path": one["rfilename"], "size": one["size"], "oid": "0"} for one in siblings]
+            return self._answer(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
         content = {
             "_id": "1",
             "id": name,
@@ -141,11 +170,13 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Repo-Commit": commit_of(revision),
             "Accept-Ranges": "bytes",
         }
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        first, _, last = (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")
+        start, end = int(first), min(int(last or len(content)) + 1, len(content))
+        if start or end < len(content):
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
         cut = self.hub.cut.pop(file, None) if with_body else None
-        return self._answer(206 if start else 200, content[start:], headers, with_body, cut)
+        is_part = "Content-Range" in headers
+        return self._answer(206 if is_part else 200, content[start:end], headers, with_body, cut)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         self._answer(status, b"{}", {"X-Error-Code": code, "X-Error-Message": message})

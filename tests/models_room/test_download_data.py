@@ -13,7 +13,8 @@ import pytest
 from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.sources.hub_path import HubPath
+from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.hub import HubPath
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.downloading.data_set import files_to_fetch
 from tui_trainer.downloading.hub import HubFile
@@ -78,6 +79,79 @@ def fetch(path: str, *arguments: str, environment: dict[str, str]):
     return run("-m", "tui_trainer", "download", "--data", path, "--yes", *arguments, environment=environment)
 
 
+STREAMED = """
+import sys
+from pathlib import Path
+from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.size_estimate import size_of
+from tui_trainer.data.sources.split_use import training_and_evaluation
+from tui_trainer.errors import DataError
+name, split, path = sys.argv[1:]
+try:
+    source, held_out = training_and_evaluation((path,), (), "auto", Choice(name=name, split=split, streaming=True))
+except DataError as error:
+    sys.exit(str(error))
+for found in filter(None, (source, held_out)):
+    print([document.text.partition(" of")[0] for document in found.documents()], found.fingerprint())
+print(size_of(source).documents, [use.words() for use in source.splits])
+"""
+
+
+def streamed(path: str, environment: dict[str, str], name: str = "", split: str = ""):
+    return run("-c", STREAMED, name, split, path, environment=environment)
+
+
+@pytest.fixture
+def two_configurations(hub, repositories) -> Path:
+    two = Path(shutil.copytree(repositories["org/splits"], Path("two")))
+    write(two / "en/train.jsonl", rows(6, "en"))
+    write(two / "en/dev.jsonl", rows(2, "held out"))
+    (two / "en/test.jsonl").write_bytes(b"\x00 never opened")
+    (two / "README.md").write_text(
+        "---\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: en/train.jsonl\n"
+        "  - split: validation\n    path: en/dev.jsonl\n  - split: test\n    path: en/test.jsonl\n"
+        "- config_name: all\n  data_files: data/*\n---\n"
+    )
+    hub.data_sets = {"org/two": two, "org/splits": repositories["org/splits"]}
+    return two
+
+
+def test_a_data_set_that_is_streamed_leaves_no_copy_and_its_splits_are_kept_apart(hub, environment, two_configurations):
+    done = streamed("org/two", environment, name="en")
+    assert done.returncode == 0, done.stderr
+    trained, evaluated, told = done.stdout.splitlines()
+    assert trained.startswith(str([f"en {n}" for n in range(6)]))
+    assert evaluated.startswith("['held out 0', 'held out 1']")
+    assert "validation (org/two/en/dev.jsonl) is evaluated on; left alone: test" in told and told.startswith("6 ")
+    assert "en/test.jsonl" not in hub.asked and done.stderr == ""
+    kept = [file for file in Path(environment["HF_HOME"]).rglob("*") if file.suffix in (".parquet", ".jsonl")]
+    assert kept == []
+
+
+@pytest.mark.e2e
+def test_what_is_streamed_is_found_again_cut_and_asked_for_as_what_is_here(hub, environment, two_configurations):
+    once, again = (streamed("hub:org/two", environment, name="en").stdout for _ in range(2))
+    assert once == again != ""
+    assert "several configurations: en, all; set data.name" in streamed("org/two", environment).stderr
+    tables = streamed("org/splits", environment, split="train[19:21]")
+    assert tables.stdout.startswith("['train 0 19', 'train 1 0']"), tables.stderr
+    gone = streamed("org/none", environment)
+    assert "the hub has no data set org/none at main" in gone.stderr
+    offline = streamed("org/two", environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}, name="en")
+    assert "cannot be streamed" in offline.stderr and offline.stderr.count("\n") == 1
+
+
+@pytest.mark.e2e
+def test_two_configurations_are_downloaded_and_one_is_learnt_from_offline(hub, environment, two_configurations):
+    done = fetch("org/two", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "several configurations: en, all; set data.name" in done.stdout
+    hub.requests.clear()
+    source = open_source("org/two", choice=Choice(name="en"))
+    assert [document.text.partition(" of")[0] for document in source.documents()] == [f"en {n}" for n in range(6)]
+    assert hub.requests == []
+
+
 def put_into_cache(folder: Path, name: str, cache: Path) -> Path:
     """As another program leaves it."""
     place = cache / "hub" / f"datasets--{name.replace('/', '--')}"
@@ -92,25 +166,22 @@ def test_a_data_set_is_downloaded_read_and_not_fetched_again(hub, environment):
     told = done.stdout
     assert "data set org/one, revision main" in told and "apache-2.0" in told and "127.0.0.1" in told
     assert "100 %" in done.stderr and told.rstrip().endswith('data.path = "hub:org/one"')
-    assert hub.asked == ["rows.jsonl"]
+    assert sorted(hub.asked) == ["README.md", "rows.jsonl"]
 
     source = open_source("hub:org/one")
     assert [file.label for file in source.entries] == ["org/one/rows.jsonl"] and COMMIT in str(source.files[0])
     assert len(list(source.documents())) == 40
     again = run("-m", "tui_trainer", "download", "--data", "hub:org/one", environment=environment)
-    assert again.returncode == 0 and hub.asked == ["rows.jsonl"]  # nothing is missing, so nothing is asked
+    assert again.returncode == 0 and len(hub.asked) == 2  # nothing is missing, so nothing is asked
 
 
-def test_what_is_no_data_is_left_out_and_each_split_has_its_line(hub, environment):
+def test_what_is_no_data_is_left_out_and_the_splits_are_named(hub, environment):
     done = fetch("hub:org/splits", environment=environment)
     assert done.returncode == 0, done.stderr
-    assert "in 3 files" in done.stdout and "left out 2 files (1 .png, 1 .py)" in done.stdout
-    assert {Path(name).suffix for name in hub.asked} == {".parquet"}
-    assert done.stdout.splitlines()[-2:] == [
-        'data.path = "hub:org/splits/data/train-*.parquet"',
-        'data.path = "hub:org/splits/data/test-00000-of-00001.parquet"',
-    ]
-    assert 'data.path = "hub:org/splits"' in done.stdout.splitlines()[:-2]
+    assert "in 4 files" in done.stdout and "left out 2 files (1 .png, 1 .py)" in done.stdout
+    assert {Path(name).suffix for name in hub.asked} == {".parquet", ".md"}
+    assert "its splits are train, test: train trains" in done.stdout
+    assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
     whole = open_source("hub:org/splits")
     assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]
     assert whole.entries == open_source("hub:org/splits/data/train-*.parquet").entries
@@ -119,11 +190,11 @@ def test_what_is_no_data_is_left_out_and_each_split_has_its_line(hub, environmen
 def test_a_part_is_fetched_alone_and_not_taken_for_the_whole(hub, environment):
     done = fetch("org/splits/data/train-*", environment=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith('data.path = "hub:org/splits/data/train-*"') and "in 2 files" in done.stdout
+    assert done.stdout.rstrip().endswith('data.path = "hub:org/splits/data/train-*"') and "in 3 files" in done.stdout
     assert len(open_source("hub:org/splits/data/train-*").entries) == 2
     with pytest.raises(DataError, match=r"1 of the 3 files of hub:org/splits/data are not on .* --data hub:org/splits"):
         open_source("hub:org/splits/data")
-    with pytest.raises(DataError, match=r"has no data in 'dat'; it has data/train-\*.parquet; data/test-"):
+    with pytest.raises(DataError, match=r"has no data in 'dat'; it has data/test-00000-of-00001.parquet; data/train-"):
         open_source("hub:org/splits/dat")
 
 
@@ -191,7 +262,8 @@ def test_gated_and_private_data_sets_say_what_they_need(hub, environment):
         ("org/none", "the hub has no data set org/none"),
         ("org/images", "org/images has no data that can be read: only 1 .png"),
         ("org/one/nowhere", "org/one has no data in 'nowhere'; it has rows.jsonl"),
-        ("imdb", "it is written hub:owner/name"),
+        ("imdb", "the hub has no data set imdb"),
+        ("org/..", "it is written hub:owner/name"),
         ("org/one/../../x", "leaves its data set"),
     ],
 )
@@ -246,9 +318,15 @@ def test_a_config_keeps_the_name_on_the_hub(environment, repositories):
     assert (data.path, data.eval_path) == ("hub:org/one", "hub:org/one@v2/rows.jsonl")
 
 
-def test_a_bare_name_is_asked_back(capsys):
-    assert main(["plan", "--data", "org/talks"]) == 2
-    assert "did you mean hub:org/talks?" in capsys.readouterr().err
+def test_a_bare_name_is_looked_for_here_and_then_in_the_cache(environment, repositories, tmp_path, monkeypatch, capsys):
+    assert main(["plan", "--data", "org/one"]) == 2
+    told = capsys.readouterr().err
+    assert "there is no file or folder 'org/one', and no data set org/one of the hub on this machine; run `tui" in told
+    put_into_cache(repositories["org/one"], "org/one", Path(environment["HF_HOME"]))
+    assert len(list(open_source("org/one").documents())) == 40
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "org/one/rows.jsonl", rows(3, "local"))
+    assert len(list(open_source("org/one").documents())) == 3  # what is on this disk wins
 
 
 def chosen(*names: str, inside: str = "") -> list[str]:
@@ -261,7 +339,7 @@ def test_only_what_can_be_read_is_chosen():
     texts = ["a.txt", "b.txt.gz", "LICENSE.txt"]
     about = ["README.md", "dataset_infos.json", ".hidden/x.csv", "load.py", "x.zip", "x.parquet.gz"]
     data = ["x.json.gz", "x.tsv", "y.arrow", "z/deep/d.conll"]
-    assert chosen(*about, *texts, *data) == data
-    assert chosen(*about, *texts) == ["a.txt", "b.txt.gz"]
-    assert chosen(*about, *data, inside="z") == chosen(*data, inside="z/*/*") == chosen(*data, inside="**/*.conll")
+    assert chosen(*about, *texts, *data) == ["README.md", *data]
+    assert chosen(*about, *texts) == ["README.md", "a.txt", "b.txt.gz"]
+    assert chosen(*data, inside="z") == chosen(*data, inside="z/*/*") == chosen(*data, inside="**/*.conll") == data[-1:]
     assert chosen(*about, *data, inside="README.md") == ["README.md"]

@@ -67,7 +67,7 @@ def test_a_new_head_comes_from_the_seed_and_the_body_from_the_files(family, fold
     import torch
 
     (one, told), (same, _), (other, _) = (load(folder_of(family), "sequence_classification", seed=n) for n in (1, 1, 2))
-    assert told[0].endswith("from random numbers") and ("classifier" in told[0] or "score" in told[0])
+    assert told[0].endswith("from scratch") and ("classifier" in told[0] or "score" in told[0])
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, same.state_dict()[name])
         is_new = not name.startswith(one.base_model_prefix + ".") or "pooler" in name
@@ -91,7 +91,7 @@ def test_a_head_for_other_labels_is_made_anew_and_one_for_as_many_is_kept(folder
     two, told = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
     assert two.classifier.out_proj.weight.shape == (2, 32)
     assert torch.equal(two.classifier.dense.weight, first.classifier.dense.weight)
-    assert told[0].startswith("classifier.out_proj.weight and 1 more start from random numbers: the model in")
+    assert told[0].startswith("classifier.out_proj.weight and 1 more start from scratch: the model in")
     assert told[0].endswith("tells 3 labels apart, this task 2")
     kept, told = load(tmp_path / "three", "sequence_classification", None)
     assert kept.config.id2label[2] == "both" and told == []
@@ -123,7 +123,7 @@ def test_weights_under_the_names_of_the_first_bert_are_no_misfit(folder_of, tmp_
     facts = find_model(str(tmp_path / "bert"), head="token_classification", labels=3)
     assert model_problems(facts, "pretrained", False) == []
     _, told = load(tmp_path / "bert", "token_classification")
-    assert told == ["classifier.weight and 1 more start from random numbers"]
+    assert told == ["classifier.weight and 1 more start from scratch"]
 
 
 def test_a_head_of_its_own_in_the_files_of_a_t5_is_counted_as_it_is_loaded(folder_of, tmp_path):

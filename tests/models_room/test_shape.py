@@ -16,7 +16,7 @@ from tui_trainer.planning.memory.layers import has_formula
 
 
 def linears_in(model: Any) -> Counter[tuple[str, int, int]]:
-    """Name, inputs, outputs of every matrix product among the modules."""
+    """Name, inputs, outputs of every matmul among the modules."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -196,7 +196,7 @@ def test_a_scratch_shape_is_the_model_that_its_settings_describe():
 
 
 def test_flops_are_six_for_a_weight_and_twelve_for_attention():
-    """Against a count by torch of the matrix products of a real forward pass, attention among them."""
+    """Against a count by torch of the matmuls of a real forward pass, attention among them."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import LlamaConfig, LlamaForCausalLM

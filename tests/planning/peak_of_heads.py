@@ -28,7 +28,7 @@ def resident_bytes(field: str) -> int:
 def train(config: dict[str, Any], head: str, rows: int, row_tokens: int, answer: int) -> None:
     torch.manual_seed(0)
     model = auto_class(head).from_config(AutoConfig.for_model(**config)).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     mask = torch.ones(rows, row_tokens, dtype=torch.int64)
     mask[0, row_tokens // 2 :] = 0
     inputs = {"input_ids": torch.randint(3, config["vocab_size"], (rows, row_tokens)), "attention_mask": mask}
@@ -37,8 +37,8 @@ def train(config: dict[str, Any], head: str, rows: int, row_tokens: int, answer:
         loss = model(**inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         del loss
         if step == 1:
             model.eval()

@@ -19,17 +19,17 @@ H200 = machine("NVIDIA H200", (9, 0), 143771)
 KEY = "model.attn_implementation"
 
 
-def refusals(wish: str, **installed: str) -> list[str]:
+def refusals(requested: str, **installed: str) -> list[str]:
     """What is wrong with a kernel on a machine that has these versions, by distribution with underscores."""
     packages = {name.replace("_", "-"): version for name, version in installed.items()}
     hardware = replace(H200, libraries={**H200.libraries, **packages})
-    loaded = loaded_on(hardware, assignments=(f"{KEY}={wish}",))
+    loaded = loaded_on(hardware, assignments=(f"{KEY}={requested}",))
     found = choices.precision_problems(loaded, hardware, choices.Target.of(hardware))
     return [problem.message for problem in found if problem.key == KEY]
 
 
 @pytest.mark.parametrize(
-    ("wish", "installed", "wanted"),
+    ("requested", "installed", "wanted"),
     [
         ("flash_attention_2", {"flash_attn": "2.8.3"}, ""),
         ("flash_attention_2", {"flash_attn_3": "3.0.0"}, "needs the package flash-attn, which is not installed"),
@@ -38,8 +38,8 @@ def refusals(wish: str, **installed: str) -> list[str]:
         ("flash_attention_3", {"flash_attn": "2.8.3"}, "needs the package flash-attn-3, which is not installed"),
     ],
 )
-def test_a_kernel_is_looked_for_in_the_package_of_its_own_version(wish, installed, wanted):
-    assert refusals(wish, **installed) == ([f"{wish} {wanted}"] if wanted else [])
+def test_a_kernel_is_looked_for_in_the_package_of_its_own_version(requested, installed, wanted):
+    assert refusals(requested, **installed) == ([f"{requested} {wanted}"] if wanted else [])
 
 
 def test_every_flash_kernel_that_can_be_chosen_has_its_package_as_transformers_looks_for_it():

@@ -15,6 +15,7 @@ from tui_trainer.planning.duration import (
 )
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
+from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import fold
 
 
@@ -137,7 +138,7 @@ def planned(eval_every_steps, save_every_steps, eval_rows=120, parameters=1_000_
 def step(number, seconds=0.5):
     return e.StepDone(
         step=number, epoch=0.1, loss_sum=2.0, tokens=100, samples=4, lr=1e-4, grad_norm=1.0, step_seconds=seconds,
-        data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimiser_seconds=0.1, tokens_per_second=1.0,
+        data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimizer_seconds=0.1, tokens_per_second=1.0,
         samples_per_second=1.0, peak_memory_bytes=10,
     )  # fmt: skip
 
@@ -146,20 +147,20 @@ def test_before_the_first_evaluation_and_save_the_plan_says_what_they_will_take(
     events = [started(), planned(eval_every_steps=30, save_every_steps=50), *map(step, range(1, 11))]
     evaluation = 120 / 8 / 3  # 120 rows, at 8 rows a second of training, of which forward is a third
     save = 12e6 / 300e6
-    assert fold(events).eta_seconds == pytest.approx(90 * 0.5 + 4 * evaluation + 2 * save)
+    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + 4 * evaluation + 2 * save)
 
 
 def test_what_was_measured_takes_the_place_of_the_guess_and_the_end_counts():
     events = [started(), planned(eval_every_steps=30, save_every_steps=0), *map(step, range(1, 31))]
     events.append(e.EvalDone(step=30, loss_sum=1.0, tokens=1, loss=1.0, seconds=2.0, scheduled=True, best=True))
-    assert fold(events).eta_seconds == pytest.approx(70 * 0.5 + 3 * 2.0 + 12e6 / 300e6)
+    assert eta_seconds(fold(events)) == pytest.approx(70 * 0.5 + 3 * 2.0 + 12e6 / 300e6)
 
 
 def test_without_held_out_rows_evaluations_take_no_time():
     events = [started(), planned(eval_every_steps=10, save_every_steps=0, eval_rows=0), *map(step, range(1, 11))]
-    assert fold(events).eta_seconds == pytest.approx(90 * 0.5 + 12e6 / 300e6)
+    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + 12e6 / 300e6)
 
 
 def test_at_the_last_step_nothing_is_left():
     events = [started(), planned(eval_every_steps=30, save_every_steps=30), *map(step, range(1, 101))]
-    assert fold(events).eta_seconds == 0
+    assert eta_seconds(fold(events)) == 0

@@ -59,7 +59,7 @@ def test_one_matrix_is_unpacked_at_a_time_into_what_products_take():
     assert Static(shape, replace(setup, four_bits=None)).unpacking_bytes(10) == 0
     plan = planned()
     rows = plan.per_device_train_batch_size.value
-    assert part(plan, "unpacked") == 2 * 14336 * (4096 + rows * plan.widest_row)
+    assert part(plan, "unpacked") == 2 * 14336 * (4096 + rows * plan.longest_row)
     assert part(planned(tuning__method="lora"), "unpacked") == 0
 
 

@@ -142,7 +142,7 @@ def test_operations_are_those_that_torch_counts(variant, head):
     from torch.utils.flop_counter import FlopCounterMode
 
     tiny = headed(variant, head)
-    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, widest_row=ROW_TOKENS)
+    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, longest_row=ROW_TOKENS)
     shape = shape_of(tiny.config, head=head)
     inputs = {"input_ids": torch.ones(1, ROW_TOKENS, dtype=torch.int64)}
     if head == "seq2seq_lm":

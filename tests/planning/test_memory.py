@@ -9,12 +9,12 @@ from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
 from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
-from tui_trainer.training.optimizers import OPTIMISERS
 from tui_trainer.tuning import find_method
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -56,14 +56,14 @@ def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone()
     small, large = parts(micro_batch=4), parts(micro_batch=8)
     for name in ("activations", "backward pass", "head and loss"):
         assert large[name] == pytest.approx(2 * small[name], abs=2), name
-    for name in ("weights", "gradients", "optimiser", "libraries"):
+    for name in ("weights", "gradients", "optimizer", "libraries"):
         assert large[name] == small[name], name
 
 
 def test_weights_gradients_and_moments_take_sixteen_bytes_a_parameter_and_a_tied_embedding_four_more():
     found, shape = parts(), shape_of(config_of("llama"))
     embedding = 4 * shape.vocabulary * shape.hidden_size
-    assert found["weights"] + found["gradients"] + found["optimiser"] == 16 * shape.parameters + embedding
+    assert found["weights"] + found["gradients"] + found["optimizer"] == 16 * shape.parameters + embedding
 
 
 def test_accumulating_holds_two_sets_of_gradients():
@@ -74,7 +74,7 @@ def test_lora_has_gradients_and_moments_for_its_adapters_only():
     setup, shape = setup_of("llama", lora=True), shape_of(config_of("llama"))
     trained = 5 * sum(x.count * (x.inputs + x.outputs) for x in shape.linears if not x.is_head)
     found = parts(setup)
-    assert found["gradients"] + found["optimiser"] == 12 * trained
+    assert found["gradients"] + found["optimizer"] == 12 * trained
     assert found["weights"] == 4 * (shape.parameters + trained)
 
 
@@ -105,7 +105,7 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         setup = replace(setup, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = OPTIMISERS[optim].build([{"params": weights}], 0.1, training)
+    optimizer = OPTIMIZERS[optim].build([{"params": weights}], 0.1, training)
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizer.step()
@@ -115,7 +115,7 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.ndim
     )
-    assert Static(shape, setup).optimiser().bytes == kept
+    assert Static(shape, setup).optimizer().bytes == kept
     saved, _ = checkpoint_bytes(shape, setup)
     assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
 
@@ -123,7 +123,7 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
 @pytest.mark.parametrize(("optim", "each"), [("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)])
 def test_states_of_bitsandbytes_have_scales_for_their_blocks(optim, each):
     parameters = shape_of(config_of("llama")).parameters
-    assert parts(TrainingSetup(optim=optim))["optimiser"] == int(each * parameters)
+    assert parts(TrainingSetup(optim=optim))["optimizer"] == int(each * parameters)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

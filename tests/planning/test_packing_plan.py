@@ -12,7 +12,7 @@ from tui_trainer.launching.start import load_config
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.fit import most_labels, most_passes
-from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
+from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 
@@ -90,7 +90,7 @@ def test_a_micro_batch_counts_packed_rows(config, fits, micro, accumulation):
 )
 def test_the_widest_row_is_no_wider_than_what_a_batch_fills(length, changes, packed, wanted):
     asked = loaded(f"data.max_length={length}")
-    assert widest_row(asked.config, replace(FACTS, **changes), packed) == wanted
+    assert longest_row(asked.config, replace(FACTS, **changes), packed) == wanted
 
 
 def test_a_small_batch_is_one_row():
@@ -107,7 +107,7 @@ def test_no_step_has_more_packed_rows_than_the_plan_reckons_with(seed):
     facts = replace(FACTS, longest_row=longest, row_tokens=width)  # as long as it needs for full rows
     asked = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
     most = most_rows(asked, facts, True, len(documents))
-    assert len(pack_batch(documents, widest_row(asked, facts, True))) <= most <= len(documents)
+    assert len(pack_batch(documents, longest_row(asked, facts, True))) <= most <= len(documents)
 
 
 def test_equal_documents_fill_exactly_the_most_rows():

@@ -21,7 +21,7 @@ FACTS = DataFacts(rows=100, eval_rows=10, tokens=12_800, eval_tokens=1_280, voca
 @pytest.fixture(scope="module")
 def plan():
     hardware = replace(probe(), gpus=())
-    loaded = load(Request(profile="quickstart"), lambda wish: choose_hardware_profile(wish, hardware))
+    loaded = load(Request(profile="quickstart"), lambda requested: choose_hardware_profile(requested, hardware))
     return planning.make(loaded, hardware, FACTS, versions={"tui-trainer": "0.0.9"})
 
 
@@ -43,12 +43,12 @@ def test_a_plan_of_this_version_is_read_as_it_was_written(plan, tmp_path):
 
 def test_a_plan_of_an_earlier_version_names_the_missing_field_and_what_works(plan, tmp_path):
     fields = json.loads(plan.model_dump_json())
-    del fields["training_setup"], fields["widest_row"]
+    del fields["training_setup"], fields["longest_row"]
     problem = refused(tmp_path, fields | {"plan_version": 2})
     known = fields["plan_version"]
     assert problem.message == (
         f"plan.json was written by tui-trainer 0.0.9 (plan_version 2, where this one reads {known}): "
-        "missing: widest_row, training_setup"
+        "missing: longest_row, training_setup"
     )
     config = tmp_path / "a run" / "config.toml"
     assert f"`tui-trainer '{config}' --set 'output.name=a run-anew'` starts anew" in problem.hint

@@ -131,7 +131,7 @@ NO_CARD = replace(machine("", (9, 0), 1), gpus=(), driver=None, torch_cuda=None)
 def loaded_on(hardware: Hardware, recipe: str = "", assignments: tuple[str, ...] = ()) -> LoadedConfig:
     """A recipe on a machine, as the program loads it."""
     request = Request(profile=recipe, assignments=assignments)
-    return load(request, lambda wish: choose_hardware_profile(wish, hardware))
+    return load(request, lambda requested: choose_hardware_profile(requested, hardware))
 
 
 def machine_of(profile: str) -> Hardware:

@@ -37,7 +37,7 @@ def step_done(number: float = 0.5, step: int = 1) -> e.StepDone:
     return e.StepDone(
         step=step, epoch=number, loss_sum=number, tokens=100, samples=4, lr=number, grad_norm=number,
         step_seconds=number, data_seconds=number, forward_seconds=number, backward_seconds=number,
-        optimiser_seconds=number, tokens_per_second=number, samples_per_second=number, peak_memory_bytes=10,
+        optimizer_seconds=number, tokens_per_second=number, samples_per_second=number, peak_memory_bytes=10,
     )  # fmt: skip
 
 

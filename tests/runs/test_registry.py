@@ -121,7 +121,7 @@ def test_a_run_that_is_not_known_is_answered_with_the_nearest_names(tmp_path):
 def step_done(step):
     return e.StepDone(
         step=step, epoch=0.5, loss_sum=200.0, tokens=100, samples=1, lr=1e-4, grad_norm=1.0, step_seconds=0.5,
-        data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.1, optimiser_seconds=0.1, tokens_per_second=200.0,
+        data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.1, optimizer_seconds=0.1, tokens_per_second=200.0,
         samples_per_second=2.0, peak_memory_bytes=1,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ import pytest
 
 from tui_trainer.runs import events as e
 from tui_trainer.runs.journal import JournalReader, JournalWriter
+from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import RunState, fold
 
 
@@ -16,7 +17,7 @@ def started(resumed_from_step=None, total_steps=100):
 def step(number, loss=2.0, tokens=100, seconds=0.5):
     return e.StepDone(
         step=number, epoch=0.1, loss_sum=loss * tokens, tokens=tokens, samples=4, lr=1e-4, grad_norm=1.0,
-        step_seconds=seconds, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimiser_seconds=0.1,
+        step_seconds=seconds, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimizer_seconds=0.1,
         tokens_per_second=1.0, samples_per_second=1.0, peak_memory_bytes=10,
     )  # fmt: skip
 
@@ -109,26 +110,26 @@ def test_progress_ends_with_its_phase():
 
 def test_the_remaining_time_is_not_known_before_the_third_step_and_leaves_out_the_warm_up():
     slow = [step(1, seconds=60.0), step(2, seconds=30.0)]
-    assert fold([started(), *slow]).eta_seconds is None
-    assert fold([started(), *slow, step(3)]).eta_seconds == pytest.approx(97 * 0.5)
-    assert fold([started(), *slow, *steps(3, 80), step(100)]).eta_seconds == 0
+    assert eta_seconds(fold([started(), *slow])) is None
+    assert eta_seconds(fold([started(), *slow, step(3)])) == pytest.approx(97 * 0.5)
+    assert eta_seconds(fold([started(), *slow, *steps(3, 80), step(100)])) == 0
 
 
 def test_the_remaining_time_warms_up_again_after_a_resume():
     events = [started(), *steps(1, 10), started(resumed_from_step=10), step(11, seconds=60.0), step(12, seconds=60.0)]
-    assert fold(events).eta_seconds is None
-    assert fold([*events, step(13)]).eta_seconds == pytest.approx(87 * 0.5)
+    assert eta_seconds(fold(events)) is None
+    assert eta_seconds(fold([*events, step(13)])) == pytest.approx(87 * 0.5)
 
 
 def test_the_remaining_time_counts_scheduled_evaluations_and_saves():
     events = [started(), evaluated(0, seconds=50.0), *steps(1, 10), evaluated(10), saved(10), *steps(11, 20)]
     events += [evaluated(20), evaluated(20, seconds=99.0, scheduled=False), saved(20)]
-    assert fold(events).eta_seconds == pytest.approx(80 * (0.5 + 0.2 + 0.1))
+    assert eta_seconds(fold(events)) == pytest.approx(80 * (0.5 + 0.2 + 0.1))
 
 
 def test_the_remaining_time_is_none_when_the_run_has_ended():
-    assert fold([started(), *steps(1, 9), e.RunFailed(message="x")]).eta_seconds is None
-    assert fold([started(total_steps=0), *steps(1, 9)]).eta_seconds is None
+    assert eta_seconds(fold([started(), *steps(1, 9), e.RunFailed(message="x")])) is None
+    assert eta_seconds(fold([started(total_steps=0), *steps(1, 9)])) is None
 
 
 def test_rates_are_those_of_the_last_fifty_steps():

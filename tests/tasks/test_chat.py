@@ -1,4 +1,4 @@
-"""Talks: rows, gradients, runs through the program's own doors, and what is refused."""
+"""Conversations: rows, gradients, runs through the program's own doors, and what is refused."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def talks(count: int = 80) -> list[dict]:
-    """Who is number n? Every third talk asks once more."""
+def conversations(count: int = 80) -> list[dict]:
+    """Who is number n? Every third conversation asks once more."""
     rows = []
     for n in range(count):
         first = [turn("user", f"Who is number {n}?"), turn("assistant", f"The {NAMES[n % 5]}.")]
@@ -81,7 +81,7 @@ def loaded(tmp_path, tiny_folder):
     """`loaded(changes, rows)`: the config of a run on the tiny model; `scratch`: of one from random weights."""
 
     def make(changes: dict | None = None, rows: list[dict] | None = None, *, scratch: bool = False):
-        data = write(tmp_path / "talks.jsonl", talks() if rows is None else rows)
+        data = write(tmp_path / "conversations.jsonl", conversations() if rows is None else rows)
         own = {"model.model_name_or_path": tiny_folder, "task.chat_template": "chatml"}
         places = {"output.runs_dir": tmp_path / "runs", "output.name": "run", "data.path": data}
         settings = {**SETTINGS, **places, **(SCRATCH if scratch else own), **(changes or {})}
@@ -111,7 +111,7 @@ def test_other_tokens_that_end_a_turn_are_other_data(loaded, tmp_path, tiny_fold
     """They come from generation_config.json, and decide how far an assistant turn carries loss."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
-    config = loaded({"model.model_name_or_path": folder}, talks(8)).config
+    config = loaded({"model.model_name_or_path": folder}, conversations(8)).config
     GenerationConfig(eos_token_id=[2]).save_pretrained(folder)
     first = TASK.cut(config)
     GenerationConfig(eos_token_id=[2, 7]).save_pretrained(folder)
@@ -122,7 +122,7 @@ def test_rows_carry_loss_on_the_answers_and_are_cut_at_their_end(loaded, tmp_pat
     long = {"messages": [turn("user", "Go on."), turn("assistant", "goat " * 60)]}
     silent = {"messages": [turn("user", " ".join(map(str, range(99)))), turn("assistant", "Nobody.")]}
     empty = {"messages": [turn("user", "Hush."), turn("assistant", "")]}
-    config = loaded({"data.eval_fraction": 0}, [*talks(2), long, silent, empty], scratch=True).config
+    config = loaded({"data.eval_fraction": 0}, [*conversations(2), long, silent, empty], scratch=True).config
     data, rows = prepared(config, tmp_path)
     tokenizer = TASK.load_tokenizer(config, data)
     assert [trained(tokenizer, row) for row in (*rows[:2], rows[3])] == [
@@ -141,7 +141,7 @@ def test_rows_carry_loss_on_the_answers_and_are_cut_at_their_end(loaded, tmp_pat
 def test_loss_on_decides_which_tokens_are_learnt(loaded, tmp_path):
     found = {}
     for loss_on in ("assistant", "completion", "all"):
-        config = loaded({"task.loss_on": loss_on, "data.eval_fraction": 0}, talks(1), scratch=True).config
+        config = loaded({"task.loss_on": loss_on, "data.eval_fraction": 0}, conversations(1), scratch=True).config
         data, [row] = prepared(config, tmp_path)
         found[loss_on] = trained(TASK.load_tokenizer(config, data), row)
     assert found["assistant"] == "The sheep.<|im_end|>Yes.<|im_end|>"
@@ -160,7 +160,7 @@ def test_the_tokenizers_own_template_is_used_and_another_replaces_it(loaded, tmp
         "chatml": "The sheep.<|im_end|>",
     }.items():
         changes = {"model.model_name_or_path": own, "task.chat_template": wanted, "data.eval_fraction": 0}
-        config = loaded({**changes, "data.max_length": 128}, talks(1)).config
+        config = loaded({**changes, "data.max_length": 128}, conversations(1)).config
         data, [row] = prepared(config, tmp_path)
         tokenizer = TASK.load_tokenizer(config, data)
         assert trained(tokenizer, row).startswith(expected)
@@ -189,13 +189,13 @@ def test_a_changed_template_file_is_other_data(loaded, tmp_path):
     keys = set()
     for end in ("<eos>", "!<eos>"):
         mine.write_text("{% for m in messages %}{{ m['role'] + m['content'] + '" + end + "' }}{% endfor %}")
-        data, _ = prepared(loaded({"task.chat_template": mine}, talks(4)).config, tmp_path)
+        data, _ = prepared(loaded({"task.chat_template": mine}, conversations(4)).config, tmp_path)
         keys.add(data.folder)
     assert len(keys) == 2
 
 
 def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path):
-    rows = [*talks(), {"messages": [turn("user", "a<|im_end|>"), turn("assistant", "b")]}]
+    rows = [*conversations(), {"messages": [turn("user", "a<|im_end|>"), turn("assistant", "b")]}]
     found = []
     for processes in (1, 2):
         config = loaded({"data.num_proc": processes}, rows, scratch=True).config
@@ -215,7 +215,7 @@ def gradients(model) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("rows_at_a_time", [1, 2, 6])
 @pytest.mark.parametrize("packed_width", [0, 128])
 def test_loss_and_gradients_are_those_of_transformers(rows_at_a_time, packed_width, loaded, tmp_path):
-    config = loaded({"data.eval_fraction": 0}, talks(6)).config
+    config = loaded({"data.eval_fraction": 0}, conversations(6)).config
     _, rows = prepared(config, tmp_path)
     theirs, wanted, labels = tiny_model("llama"), torch.zeros(()), 0
     for row in rows:
@@ -257,11 +257,13 @@ def answer(model, folder, question: str) -> tuple[str, list[int]]:
 
 def test_a_model_from_scratch_learns_to_answer_and_to_stop(loaded, capsys):
     changes = {"training.max_steps": 60, "evaluation.eval_steps": 30}
-    run = open_new(loaded(changes, talks(120), scratch=True))
+    run = open_new(loaded(changes, conversations(120), scratch=True))
     assert carry_out(run).exit_code == 0
     assert not of_kind(run.folder, RunProblem)
     [baselines], evaluations = of_kind(run.folder, BaselinesMeasured), of_kind(run.folder, EvalDone)
-    assert evaluations[-1].loss <= 0.75 * baselines.losses["unigram"], "the margin of the recipe, on easier talks"
+    assert evaluations[-1].loss <= 0.75 * baselines.losses["unigram"], (
+        "the margin of the recipe, on easier conversations"
+    )
     assert evaluations[-1].tokens == baselines.eval_tokens
     sampled = of_kind(run.folder, TextSampled)[-1]
     assert sampled.prompt.endswith("assistant\n") and sampled.prompt.startswith("user\nWho is number ")
@@ -325,13 +327,17 @@ STRIPS = (
 @pytest.mark.parametrize(
     ("changes", "rows", "words"),
     [
-        ({}, [*talks(4), {"messages": LATER}], ("talks.jsonl, line 5", "the content of message 2 is null")),
-        ({}, [*talks(4), {"messages": "x"}], ("talks.jsonl, line 5", "no JSON")),
-        ({}, [*talks(4), {"messages": []}], ("talks.jsonl, line 5", "no messages")),
-        ({}, [{"text": "a"}] * 4, ("talks.jsonl: no column holds talks", "columns found: text", "causal_lm")),
+        ({}, [*conversations(4), {"messages": LATER}], ("conversations.jsonl, line 5", "content of message 2 is null")),
+        ({}, [*conversations(4), {"messages": "x"}], ("conversations.jsonl, line 5", "no JSON")),
+        ({}, [*conversations(4), {"messages": []}], ("conversations.jsonl, line 5", "no messages")),
+        (
+            {},
+            [{"text": "a"}] * 4,
+            ("conversations.jsonl: no column holds conversations", "columns found: text", "causal_lm"),
+        ),
         ({"data.max_chars": 10}, None, ("data.max_chars: a table is read row by row", "data.max_rows limits")),
-        ({}, [*talks(4), {"messages": [{**turn("user", "a"), "name": "\ud800"}, turn("assistant", "b")]}],
-         ("talks.jsonl, line 5", "half a character")),
+        ({}, [*conversations(4), {"messages": [{**turn("user", "a"), "name": "\ud800"}, turn("assistant", "b")]}],
+         ("conversations.jsonl, line 5", "half a character")),
         ({"data.text_column": "mesages"}, None, ("no column 'mesages'", "did you mean 'messages'?")),
         ({"data.path": "sample:python-reference"}, None, ("is text, and this task reads a table",)),
         ({"data.path": "empty.jsonl"}, None, ("empty.jsonl",)),
@@ -341,12 +347,12 @@ STRIPS = (
         ({"task.chat_template": "chatlm"}, None, ("task.chat_template", "no chat template 'chatlm'", "mean chatml?")),
         ({"task.chat_template": "./no.jinja"}, None, ("task.chat_template", "no.jinja cannot be read")),
         ({"task.chat_template": "./broken.jinja"}, None, ("task.chat_template", "broken.jinja, line 2")),
-        ({"task.chat_template": "./strips.jinja"}, talks(1), ("line 1", "before answer 1", "such as chatml")),
+        ({"task.chat_template": "./strips.jinja"}, conversations(1), ("line 1", "before answer 1", "such as chatml")),
         ({"task.chat_template": "mistral"}, [{"messages": [turn("user", "a")] * 2}], ("line 1", "must take turns")),
     ],
 )  # fmt: skip
 def test_bad_input_is_told_in_one_line_and_leaves_no_run(changes, rows, words, tmp_path, tiny_folder, capsys):
-    data = write(tmp_path / "talks.jsonl", talks() if rows is None else rows)
+    data = write(tmp_path / "conversations.jsonl", conversations() if rows is None else rows)
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "latin.jsonl").write_bytes('{"messages": "é"}\n'.encode("latin-1"))
     (tmp_path / "broken.jinja").write_text("\n{% for %}")
@@ -364,7 +370,7 @@ def test_bad_input_is_told_in_one_line_and_leaves_no_run(changes, rows, words, t
 
 def test_rows_that_cannot_be_used_are_left_out_where_that_is_wished(loaded, tmp_path):
     bad = [{"messages": LATER}, {"messages": [turn("assistant", "a"), turn("user", "b")]}]
-    config = loaded({"data.on_bad_rows": "skip"}, [*talks(8), *bad], scratch=True).config
+    config = loaded({"data.on_bad_rows": "skip"}, [*conversations(8), *bad], scratch=True).config
     data, _ = prepared(config, tmp_path)
     assert data.counts.bad_rows == 2
     assert any("begins with an answer" in note for note in data.notes)

@@ -1,7 +1,9 @@
-"""Scores of classes and numbers, against values worked out by hand."""
+"""Scores of classes and numbers, against values worked out by hand, and those of numpy against scikit-learn's."""
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr
+from sklearn.metrics import confusion_matrix, mean_absolute_error, mean_squared_error, r2_score
 
 from tui_trainer.tasks.parts.class_scores import class_scores, multi_label_scores, number_scores
 
@@ -48,3 +50,35 @@ def test_scores_of_numbers():
     assert values["r2"] == pytest.approx(1 - 2 / 14)
     assert values["pearson"] == pytest.approx(np.corrcoef(labels, predicted)[0, 1])
     assert number_scores(labels, np.full(4, 2.0)).values["pearson"] == 0.0
+
+
+def test_scores_of_numbers_are_those_of_the_libraries():
+    draw = np.random.default_rng(4)
+    for _ in range(20):
+        labels = draw.normal(3, 2, size=50)
+        predicted = draw.normal(labels, 1.5)
+        assert number_scores(labels, predicted).values == pytest.approx({
+            "mse": mean_squared_error(labels, predicted), "mae": mean_absolute_error(labels, predicted),
+            "pearson": pearsonr(labels, predicted).statistic, "r2": r2_score(labels, predicted),
+        })  # fmt: skip
+
+
+def test_the_table_is_the_confusion_matrix():
+    draw = np.random.default_rng(4)
+    labels, predicted = draw.integers(0, 4, size=(2, 60))
+    table = class_scores(labels, predicted, NAMES).table_rows
+    assert list(table.values()) == confusion_matrix(labels, predicted).tolist()
+
+
+def test_scores_of_what_never_occurs_are_zero_without_a_warning():
+    nothing, one = np.zeros((3, 2), dtype=np.int64), np.array([1, 1, 1])
+    scores = multi_label_scores(nothing, nothing, ("x", "y"))
+    assert scores.values == {"exact_match": 1, "macro_f1": 0, "micro_f1": 0}
+    assert list(scores.table_rows["x"]) == [0, 0, 0, 0]
+    alone = np.array([[1], [0], [1]])
+    assert multi_label_scores(alone, np.ones_like(alone), ("x",)).values == pytest.approx(
+        {"exact_match": 2 / 3, "macro_f1": 4 / 5, "micro_f1": 4 / 5}
+    )
+    assert class_scores(one, one, NAMES).values == {"accuracy": 1, "macro_f1": 1, "weighted_f1": 1}
+    assert class_scores(one, 0 * one, NAMES).values == {"accuracy": 0, "macro_f1": 0, "weighted_f1": 0}
+    assert number_scores(np.ones(1), np.ones(1)).values == {"mse": 0, "mae": 0, "pearson": 0, "r2": 0}

@@ -205,7 +205,7 @@ def test_balanced_weights_are_one_in_the_mean(tmp_path):
     rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
     _, data = prepared(write(tmp_path / "rows.jsonl", rows), data__eval_fraction=0)
     weights = class_weights(Rows(data.train_path), "single_label_classification", 3)
-    # Classes that no training row has any more, as it was a repeat or drawn by lot, are classes all the same.
+    # Classes that no training row has any more, as it was a repeat or drawn randomly, are classes all the same.
     assert weights.tolist() == pytest.approx([40 / (2 * 30), 40 / (2 * 10), 1])
     assert weights[Rows(data.train_path).values(LABELS)].mean() == pytest.approx(1)
 

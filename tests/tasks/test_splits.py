@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.size_estimate import size_of
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.prepare import estimated_plan
@@ -267,3 +272,196 @@ def test_a_glob_of_training_files_of_several_places_is_all_of_them(tmp_path):
     assert [entry.path.parent.name for entry in found.entries] == ["de", "en"]
     with pytest.raises(DataError, match="splits lie in several places"):
         open_source(str(tmp_path))
+
+
+def saved_dict(root: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    DatasetDict({split: Dataset.from_list(rows(split)) for split in COUNTS}).save_to_disk(root)
+    (root / "test/data-00000-of-00001.arrow").write_bytes(JUNK)
+
+
+def csv_folder(root: Path) -> None:
+    for split in ("train", "validation"):
+        write(root / f"{split}.csv", rows(split))
+    (root / "test.csv").write_bytes(JUNK)
+
+
+def cache_of_datasets(root: Path) -> None:
+    """What `load_dataset("org/stored")` leaves, in a machine's HF_DATASETS_CACHE."""
+    from datasets import DatasetDict, load_dataset
+
+    source = root.parent / "source"
+    for split in COUNTS:
+        write(source / f"{split}.jsonl", rows(split))
+    loaded_once = load_dataset(str(source), cache_dir=str(root.parent / "once"))
+    assert isinstance(loaded_once, DatasetDict)
+    [made] = {Path(file["filename"]).parent for files in loaded_once.cache_files.values() for file in files}
+    place = root.parent / "hf/datasets/org___stored/default" / made.parent.name / made.name
+    shutil.copytree(made, place)
+    (place / "source-test.arrow").write_bytes(JUNK)
+
+
+def snapshot_of_two_configurations(root: Path) -> None:
+    place = snapshot("org/two", root.parent / "hf")
+    for language in ("de", "en"):
+        for split in ("train", "validation"):
+            write(place / f"{language}/{split}-0.parquet", rows(split if language == "en" else f"{language}{split}", 4))
+        (place / f"{language}/test-0.parquet").write_bytes(JUNK)
+    configs = [
+        f"- config_name: {language}\n  data_files:\n"
+        + "".join(f"  - split: {split}\n    path: {language}/{split}-*.parquet\n" for split in COUNTS)
+        for language in ("de", "en")
+    ]
+    (place / "README.md").write_text(f"---\nconfigs:\n{''.join(configs)}---\n# two languages\n")
+
+
+LAYOUTS: dict[str, tuple[Callable[[Path], None], str, dict[str, str]]] = {
+    "parquet": (parquet_folders, "corpus", {}),
+    "csv": (csv_folder, "corpus", {}),
+    "jsonl": (json_lines, "corpus", {}),
+    "saved DatasetDict": (saved_dict, "corpus", {}),
+    "cache of datasets": (cache_of_datasets, "org/stored", {}),
+    "hub, two configurations": (snapshot_of_two_configurations, "org/two", {"data__name": "en"}),
+}
+
+
+@pytest.fixture
+def at_home(tmp_path, monkeypatch) -> Path:
+    """A folder with the caches of Hugging Face, in which a session stands."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_trains_on_train_evaluates_on_validation_and_never_opens_test(layout, at_home):
+    make, path, settings = LAYOUTS[layout]
+    make(at_home / "corpus")
+    trained, evaluated, told = used(path, at_home / "prepared", **settings)
+    train, validation = marks("train"), marks("validation")
+    assert trained == ({f"train-{n}" for n in range(4)} if "hub" in layout else train) and evaluated == validation
+    assert "train" in told and "is evaluated on; left alone: " in told and "test" in told
+    before = {file: file.stat().st_mtime_ns for file in (at_home / "corpus").rglob("*")}
+    sliced = {"data__split": "train[:50%]", "data__eval_split": "train[50%:]", **settings}
+    first, second, _ = used(path, at_home / "prepared", **sliced)
+    assert first | second == trained and not first & second and len(first) == len(trained) // 2
+    assert {file: file.stat().st_mtime_ns for file in (at_home / "corpus").rglob("*")} == before
+
+
+def test_a_configuration_is_asked_for_and_the_choices_are_named(at_home):
+    snapshot_of_two_configurations(at_home / "corpus")
+    for path in ("org/two", "hub:org/two"):
+        with pytest.raises(DataError, match=r"hub:org/two holds several configurations: de, en; set data.name to one"):
+            used(path, at_home / "prepared")
+        with pytest.raises(DataError, match=r"hub:org/two has no configuration 'fr'; set data.name to one of de, en"):
+            used(path, at_home / "prepared", data__name="fr")
+    cached = at_home / "hf/datasets/org___stored"
+    for language in ("de", "en"):
+        (cached / language / "0.0.0/0a").mkdir(parents=True)
+        (cached / language / "0.0.0/0a/dataset_info.json").write_text("{}")
+    with pytest.raises(DataError, match=r"org/stored holds several configurations: de, en; set data.name"):
+        open_source("org/stored")
+    with pytest.raises(DataError, match=r"has no configuration 'x'; leave data.name empty"):
+        write(at_home / "de/train.jsonl", rows("train"))
+        used("de", at_home / "prepared", data__name="x")
+
+
+def test_folders_without_a_readme_are_configurations_by_their_names(at_home):
+    for language in ("de", "en"):
+        write(at_home / f"corpus/{language}/train.jsonl", rows(f"{language}train", 4))
+        write(at_home / f"corpus/{language}/test.jsonl", rows("test"))
+    with pytest.raises(DataError, match=r"set data.name to one of de, en; or name one in data.path"):
+        used("corpus", at_home / "prepared")
+    trained, evaluated, _ = used("corpus", at_home / "prepared", data__name="de", data__eval_split="test")
+    assert (trained, evaluated) == ({f"detrain-{n}" for n in range(4)}, marks("test"))
+
+
+def test_the_cache_of_datasets_is_found_by_the_name_that_the_library_gives_it(at_home):
+    from datasets.naming import camelcase_to_snakecase
+
+    for name in ("TweetEval", "org/SQuAD2Mini", "org/plain-1.5"):
+        *owner, last = name.split("/")
+        place = at_home / "hf/datasets" / "___".join([*owner, camelcase_to_snakecase(last)]) / "default/0.0.0/0a"
+        write(place / "x-train.arrow", rows("train"))
+        (place / "dataset_info.json").write_text("{}")
+        assert open_source(name).files == (place / "x-train.arrow",)
+
+
+def test_features_that_a_readme_or_a_file_declares_give_labels_their_names(at_home):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    content = [{"text": f"{n} words", "label": n % 2} for n in range(6)]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+    Dataset.from_list(content, features=features).save_to_disk(at_home / "saved")
+    declared = at_home / "corpus/a.jsonl"
+    declared.write_text("".join(json.dumps(row) + "\n" for row in content))
+    (at_home / "corpus/README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: a.jsonl\ndataset_info:\n  features:\n  - name: text\n"
+        "    dtype: string\n  - name: label\n    dtype:\n      class_label:\n        names:\n          '0': bad\n"
+        "          '1': good\n---\n"
+    )
+    for path in ("saved", "corpus"):
+        found = open_source(path).rows(ProblemList(), choices=ColumnChoices(""))
+        assert [row.values["label"] for row in found] == ["bad", "good"] * 3, path
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train[2:5]", ["train-2", "train-3", "train-4"]),
+        ("train[:1]+validation[-1:]", ["train-0", "validation-3"]),
+        ("validation+test", [*(f"validation-{n}" for n in range(4)), *(f"test-{n}" for n in range(3))]),
+        ("validation", [f"validation-{n}" for n in range(4)]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_a_split_is_chosen_and_cut_as_datasets_cuts_it(split, expected, ending, tmp_path):
+    for name in COUNTS:
+        for shard in (0, 1):
+            half = rows(name)[: len(rows(name)) // 2] if shard == 0 else rows(name)[len(rows(name)) // 2 :]
+            write(tmp_path / f"{name}-0000{shard}-of-00002.{ending}", half)
+    source = open_source(str(tmp_path), choice=Choice(split=split))
+    assert [document.text.partition(":")[0] for document in source.documents()] == expected
+    size = size_of(source)
+    assert len(expected) // 2 <= size.documents <= 2 * len(expected)
+    assert source.fingerprint() != open_source(str(tmp_path)).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("trian", "has no split 'trian'; it has"),
+        ("train[5:", "'train[5:' is no part of a split"),
+        ("train[90:]", "no row is in 'train[90:]'; there are 20 rows"),
+    ],
+)
+def test_a_split_that_is_not_there_is_refused(split, words, tmp_path):
+    for name in COUNTS:
+        write(tmp_path / f"{name}.jsonl", rows(name))
+    with pytest.raises(DataError, match=re.escape(words)):
+        open_source(str(tmp_path), choice=Choice(split=split))
+
+
+def test_slices_are_told_and_rows_that_are_trained_and_evaluated_on_are_noticed(tmp_path):
+    for name in COUNTS:
+        write(tmp_path / f"d/{name}.jsonl", rows(name))
+    told = used(tmp_path / "d", tmp_path / "cache", data__split="train[:5]", data__eval_split="test")[2]
+    assert "train[:5] (train.jsonl) is trained on; test (test.jsonl) is evaluated on" in told
+    assert "left alone: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
+    apart = {"data__split": "train[:5]", "data__eval_split": "train[5:7]"}
+    trained, evaluated, told = used(tmp_path / "d/train.jsonl", tmp_path / "cache", **apart)
+    assert (trained, evaluated) == ({f"train-{n}" for n in range(5)}, {"train-5", "train-6"})
+    assert "train[5:7] (train.jsonl) is evaluated on" in told and "as well" not in told
+    told = used(tmp_path / "d", tmp_path / "cache", data__eval_split="train[5:7]")[2]
+    assert "rows that are evaluated on are trained on as well" in told
+
+
+def test_a_bad_row_of_a_slice_is_named_by_its_own_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 5 + '{"text": 3}\n' + '{"text": "a"}\n' * 4)
+    with pytest.raises(DataError, match=r"a.jsonl, line 6: the column 'text' is a number"):
+        list(open_source(str(tmp_path / "a.jsonl"), choice=Choice(split="train[4:]")).documents())
+    assert len(list(open_source(str(tmp_path / "a.jsonl"), choice=Choice(split="train[6:]")).documents())) == 4

@@ -114,11 +114,13 @@ def test_a_checkpoint_that_exists_damaged_is_replaced(three):
     assert damage_of(three / "step-100", 100) is None
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "random.safetensors", "position.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "rng_state.safetensors", "position.json"]
+)
 def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_bits(tiny_run, name):
     changes = {"checkpoint.save_steps": 4, "model.scratch.attention_dropout": 0.2}
     whole, _ = tiny_run("whole", changes)
-    wanted = (whole.checkpoints / "step-10" / "optimiser.safetensors").read_bytes()
+    wanted = (whole.checkpoints / "step-10" / "optimizer.safetensors").read_bytes()
     damaged, _ = tiny_run("damaged", changes)
     (damaged.checkpoints / "step-10" / name).unlink()
 
@@ -126,7 +128,7 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same
     events = read_all(damaged.journal)
     assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 8]
     assert [name in event.message for event in events if isinstance(event, RunProblem)] == [True]
-    assert (damaged.checkpoints / "step-10" / "optimiser.safetensors").read_bytes() == wanted
+    assert (damaged.checkpoints / "step-10" / "optimizer.safetensors").read_bytes() == wanted
 
 
 @pytest.fixture

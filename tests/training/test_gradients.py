@@ -16,7 +16,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.batches import Layout
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import StepReport, StepSeconds, take_step
 from tui_trainer.tuning import find_method
@@ -67,13 +67,13 @@ def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
     return list(layout.window(rows))
 
 
-def step(batches, loss, updater, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> StepReport:
+def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> StepReport:
     mixed_precision, clock = MixedPrecision("fp32", CPU), Clock(CPU)
-    return take_step(lambda: batches, loss, updater, mixed_precision, clock, lr=lr, max_grad_norm=max_grad_norm)
+    return take_step(lambda: batches, loss, optimizer, mixed_precision, clock, lr=lr, max_grad_norm=max_grad_norm)
 
 
 class _KeepGradients:
-    """Stands in for the updater and keeps what it would learn from."""
+    """Stands in for the optimizer and keeps what it would learn from."""
 
     def __init__(self, model) -> None:
         self._model = model
@@ -88,9 +88,9 @@ class _KeepGradients:
 
 def gradients(batches, make=model_of) -> dict[str, torch.Tensor]:
     model = make()
-    updater = _KeepGradients(model)
-    step(batches, NextTokenLoss(model), updater)
-    return updater.kept
+    optimizer = _KeepGradients(model)
+    step(batches, NextTokenLoss(model), optimizer)
+    return optimizer.kept
 
 
 def assert_equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
@@ -158,7 +158,7 @@ def test_the_parts_of_a_step_add_up_to_its_time():
         loss_sum=torch.zeros(()), grad_norm=torch.zeros(()), tokens=1, input_tokens=1, samples=1, lr=0.1,
         data_seconds=0.5, forwards=((1.0, 3.0), (5.0, 6.5)), accumulated=9.0, updated=10.0,
     )  # fmt: skip
-    assert report.seconds() == StepSeconds(data=0.5, forward=3.5, backward=4.5, optimiser=1.0)
+    assert report.seconds() == StepSeconds(data=0.5, forward=3.5, backward=4.5, optimizer=1.0)
     assert report.seconds().total == 0.5 + (10.0 - 1.0)
 
 
@@ -174,10 +174,10 @@ def loss_of(model):
 
 def weights_after_five_steps(batches, training: TrainingSection) -> torch.Tensor:
     model = model_of(torch.float64)
-    updater = Updater(model, training, lr=0.01)
+    optimizer = RunOptimizer(model, training, lr=0.01)
     before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
     for _ in range(5):
-        step(batches, loss_of(model), updater, lr=0.01, max_grad_norm=1.0)
+        step(batches, loss_of(model), optimizer, lr=0.01, max_grad_norm=1.0)
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
     assert (after - before).abs().max() > 0.01
     return after

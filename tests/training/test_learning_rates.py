@@ -13,9 +13,10 @@ from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.start import load_config
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimizer import Updater, build_schedule
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
@@ -46,12 +47,12 @@ def fall(optim, start, batch):
     model = tiny_model("llama")
     if start == "lora":
         model = find_method("lora").apply(model, TuningSection(method="lora", r=8), seed=5, autocast=False)
-    updater, loss = Updater(model, training, lr=lr), NextTokenLoss(model)
-    rate = build_schedule(training, lr, warmup_steps=2, total_steps=STEPS)
+    optimizer, loss = RunOptimizer(model, training, lr=lr), NextTokenLoss(model)
+    rate = LR_SCHEDULES[training.lr_scheduler_type].learning_rate(lr, warmup_steps=2, total_steps=STEPS)
     losses = []
     for step in range(1, STEPS + 1):
         report = take_step(
-            lambda: [batch], loss, updater, MixedPrecision("fp32", CPU), Clock(CPU), lr=rate(step), max_grad_norm=1.0
+            lambda: [batch], loss, optimizer, MixedPrecision("fp32", CPU), Clock(CPU), lr=rate(step), max_grad_norm=1.0
         )
         losses.append(float(report.loss_sum) / report.tokens)
     return losses[0] - losses[-1]

@@ -20,8 +20,8 @@ from tui_trainer.planning.automatic_values import Target, precision_problems
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import learner, process, recorder
-from tui_trainer.training.learner import Learner
+from tui_trainer.training import components, process, recorder
+from tui_trainer.training.components import Components
 from tui_trainer.training.session import Session
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -31,13 +31,13 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def models(monkeypatch):
     """Weak references to the model and the optimizer of each run."""
     found: list[weakref.ref] = []
-    init = Learner.__init__
+    init = Components.__init__
 
     def remember(self, *arguments):
         init(self, *arguments)
-        found.extend((weakref.ref(self.model), weakref.ref(self.updater.torch)))
+        found.extend((weakref.ref(self.model), weakref.ref(self.optimizer.torch)))
 
-    monkeypatch.setattr(Learner, "__init__", remember)
+    monkeypatch.setattr(Components, "__init__", remember)
     return found
 
 
@@ -207,7 +207,7 @@ def as_on_a_card(monkeypatch):
     def on_a_card(switched_on: bool) -> None:
         changes = {"device": "cuda", "gpu_uuid": "GPU-of-the-test"} if switched_on else {}
         monkeypatch.setattr(prepare.planning, "make", lambda *a, **k: make(*a, **k).model_copy(update=changes))
-        for module in (learner, process):
+        for module in (components, process):
             monkeypatch.setattr(module, "device_of", lambda plan: torch.device("cpu"))
 
     return on_a_card

@@ -24,7 +24,7 @@ from tui_trainer.planning import automatic_values as choices
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import leak_probe, varlen
-from tui_trainer.training.learner import Learner
+from tui_trainer.training.components import Components
 from tui_trainer.training.model import checkpoint_activations
 from tui_trainer.training.precision import MixedPrecision
 
@@ -59,12 +59,12 @@ class Rows(list):
         return self[index]
 
 
-def learner_of(model) -> Learner:
+def components_of(model) -> Components:
     """As much of one as chooses how documents are packed."""
-    found = Learner.__new__(Learner)
+    found = Components.__new__(Components)
     found.model, found.device, found.mixed_precision = model, CPU, MixedPrecision("fp32", CPU)
     found.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
-    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
+    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
     return found
 
 
@@ -97,7 +97,7 @@ def test_two_packed_rows_teach_what_their_documents_do_one_by_one(family, attent
         model = tiny_model(family, **FAMILIES[family])
         model.set_attn_implementation(attention)
         alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-        width, by_lengths = learner_of(model)._packing(Rows(documents), lambda *what: told.append(what))
+        width, by_lengths = components_of(model)._packing(Rows(documents), lambda *what: told.append(what))
         before = calls.by_lengths
         batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=by_lengths)
         packed = learnt(model, [batch])
@@ -135,14 +135,14 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
     model, told = tiny_model("llama"), []
     with flash_stand_in():
         model.set_attn_implementation(attention)
-        assert leak_probe.packing_leaks(learner_of(model), Rows(documents), by_lengths=attention in FLASH) is None
+        assert leak_probe.packing_leaks(components_of(model), Rows(documents), by_lengths=attention in FLASH) is None
         monkeypatch.setattr(
             masking_utils, "find_packed_sequence_indices", lambda ids: find(ids) if len(ids) == 1 else None
         )
         # The lengths are not handed down either.
         monkeypatch.setattr(varlen, "switch_on", lambda *_: False)
-        learner = learner_of(model)
-        assert learner._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
+        components = components_of(model)
+        assert components._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
     assert [kind for kind, *_ in told] == ["not packed"]
     assert model.training and all(module.training for module in model.modules())
 
@@ -188,11 +188,11 @@ def wrong_backward(query, key, value, ends_q, ends_k, longest_q, longest_k, *, s
 ])  # fmt: skip
 def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kernel, expected, precision, documents):
     model = tiny_model("llama", max_position_embeddings=256)
-    learner = learner_of(model)
-    learner.mixed_precision = MixedPrecision(precision, CPU)
+    components = components_of(model)
+    components.mixed_precision = MixedPrecision(precision, CPU)
     AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
     model.set_attn_implementation(varlen.NAME)
-    found = leak_probe.packing_leaks(learner, Rows(documents), by_lengths=True)
+    found = leak_probe.packing_leaks(components, Rows(documents), by_lengths=True)
     assert (found or "").startswith(expected or "\0") == (expected is not None), found
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -212,7 +212,7 @@ def test_layers_that_are_recomputed_are_so_in_the_probe(documents):
     model, passes = tiny_model("llama"), []
     checkpoint_activations(model)
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
-    assert leak_probe.packing_leaks(learner_of(model), Rows(documents)) is None
+    assert leak_probe.packing_leaks(components_of(model), Rows(documents)) is None
     assert len(passes) == 2 * (5 + 2), "five documents, packed and the control, each forward and again for backward"
 
 

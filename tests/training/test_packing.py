@@ -27,8 +27,8 @@ def documents():
     return [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9, 15, 6)]
 
 
-class _Learner:
-    """As much of a learner as the probe asks."""
+class _Components:
+    """As much of components as the probe asks."""
 
     device, pad_id = CPU, 0
 
@@ -72,10 +72,10 @@ def test_with_a_mask_of_ones_documents_see_each_other(family, documents):
 
 @pytest.mark.parametrize("family", [*PACKED, *NOT_PACKED])
 def test_the_probe_knows_which_models_mix_documents(family, documents):
-    learner = _Learner(tiny_model(family))
-    leak = packing_leaks(learner, _Rows(documents))
+    components = _Components(tiny_model(family))
+    leak = packing_leaks(components, _Rows(documents))
     assert (leak is not None) == (family in NOT_PACKED)
-    assert learner.model.training
+    assert components.model.training
 
 
 @pytest.mark.parametrize("family", NOT_PACKED)
@@ -85,7 +85,7 @@ def test_families_that_mix_documents_are_known_before_a_run(family):
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
 def test_the_probe_decides_in_16_bits_as_well(family, documents):
-    leak = packing_leaks(_Learner(tiny_model(family), precision="bf16"), _Rows(documents))
+    leak = packing_leaks(_Components(tiny_model(family), precision="bf16"), _Rows(documents))
     assert (leak is not None) == (family == "opt")
 
 

@@ -13,7 +13,7 @@ from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.model import checkpoint_activations
-from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 
@@ -40,9 +40,9 @@ def losses(precision: str, weights: torch.dtype = torch.float32, checkpointing: 
         checkpoint_activations(model)
     model.train()
     mixed_precision, clock = MixedPrecision(precision, DEVICE), Clock(DEVICE)
-    updater, loss = Updater(model, TrainingSection(), lr=LR), NextTokenLoss(model)
+    optimizer, loss = RunOptimizer(model, TrainingSection(), lr=LR), NextTokenLoss(model)
     reports = [
-        take_step(lambda at=step: [batch_of(at)], loss, updater, mixed_precision, clock, lr=LR, max_grad_norm=1.0)
+        take_step(lambda at=step: [batch_of(at)], loss, optimizer, mixed_precision, clock, lr=LR, max_grad_norm=1.0)
         for step in range(STEPS)
     ]
     return tuple(float(report.loss_sum) / report.tokens for report in reports)
@@ -67,10 +67,10 @@ def test_sixteen_bits_learn_as_fp32_does(precision, weights):
 
 
 def test_without_fp32_copies_bf16_weights_learn_less():
-    """The control of the tolerance: an optimiser on the 16-bit weights themselves is out of it."""
+    """The control of the tolerance: an optimizer on the 16-bit weights themselves is out of it."""
     torch.manual_seed(1)
     model = tiny_model("llama").to(DEVICE, torch.bfloat16).train()
-    optimiser, loss = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0), NextTokenLoss(model)
+    optimizer, loss = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0), NextTokenLoss(model)
     found = []
     for step in range(STEPS):
         batch = batch_of(step)
@@ -78,8 +78,8 @@ def test_without_fp32_copies_bf16_weights_learn_less():
             value = loss(batch)
         (value / batch.label_count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         found.append(float(value.detach()) / batch.label_count)
     assert abs(np.mean(found[-10:]) - np.mean(losses("fp32")[-10:])) > LAST_TEN
 

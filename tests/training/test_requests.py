@@ -24,16 +24,16 @@ def figures(folder) -> list[tuple[object, ...]]:
 @pytest.fixture
 def ask_at(monkeypatch):
     """`ask_at[3] = ["save"]`: the requests arrive right after that step, as another process would write them."""
-    wishes: dict[int, list[str]] = {}
+    candidates: dict[int, list[str]] = {}
     take = Session.take_step
 
     def take_and_ask(self, step):
         take(self, step)
-        for action in wishes.get(step, []):
+        for action in candidates.get(step, []):
             controls.request(self.job.folder.control, action)
 
     monkeypatch.setattr(Session, "take_step", take_and_ask)
-    return wishes
+    return candidates
 
 
 def test_pressing_keys_leaves_every_figure_equal(tiny_run, ask_at):

@@ -20,11 +20,11 @@ from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.chunked_head import chunked_head_loss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.optimizer import Updater
-from tui_trainer.training.optimizers import OPTIMISERS
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
@@ -37,8 +37,8 @@ def small_model(dtype=torch.float32) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
 
 
-def updater_of(model, optim="adamw_torch_fused") -> Updater:
-    return Updater(model, TrainingSection(optim=optim), lr=0.01)
+def optimizer_of(model, optim="adamw_torch_fused") -> RunOptimizer:
+    return RunOptimizer(model, TrainingSection(optim=optim), lr=0.01)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def of_kind(folder, kind):
     return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
-# Gradients and optimisers
+# Gradients and optimizers
 
 
 def test_a_scaled_loss_goes_with_weights_of_16_bits():
@@ -76,8 +76,8 @@ def test_a_scaled_loss_goes_with_weights_of_16_bits():
         model, numbers = small_model(torch.bfloat16), MixedPrecision(precision, CPU)
         loss = model(torch.ones(3, 8, dtype=torch.bfloat16)).float().square().sum()
         numbers.backward(loss)
-        updater = updater_of(model)
-        norms.append(float(updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)))
+        optimizer = optimizer_of(model)
+        norms.append(float(optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)))
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
@@ -85,9 +85,9 @@ def test_gradients_of_16_bit_weights_are_summed_in_fp32():
     """600 equal parts of a gradient of 1: in bf16 the sum stands still long before."""
     model = nn.Linear(8, 1, bias=False).bfloat16()
     part = MicroBatch({"x": torch.ones(1, 8).bfloat16()}, torch.zeros(1), torch.zeros(1), 1, 8)
-    updater, start = updater_of(model, "sgd"), model.weight.detach().float().clone()
-    (kept,) = updater._masters.values()
-    take_step(lambda: [part] * 600, lambda batch: model(batch.inputs["x"]).float().sum(), updater,
+    optimizer, start = optimizer_of(model, "sgd"), model.weight.detach().float().clone()
+    (kept,) = optimizer._masters.values()
+    take_step(lambda: [part] * 600, lambda batch: model(batch.inputs["x"]).float().sum(), optimizer,
               MixedPrecision("fp32", CPU), Clock(CPU), lr=1.0, max_grad_norm=0.0)  # fmt: skip
     torch.testing.assert_close(start - kept, torch.ones(1, 8), atol=0.01, rtol=0)
     plain = nn.Linear(8, 1, bias=False).bfloat16()
@@ -99,46 +99,46 @@ def test_gradients_of_16_bit_weights_are_summed_in_fp32():
 @pytest.mark.parametrize("optim", ["adafactor", "adamw_torch_fused", "sgd"])
 def test_a_run_goes_on_whose_every_step_was_passed_over(optim):
     model, numbers = small_model(), MixedPrecision("fp16", CPU)
-    updater = updater_of(model, optim)
+    optimizer = optimizer_of(model, optim)
     loss = model(torch.ones(1, 8)).sum() * 1e36
     numbers.backward(loss)
-    updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
-    again = updater_of(small_model(), optim)
-    again.load_tensors(updater.tensors())
-    assert again.tensors().keys() == updater.tensors().keys()
+    optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
+    again = optimizer_of(small_model(), optim)
+    again.load_shards([optimizer.tensors()])
+    assert again.tensors().keys() == optimizer.tensors().keys()
 
 
 def test_a_run_goes_on_whose_model_has_a_weight_that_nothing_uses():
     model = small_model()
     model.append(nn.Identity())
     model.unused = nn.Linear(2, 2)
-    updater = updater_of(model)
+    optimizer = optimizer_of(model)
     loss = model[:3](torch.ones(1, 8)).sum()
     loss.backward()
-    updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0)
-    again = updater_of(model)
-    again.load_tensors(updater.tensors())
-    assert again.tensors().keys() == updater.tensors().keys()
-    assert not any("unused" in name for name in updater.tensors())
+    optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=1.0)
+    again = optimizer_of(model)
+    again.load_shards([optimizer.tensors()])
+    assert again.tensors().keys() == optimizer.tensors().keys()
+    assert not any("unused" in name for name in optimizer.tensors())
 
 
 def test_a_table_that_all_parameters_share_can_be_saved(tmp_path):
     """bitsandbytes keeps one table of 8-bit values for all parameters; safetensors refuses shared memory."""
-    updater, table = updater_of(small_model(), "sgd"), torch.linspace(-1, 1, 256)
-    updater.kind = OPTIMISERS["adamw_8bit"]
-    for parameter in updater._trained.values():
+    optimizer, table = optimizer_of(small_model(), "sgd"), torch.linspace(-1, 1, 256)
+    optimizer.spec = OPTIMIZERS["adamw_8bit"]
+    for parameter in optimizer._trained.values():
         bytes_ = torch.zeros_like(parameter, dtype=torch.uint8)
-        updater.torch.state[parameter] = {"state1": bytes_, "state2": bytes_ + 1, "qmap1": table, "step": 3}
-    save_file(updater.tensors(), tmp_path / "optimiser.safetensors")
-    found = load_file(tmp_path / "optimiser.safetensors")
+        optimizer.torch.state[parameter] = {"state1": bytes_, "state2": bytes_ + 1, "qmap1": table, "step": 3}
+    save_file(optimizer.tensors(), tmp_path / "optimizer.safetensors")
+    found = load_file(tmp_path / "optimizer.safetensors")
     assert torch.equal(found["0.weight.qmap1"], table)
     assert torch.equal(found["2.weight.qmap1"], table)
 
 
 def test_a_counter_that_is_read_as_a_number_is_one():
     weight, counter = torch.empty(2, device="meta"), torch.tensor(3.0)
-    assert OPTIMISERS["adafactor"].placed("step", counter, weight) == 3
-    assert OPTIMISERS["adamw_torch_fused"].placed("step", counter, weight).device == weight.device
+    assert OPTIMIZERS["adafactor"].placed("step", counter, weight) == 3
+    assert OPTIMIZERS["adamw_torch_fused"].placed("step", counter, weight).device == weight.device
 
 
 def test_without_gradients_a_chunked_loss_computes_none():
@@ -185,9 +185,9 @@ def test_saved_modules_fit_the_16_bit_model_around_them(family, saved, autocast)
     model = find_method("lora").apply(base, settings, seed=1, autocast=autocast).train()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         NextTokenLoss(model)(batch).backward()
-    updater = updater_of(model)
-    updater.collect()
-    moved = {name: weight for name, weight in updater._trained.items() if "modules_to_save" in name}
+    optimizer = optimizer_of(model)
+    optimizer.collect()
+    moved = {name: weight for name, weight in optimizer._trained.items() if "modules_to_save" in name}
     assert moved
     assert all(weight.dtype == torch.float32 and weight.grad.abs().sum() > 0 for weight in moved.values())
 

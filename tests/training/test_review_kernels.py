@@ -15,7 +15,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import compiled, leak_probe, learner, process, sample, varlen
+from tui_trainer.training import compiled, components, leak_probe, process, sample, varlen
 from tui_trainer.training.precision import MixedPrecision
 
 CPU = torch.device("cpu")
@@ -76,10 +76,10 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
         return True
 
     monkeypatch.setattr(varlen, "switch_on", switch_on)
-    asked = learner.Learner.__new__(learner.Learner)
+    asked = components.Components.__new__(components.Components)
     asked.model, asked.device, asked.mixed_precision = tiny_model("llama"), CPU, MixedPrecision("fp32", CPU)
     asked.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
-    asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), widest_row=64)
+    asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
     draw = np.random.default_rng(5)
     rows = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19)]
 
@@ -105,7 +105,7 @@ def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, 
 
     compile_layers = compiled.compile_layers
     monkeypatch.setattr(compiled, "_try_one_pass", lambda *_: 1 / 0)
-    monkeypatch.setattr(learner, "compile_layers", fail)
+    monkeypatch.setattr(components, "compile_layers", fail)
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(60)))
     settings = {"data.max_length": 64, "training.effective_batch_size": 4, "training.max_steps": 2,

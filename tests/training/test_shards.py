@@ -76,7 +76,7 @@ def test_the_host_never_holds_more_than_one_shard_while_a_checkpoint_is_saved(sm
     folder, outcome = tiny_run("one", {"training.max_steps": 2})
     assert outcome.exit_code == EXIT_DONE
     saved = folder.checkpoints / "step-2"
-    state = sum(path.stat().st_size for path in saved.glob("optimiser*"))
+    state = sum(path.stat().st_size for path in saved.glob("optimizer*"))
     assert meter.files > 8 and meter.most <= LIMIT_BYTES < state / 4
     assert meter.alive == 0
 
@@ -86,7 +86,7 @@ def test_a_run_resumed_from_shards_is_the_one_that_never_stopped_to_the_bit(smal
     whole, _ = tiny_run("whole", dropout)
     stop_after(6)
     parted, _ = tiny_run("parted", dropout)
-    assert len(list((parted.checkpoints / "step-6").glob("optimiser-*-of-*.safetensors"))) > 2
+    assert len(list((parted.checkpoints / "step-6").glob("optimizer-*-of-*.safetensors"))) > 2
     stop_after(0)
     assert carry_out(open_again(parted)).exit_code == EXIT_DONE
     for step in ("checkpoints/step-10", "model"):
@@ -98,7 +98,7 @@ def test_a_run_resumed_from_shards_is_the_one_that_never_stopped_to_the_bit(smal
 def test_a_damaged_or_missing_shard_makes_the_checkpoint_before_it_count(small_shards, tiny_run, stop_after):
     stop_after(8)
     folder, _ = tiny_run("one", {"checkpoint.save_steps": 4})
-    newest = sorted((folder.checkpoints / "step-8").glob("optimiser-*"))
+    newest = sorted((folder.checkpoints / "step-8").glob("optimizer-*"))
     newest[1].unlink()
     stop_after(0)
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
@@ -112,7 +112,7 @@ def test_a_checkpoint_in_one_file_is_resumed_by_a_run_that_writes_shards(tiny_ru
     whole, _ = tiny_run("whole")
     stop_after(6)
     parted, _ = tiny_run("parted")
-    assert (parted.checkpoints / "step-6" / checkpoint.OPTIMISER).is_file()
+    assert (parted.checkpoints / "step-6" / checkpoint.OPTIMIZER).is_file()
     stop_after(0)
     monkeypatch.setattr(shards, "SHARD_BYTES", LIMIT_BYTES)
     assert carry_out(open_again(parted)).exit_code == EXIT_DONE
@@ -131,7 +131,7 @@ def test_transformers_loads_weights_that_lie_in_shards(small_shards, tiny_run):
 
 def tensors_in(folder: Path) -> dict[str, bytes]:
     found = {}
-    for path in sorted(folder.glob("optimiser*.safetensors")):
+    for path in sorted(folder.glob("optimizer*.safetensors")):
         with safe_open(path, framework="pt") as file:
             found |= {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
     return found

@@ -36,11 +36,11 @@ def adapted(model, *, autocast=False, **settings):
 
 def trained(model, steps=4):
     """A few steps with a high rate, so that every trained weight has moved."""
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
     for _ in range(steps):
         model(input_ids=IDS, labels=IDS).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     return model.eval()
 
 

@@ -81,11 +81,11 @@ def loss_of(model):
 
 
 def trained(model, steps=6):
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
     for _ in range(steps):
         loss_of(model).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     return model.eval()
 
 

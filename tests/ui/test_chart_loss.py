@@ -21,7 +21,7 @@ SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "asci
 def step(number, loss):
     return e.StepDone(
         step=number, epoch=0.1, loss_sum=loss * 100, tokens=100, samples=4, lr=1e-4 * number, grad_norm=1.0,
-        step_seconds=0.5, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimiser_seconds=0.1,
+        step_seconds=0.5, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimizer_seconds=0.1,
         tokens_per_second=200.0, samples_per_second=8.0, peak_memory_bytes=10,
     )  # fmt: skip
 

@@ -23,8 +23,8 @@ from tui_trainer.ui.screens.config_memory import (
 from tui_trainer.ui.spans import text_of, width_of
 
 GIB, MIB = 2**30, 2**20
-LORA = {"weights": 2.1, "optimiser": 0.1, "activations": 4.8, "head and loss": 0.75, "pieces": 0.25, "context": 0.7}
-FULL = {"weights": 6, "gradients": 6, "optimiser": 12, "activations": 3, "16-bit copies": 3, "evaluation": 0}
+LORA = {"weights": 2.1, "optimizer": 0.1, "activations": 4.8, "head and loss": 0.75, "pieces": 0.25, "context": 0.7}
+FULL = {"weights": 6, "gradients": 6, "optimizer": 12, "activations": 3, "16-bit copies": 3, "evaluation": 0}
 WIDTHS = (80, 120, 72)
 
 
@@ -80,7 +80,7 @@ def test_signs_differ_without_colours_and_so_do_the_colours():
 def test_parts_of_one_kind_are_one_segment_and_one_entry():
     legend = text_of(memory_lines(use_of(FULL, card(141, 141)), 120, UNICODE)).splitlines()[1]
     assert "weights 9.0 GiB" in legend and "16-bit" not in legend and "evaluation" not in legend
-    assert legend.index("optimiser") < legend.index("weights") < legend.index("gradients") < legend.index("free")
+    assert legend.index("optimizer") < legend.index("weights") < legend.index("gradients") < legend.index("free")
 
 
 def test_the_legend_names_the_largest_first_and_always_what_is_free():

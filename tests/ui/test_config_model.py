@@ -41,7 +41,9 @@ def opened(text: str = "", *assignments: str) -> ConfigModel:
         path.write_text(text)
     request = Request(config_file=path, assignments=assignments)
     hardware = find_profile("cpu", "hardware")
-    document = Document(request, lambda wish: (hardware, "") if wish == "auto" else (None, ""), setting_problems)
+    document = Document(
+        request, lambda requested: (hardware, "") if requested == "auto" else (None, ""), setting_problems
+    )
     return ConfigModel(document, {"data.path": ["sample:python-reference"]})
 
 
@@ -90,7 +92,7 @@ def test_the_filter_finds_letters_in_order_and_escape_clears_it():
     model.start_filter()
     for query, best in (
         ("lr", SCHEDULE),
-        ("esp", "evaluation.early_stopping_patience"),
+        ("espa", "evaluation.early_stopping_patience"),
         ("beta2", "training.adam_beta2"),
     ):
         model.filter.put("")

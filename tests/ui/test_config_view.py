@@ -45,7 +45,9 @@ def opened(text: str = "", *assignments: str) -> ConfigModel:
         path.write_text(text)
     request = Request(config_file=path, assignments=assignments)
     hardware = find_profile("cpu", "hardware")
-    document = Document(request, lambda wish: (hardware, "") if wish == "auto" else (None, ""), setting_problems)
+    document = Document(
+        request, lambda requested: (hardware, "") if requested == "auto" else (None, ""), setting_problems
+    )
     return ConfigModel(document, {"data.path": ["sample:python-reference"]})
 
 

@@ -161,7 +161,9 @@ def recipes(tmp_path, monkeypatch) -> int:
 @pytest.fixture
 def model(recipes) -> ConfigModel:
     hardware = find_profile("cpu", "hardware")
-    document = Document(Request(), lambda wish: (hardware, "") if wish == "auto" else (None, ""), setting_problems)
+    document = Document(
+        Request(), lambda requested: (hardware, "") if requested == "auto" else (None, ""), setting_problems
+    )
     return ConfigModel(document, {"data.path": TEXTS})
 
 
@@ -208,7 +210,7 @@ def phases_of(text: str) -> list[list[e.Event]]:
     begun = [e.RunStarted(name=text, task=text, device=text, pid=1, total_steps=9)]
     step = e.StepDone(
         step=1, epoch=0.1, loss_sum=9.0, tokens=9, samples=1, lr=1e-3, grad_norm=0.5, step_seconds=0.1,
-        data_seconds=0.01, forward_seconds=0.01, backward_seconds=0.01, optimiser_seconds=0.01, tokens_per_second=9.0,
+        data_seconds=0.01, forward_seconds=0.01, backward_seconds=0.01, optimizer_seconds=0.01, tokens_per_second=9.0,
         samples_per_second=9.0, peak_memory_bytes=9,
     )  # fmt: skip
     plan = e.PlanMade(

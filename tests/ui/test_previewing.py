@@ -75,11 +75,11 @@ def test_numbers_about_all_rows_are_one_key_away_and_scroll():
     first = text(dialog)
     assert "900 to train, 90 held out, 20 left out" in first and "sample 1" not in first
     size = (80, 14)
-    assert "note: the talks" not in text(dialog, size)
+    assert "note: the conversations" not in text(dialog, size)
     for _ in range(3):
         dialog.press("pagedown", None)
     end = text(dialog, size)
-    assert "note: the talks" in end and "900 to train" not in end
+    assert "note: the conversations" in end and "900 to train" not in end
     for _ in range(40):
         dialog.press("up", None)
     assert "900 to train" in text(dialog, size)

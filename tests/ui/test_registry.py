@@ -32,7 +32,7 @@ PAGES = ("hardware", "config", "checklist", "train")
 STATES = ("no run", "running", "paused", "stopped")
 STEP = StepDone(
     step=1, epoch=0.1, loss_sum=2.0, tokens=1, samples=1, lr=1e-3, grad_norm=0.5, step_seconds=0.1, data_seconds=0.0,
-    forward_seconds=0.0, backward_seconds=0.0, optimiser_seconds=0.0, tokens_per_second=10.0, samples_per_second=10.0,
+    forward_seconds=0.0, backward_seconds=0.0, optimizer_seconds=0.0, tokens_per_second=10.0, samples_per_second=10.0,
     peak_memory_bytes=1,
 )  # fmt: skip
 BEGUN = [
@@ -55,7 +55,7 @@ def run_in(state: str):
     folder = SimpleNamespace(name="run", root=Path("/runs/run"))
     return SimpleNamespace(
         state=fold(JOURNALS[state]), alive=state != "stopped", is_ours=True, is_interrupted=False, folder=folder,
-        events=[], poll=lambda: False, ask=lambda wish: "",
+        events=[], poll=lambda: False, ask=lambda requested: "",
     )  # fmt: skip
 
 

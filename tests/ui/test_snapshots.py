@@ -100,7 +100,7 @@ def trained(steps: int, total: int = 500, device: str = "cpu", **more) -> list[e
         events.append(e.StepDone(
             step=n, epoch=n / 165, loss_sum=loss * 2048, tokens=2048, samples=16, lr=3e-3 * (1 - n / total),
             grad_norm=0.5 + 0.2 * math.cos(n), step_seconds=0.125, data_seconds=0.002, forward_seconds=0.04,
-            backward_seconds=0.07, optimiser_seconds=0.01, tokens_per_second=16_384, samples_per_second=128,
+            backward_seconds=0.07, optimizer_seconds=0.01, tokens_per_second=16_384, samples_per_second=128,
             peak_memory_bytes=420_000_000,
         ))  # fmt: skip
         if n % 50 == 0:

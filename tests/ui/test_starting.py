@@ -61,13 +61,13 @@ class Busy:
     is_interrupted = False
 
     def __init__(self, answers: list[str]) -> None:
-        self.answers, self.wishes = answers, []
+        self.answers, self.candidates = answers, []
         self.state = RunState()
         self.folder = SimpleNamespace(name="busy", root=Path("/nowhere"))
         self.events = []
 
-    def ask(self, wish: str) -> str:
-        self.wishes.append(wish)
+    def ask(self, requested: str) -> str:
+        self.candidates.append(requested)
         return self.answers.pop(0)
 
     def poll(self) -> bool:
@@ -138,7 +138,7 @@ def test_a_stop_that_cannot_be_asked_for_is_asked_again(request_of_seconds):
             assert app.bench.notice == ("the disk is full", "bad")
             for _ in range(5):
                 app.bench.tick()
-            assert busy.wishes == ["stop"] * 3
+            assert busy.candidates == ["stop"] * 3
 
     asyncio.run(go())
 

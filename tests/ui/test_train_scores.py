@@ -32,7 +32,7 @@ def evaluated(classes=8, columns=(), **more):
 def events(*more):
     step = e.StepDone(
         step=3, epoch=0.1, loss_sum=20, tokens=10, samples=10, lr=1e-3, grad_norm=0.5, step_seconds=0.1,
-        data_seconds=0, forward_seconds=0.05, backward_seconds=0.05, optimiser_seconds=0, tokens_per_second=100,
+        data_seconds=0, forward_seconds=0.05, backward_seconds=0.05, optimizer_seconds=0, tokens_per_second=100,
         samples_per_second=100, peak_memory_bytes=1000,
     )  # fmt: skip
     measured = e.BaselinesMeasured(

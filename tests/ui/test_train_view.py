@@ -28,7 +28,7 @@ def step(number, loss=2.0, seconds=0.125):
     return e.StepDone(
         step=number, epoch=number / 165, loss_sum=loss * 2048, tokens=2048, samples=16, lr=1e-3, grad_norm=0.5,
         step_seconds=seconds, data_seconds=seconds * 0.02, forward_seconds=seconds * 0.32,
-        backward_seconds=seconds * 0.55, optimiser_seconds=seconds * 0.08, tokens_per_second=2048 / seconds,
+        backward_seconds=seconds * 0.55, optimizer_seconds=seconds * 0.08, tokens_per_second=2048 / seconds,
         samples_per_second=16 / seconds, peak_memory_bytes=420_000_000,
     )  # fmt: skip
 
@@ -136,12 +136,12 @@ def test_every_phase_fills_every_size_and_ascii_stays_ascii(phase, glyphs):
 @pytest.mark.parametrize(("size", "cards"), [((80, 22), 1), ((120, 33), 8), ((200, 48), 0)])
 def test_lora_is_named_with_its_base_and_what_moves(size, cards):
     text = drawn(scene(trained(**LORA), cards=cards), *size)
-    line = "LoRA r 16 on TinyLlama-1.1B: 6.7 k of 818 k parameters move (0.82 %)"
+    line = "LoRA r 16 on TinyLlama-1.1B: 6.7 k of 818 k parameters are trainable (0.82 %)"
     rows = ("TinyLlama-1.1B on cpu", "r 16, 6.7 k of 818 k (0.82 %)")
     narrow = size[0] == 80
     assert (line in text) == narrow and [row in text for row in rows] == [not narrow] * 2
     whole = drawn(scene(trained(base_model="/models/gpt2/", trained_parameters=818_000), cards=cards), *size)
-    assert ("gpt2: all 818 k parameters move" if narrow else "all 818 k parameters") in whole
+    assert ("gpt2: all 818 k parameters are trainable" if narrow else "all 818 k parameters") in whole
     assert "LoRA" not in drawn(scene(trained(), cards=cards), *size) + whole
 
 
@@ -177,7 +177,7 @@ def test_training_shows_where_the_run_is_at_the_smallest_size():
     text = drawn(scene(PHASES["training"]))
     for words in ("quickstart-20261120-180238  training", "step 148 of 500", "ETA", "29 %", "epoch 0.90 of 3.0",
                   "held out 1.5000", "16.4 k tokens/s", "128.0 rows/s", "125 ms a step", "lr 1.00e-03",
-                  "gradient 0.5", "data  2 %  forward 32 %  backward 55 %  optimiser  8 %",
+                  "gradient 0.5", "data  2 %  forward 32 %  backward 55 %  optimizer  8 %",
                       "memory 171.7 of 186.0 MiB planned",
                   "saved at step 100,   48 steps ago", "step 50: saved", "┈┈┈ order 1"):  # fmt: skip
         assert words in text, words

@@ -8,7 +8,7 @@ from tui_trainer.checklist.contract import Context
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
 
-# Tokens in a pass that keep the processor busy. On a CPU a matrix product of a few hundred rows already runs at full
+# Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 

@@ -85,7 +85,7 @@ class Context:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of an optimiser step; None: only a measured step can tell."""
+        """Seconds of an optimizer step; None: only a measured step can tell."""
         return self.planned.step_seconds.value
 
     @property

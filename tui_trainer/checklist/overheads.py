@@ -36,7 +36,7 @@ class Overhead:
 
 
 def training_seconds(context: Context) -> float | None:
-    """Planned seconds of all optimiser steps; None where only a measured step can tell."""
+    """Planned seconds of all optimizer steps; None where only a measured step can tell."""
     step = context.step_seconds
     return None if step is None else context.planned.total_steps.value * step
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,32 +49,29 @@ def _fetch_model(name: str, revision: str, yes: bool) -> bool:
 
 
 def _fetch_data(path: str, revision: str, yes: bool) -> bool:
-    """Ends with the lines to use: one for each part that the data set has."""
+    """Ends with the lines to use, and what else can be chosen of the data set."""
     from tui_trainer.config.editing import toml_text
-    from tui_trainer.data.sources.hub_path import MAIN, parse_hub_path
-    from tui_trainer.data.sources.hub_snapshot import ways_to_name
+    from tui_trainer.data.sources.files import Choice, find_files
+    from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.downloading.data_set import download_data
+    from tui_trainer.errors import DataError
+    from tui_trainer.safe_text import one_line
 
-    wanted = parse_hub_path(path)
-    if "@" not in path:
-        wanted = parse_hub_path(str(replace(wanted, revision=revision)))
-    elif revision not in (MAIN, wanted.revision):
-        raise InputError(
-            f"{wanted.name} is asked for in two revisions", hint="leave out --revision, or what the @ says"
-        )
+    wanted = parse_hub_path(path, revision)
     folder = download_data(wanted, ask=_asker(yes), progress=_progress())
     if folder is None:
         return False
     print(f"{wanted.name} is in {folder}")
-    ways, may_be_whole = ways_to_name(wanted)
-    if len(ways) > 1 and may_be_whole:
-        print("it holds several splits: train trains, validation evaluates, test is left alone with")
-        print(f"data.path = {toml_text(str(wanted))}")
-        print("or one of them is named:")
-    elif len(ways) > 1:
-        print("it holds several parts; one is learnt from, and another may be data.eval_path:")
-    for way in ways:
-        print(f"data.path = {toml_text(way)}")
+    try:
+        found = find_files(str(wanted), Choice())
+    except DataError as error:
+        print(error)
+    else:
+        if found.others:
+            labels = ", ".join(one_line(split.label, 60) for split in (found.chosen, *found.others))
+            print(f"its splits are {labels}: train trains, validation evaluates, test is left alone;")
+            print("data.split and data.eval_split choose others")
+    print(f"data.path = {toml_text(str(wanted))}")
     return True
 
 

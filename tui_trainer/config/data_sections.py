@@ -11,9 +11,26 @@ from tui_trainer.config.mixture import Paths
 class DataSection(Section):
     path: Paths = option(
         "",
-        "Files, folders, globs, hub:owner/name or sample:NAME, with commas: text, JSONL, JSON, CSV, Parquet, Arrow.",
+        "Files, folders, globs, data sets of the hub (owner/name), sample:NAME, with commas: text, JSONL, JSON, CSV, "
+        "Parquet, Arrow, saved datasets.",
         completes="files",
     )
+    name: str = option("", "The configuration, where a data set has several, such as a language; empty: the only one.")
+    split: str = option(
+        "",
+        "The split to train on, or a slice as datasets writes it, such as train[:10%], train[1000:] or train+extra; "
+        "empty: train.",
+    )
+    eval_split: str = option(
+        "",
+        "The split to measure on, or a slice of it, in data.eval_path or else in data.path; empty: validation.",
+    )
+    streaming: bool = option(
+        False,
+        "Read data sets that are not on this machine from the hub: only their tokens are kept on the disk.",
+        advanced=True,
+    )
+    revision: str = option("", "A branch, a tag or a commit of data sets of the hub; empty: main.", advanced=True)
     weights: Numbers = option(
         "",
         "How often each row of a source is used in an epoch, a number for each path with commas: 2 = twice, "
@@ -67,7 +84,7 @@ class DataSection(Section):
     )
     num_proc: PositiveInt | Auto = option(
         "auto",
-        "Processes that make tokens of a table's rows; auto: one, and one a core where the data is large.",
+        "Processes that make tokens; auto: one, and of a table's rows one a core where the data is large.",
         speed="tokenising goes in proportion",
         advanced=True,
     )

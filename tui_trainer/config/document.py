@@ -284,8 +284,8 @@ class Document:
 
     def _presets_for(self, own: Mapping[str, Any]) -> Presets:
         """Profiles are files: each pair of them is read once."""
-        wish = own.get("profile")
-        name = wish if isinstance(wish, str) else self._default_recipe
+        requested = own.get("profile")
+        name = requested if isinstance(requested, str) else self._default_recipe
         asked = (name, repr(own.get("hardware_profile")))
         if asked not in self._found:
             self._found[asked] = find_presets(name, own, self._choose_hardware)

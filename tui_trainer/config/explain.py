@@ -31,6 +31,7 @@ def find_settings(words: str) -> list[Setting]:
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     """One setting in full: help, what it takes, effects, and its value now with where it came from."""
     lines = [setting.key, f"  {setting.help}", f"  takes:   {setting.expected}"]
+    lines += [f"           {line}" for line in setting.choice_help]
     lines.append(f"  default: {display_text(setting, setting.default)}{' ' + setting.unit if setting.unit else ''}")
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []
     lines += [f"  speed:   {setting.speed}"] if setting.speed else []

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
@@ -48,6 +50,33 @@ Numbers = Annotated[str, BeforeValidator(_numbers_with_commas)]
 def names_in(text: str) -> tuple[str, ...]:
     """The single names of a `Names` setting."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+class Row(Protocol):
+    """What a table says to people about one of its names."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+
+
+class NameIn:
+    """A text that is a name in a table: its names are the choices, as the table is when they are asked for."""
+
+    def __init__(self, table: Mapping[str, Row]) -> None:
+        self.table = table
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(self.table)}
+
+    def _checked(self, name: str) -> str:
+        if name not in self.table:
+            raise ValueError("not one of the choices")
+        return name
 
 
 # How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
@@ -123,6 +152,8 @@ class Setting:
     key: str
     kinds: tuple[type, ...]
     choices: tuple[str | int, ...]
+    choice_help: tuple[str, ...]
+    """A line for each choice, where a table describes them."""
     default: Any
     bounds: str
     limits: Limits
@@ -174,11 +205,13 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> dict[str, Setting]:
 def _setting(key: str, field: FieldInfo) -> Setting:
     kinds, choices, metadata = _parts(field.annotation)
     metadata = [*field.metadata, *metadata]
+    table = next((item.table for item in metadata if isinstance(item, NameIn)), {})
     extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     return Setting(
         key=key,
-        kinds=kinds,
-        choices=choices,
+        kinds=() if table else kinds,
+        choices=(*choices, *table),
+        choice_help=tuple(f"{name}: {row.label}, {row.help}" for name, row in table.items()),
         default=field.default,
         bounds=_bounds(metadata),
         limits=_limits(metadata),

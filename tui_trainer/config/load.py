@@ -118,8 +118,8 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     written = user_layers(request, problems)
     recipe = _recipe(request, written, problems)
     layers = [profile_layer(recipe, Origin.RECIPE, problems)] if recipe else []
-    wish = _last("hardware_profile", [*layers, *written], "auto")
-    hardware, reason = _hardware(wish, choose_hardware, [*layers, *written], problems)
+    requested = _last("hardware_profile", [*layers, *written], "auto")
+    hardware, reason = _hardware(requested, choose_hardware, [*layers, *written], problems)
     layers += [profile_layer(hardware, Origin.HARDWARE, problems)] if hardware else []
     by_key = {key: layer for layer in [*layers, *written] for key in layer.values}
     config = validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
@@ -176,10 +176,10 @@ def default_recipe(request: Request, user_layers: list[Layer]) -> str:
 
 
 def _hardware(
-    wish: str, choose: HardwareChoice, layers: list[Layer], problems: list[Problem]
+    requested: str, choose: HardwareChoice, layers: list[Layer], problems: list[Problem]
 ) -> tuple[Profile | None, str]:
     try:
-        return choose(wish)
+        return choose(requested)
     except ConfigError as error:
         problems.extend(_placed(error, "hardware_profile", layers))
         return None, ""

@@ -1,10 +1,11 @@
-"""[model], [tuning] and [quantization]: what a run starts from, which of its weights move, and in how many bits."""
+"""[model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from tui_trainer.config.fields import Auto, Names, PositiveInt, Section, option
+from tui_trainer.config.fields import Auto, NameIn, Names, PositiveInt, Section, option
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 
 class ScratchSection(Section):
@@ -94,9 +95,9 @@ class ModelSection(Section):
 
 
 class TuningSection(Section):
-    method: Literal["full", "lora", "qlora"] = option(
+    method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
-        "Which weights move: all, or small matrices beside frozen ones; qlora keeps these in 4 bits, on a GPU.",
+        "Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU.",
         memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
         speed="LoRA skips gradients of weights; QLoRA unpacks these often",
     )
@@ -127,8 +128,13 @@ class TuningSection(Section):
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and small matrices beside them move."""
-        return self.method != "full"
+        """Whether the model's own weights are frozen, and LoRA adapters train."""
+        return TUNING_METHODS[self.method].has_adapter
+
+    @property
+    def in_four_bits(self) -> bool:
+        """Whether these frozen weights are kept in 4 bits."""
+        return TUNING_METHODS[self.method].in_four_bits
 
 
 class QuantizationSection(Section):
@@ -145,7 +151,7 @@ class QuantizationSection(Section):
     )
     bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
         "auto",
-        "QLoRA: numbers that weights are unpacked to for a product; auto: those of the weights that are not in 4 bits.",
+        "QLoRA: numbers that weights are unpacked to for a matmul; auto: those of the weights that are not in 4 bits.",
         speed="float32 is several times slower",
         advanced=True,
     )

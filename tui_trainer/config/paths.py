@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import Config
-from tui_trainer.local_paths import from_the_root
+from tui_trainer.hub_layout import could_be_on_the_hub
+from tui_trainer.local_paths import from_the_root, is_here
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -21,9 +22,11 @@ def with_absolute_paths(config: Config) -> Config:
 
 def _data(text: str) -> str:
     """Files and folders by their whole paths; samples and data sets of the hub have no place."""
-    return joined(
-        [path if not path or path.startswith(("sample:", "hub:")) else absolute(path) for path in paths_in(text)]
-    )
+    return joined([path if not path or _has_no_place(path) else absolute(path) for path in paths_in(text)])
+
+
+def _has_no_place(path: str) -> bool:
+    return path.startswith(("sample:", "hub:")) or (could_be_on_the_hub(path) and not is_here(path))
 
 
 def _model(name: str) -> str:

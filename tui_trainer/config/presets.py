@@ -24,7 +24,7 @@ from tui_trainer.errors import ConfigError, Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets:
-    """The two profiles in force and the layer behind each value that they set. `recipe_name` is the wish for one."""
+    """The two profiles in force and the layer behind each value that they set. `recipe_name` is the one asked for."""
 
     recipe_name: str = ""
     recipe: Profile | None = None
@@ -34,7 +34,7 @@ class Presets:
     problems: tuple[Problem, ...] = ()
 
     def value(self, key: str) -> Any:
-        """What the profiles and the defaults give. `profile` itself is the recipe that was wished for."""
+        """What the profiles and the defaults give. `profile` itself is the recipe that was asked for."""
         return self.layers[key].values[key] if key in self.layers else all_settings()[key].default
 
     def under(self, config: Config, layers: Mapping[str, Layer]) -> LoadedConfig:
@@ -49,7 +49,7 @@ class Presets:
 
 
 def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
-    """The profiles for a recipe and for the user's own wish for hardware. What cannot be found becomes a problem."""
+    """The profiles for a recipe and for the user's own choice of hardware. What cannot be found becomes a problem."""
     problems: list[Problem] = []
     recipe = hardware = None
     reason = ""
@@ -62,7 +62,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
         layer = profile_layer(recipe, Origin.RECIPE, problems)
         layers |= dict.fromkeys(layer.values, layer)
     try:
-        hardware, reason = choose_hardware(_hardware_wish(own, layers))
+        hardware, reason = choose_hardware(_requested_hardware(own, layers))
     except ConfigError as error:
         problems += [replace(problem, key="hardware_profile") for problem in error.problems]
     if hardware:
@@ -93,7 +93,7 @@ def fitting(key: str, value: Any, choose_hardware: HardwareChoice, problems: lis
     return value_of(config, key)
 
 
-def _hardware_wish(own: Mapping[str, Any], layers: Mapping[str, Layer]) -> str:
+def _requested_hardware(own: Mapping[str, Any], layers: Mapping[str, Layer]) -> str:
     key = "hardware_profile"
-    wishes = [own.get(key), layers[key].values[key] if key in layers else None, all_settings()[key].default]
-    return next(wish for wish in wishes if isinstance(wish, str))
+    candidates = [own.get(key), layers[key].values[key] if key in layers else None, all_settings()[key].default]
+    return next(requested for requested in candidates if isinstance(requested, str))

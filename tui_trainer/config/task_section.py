@@ -11,11 +11,11 @@ class TaskSection(Section):
     type: str = option("causal_lm", "What is learnt: the name of a file in tasks/.")
     loss_on: Literal["assistant", "completion", "all"] = option(
         "assistant",
-        "Chat: which tokens are learnt: every answer, only the last answer, or the whole talk.",
+        "Chat: which tokens are learnt: every answer, only the last answer, or the whole conversation.",
     )
     chat_template: str = option(
         "",
-        "Chat: how a talk becomes text: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, or a file; "
+        "Chat: the template of a conversation: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, a file; "
         "empty: the tokenizer's own.",
         completes="file",
     )

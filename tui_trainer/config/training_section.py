@@ -1,26 +1,35 @@
-"""[training]: how long, in what steps, with what precision and optimiser."""
+"""[training]: how long, in what steps, with what precision and optimizer."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from tui_trainer.config.fields import Auto, PositiveInt, PositiveRate, Section, StepsOrShare, WholeNumber, option
-
-Optimiser = Literal["adamw_torch_fused", "adafactor", "sgd", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"]
+from tui_trainer.config.fields import (
+    Auto,
+    NameIn,
+    PositiveInt,
+    PositiveRate,
+    Section,
+    StepsOrShare,
+    WholeNumber,
+    option,
+)
+from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.optimizers import ADAPTIVE, DEFAULT, OPTIMIZERS
 
 
 class TrainingSection(Section):
     num_train_epochs: float = option(3.0, "Passes over the training text.", above=0, high=10**6, step="+1")
     max_steps: int = option(
         0,
-        "Stop after so many optimiser steps; 0: num_train_epochs decides.",
+        "Stop after so many optimizer steps; 0: num_train_epochs decides.",
         low=0,
         high=10**9,
         unit="steps",
         step="1-2-5",
     )
     effective_batch_size: int = option(
-        32, "Rows behind one optimiser step, however they are cut.", low=1, high=10**7, unit="rows", step="x2"
+        32, "Rows behind one optimizer step, however they are cut.", low=1, high=10**7, unit="rows", step="x2"
     )
     per_device_train_batch_size: PositiveInt | Auto = option(
         "auto",
@@ -32,16 +41,17 @@ class TrainingSection(Section):
     )
     gradient_accumulation_steps: PositiveInt | Auto = option(
         "auto",
-        "Micro-batches behind one optimiser step; auto: effective batch / micro-batch.",
+        "Micro-batches behind one optimizer step; auto: effective batch / micro-batch.",
         step="x2",
         advanced=True,
     )
     learning_rate: PositiveRate | Auto = option(
         "auto",
-        "Peak learning rate; auto: 1e-3 from random weights, 2e-4 with LoRA, 2e-5 for all of a pretrained model.",
+        f"Peak learning rate; auto with AdamW: {ADAPTIVE['scratch'].auto:g} from scratch, "
+        f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model.",
     )
-    lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = (
-        option("cosine", "How the learning rate goes down after the warm-up.")
+    lr_scheduler_type: Annotated[str, NameIn(LR_SCHEDULES)] = option(
+        "cosine", "How the learning rate goes down after the warm-up."
     )
     warmup_steps: StepsOrShare = option(
         0.05, "Steps until the peak learning rate; below 1: a share of all steps.", unit="steps"
@@ -66,19 +76,19 @@ class TrainingSection(Section):
         advanced=True,
     )
     seed: int = option(42, "Decides the initial weights, the order of the rows and dropout.", low=0, high=2**63 - 1)
-    optim: Optimiser = option(
-        "adamw_torch_fused",
-        "The optimiser; the 8-bit and paged ones need bitsandbytes and a GPU.",
+    optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
+        DEFAULT,
+        "The optimizer; the 8-bit and paged ones need bitsandbytes and a GPU.",
         memory="AdamW keeps 8 bytes a trained parameter, in 8 bits 2, Adafactor almost none",
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
         "auto",
-        "Numbers that products are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32.",
+        "Numbers that matmuls are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32.",
         memory="16 bits halve the activations",
-        speed="2 to 8 times the products a second where they are native",
+        speed="2 to 8 times the matmuls a second where they are native",
     )
     tf32: bool = option(
-        True, "Products of fp32 numbers with 10 bits behind the point, on GPUs that have them.", speed="up to 8 times"
+        True, "TF32 matmuls for what is computed in fp32, on GPUs that have them.", speed="up to 8 times"
     )
     gradient_checkpointing: bool = option(
         False,

@@ -1,6 +1,7 @@
 """A data set of the hub, after a question and never without one: its own files, as they lie in the repository.
 
-Only files that can be read are fetched. Code that comes with a data set is neither fetched nor run.
+Only files that can be read are fetched, and the README.md that may say which of them is what. Code that comes with a
+data set is neither fetched nor run.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.dataset_folder import ALWAYS_STATE
-from tui_trainer.data.sources.hub_parts import chosen_names, data_names
-from tui_trainer.data.sources.hub_path import HubPath
-from tui_trainer.data.sources.hub_snapshot import keep_list, no_such_part
+from tui_trainer.data.sources.declared_splits import ABOUT, README
+from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, no_such_part
 from tui_trainer.downloading.hub import (
     Ask,
     HubFile,
@@ -26,7 +25,6 @@ from tui_trainer.downloading.hub import (
     told_in_one_line,
 )
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import repository_folder
 from tui_trainer.safe_text import one_line
 
 
@@ -62,7 +60,6 @@ def download_data(
         offer = make_offer(DATA_SET, wanted.name, wanted.revision, info, files, left_out)
         if not is_wanted(offer, ask):
             return None
-        keep_list(repository_folder("datasets", wanted.name), str(info.sha), [file.name for file in listed])
         return fetch(offer, progress, cancel)
 
 
@@ -72,7 +69,7 @@ def files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile,
     chosen = {*chosen_names(names, wanted.inside)}
     if not chosen:
         raise no_such_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
-    return tuple(file for file in listed if file.name in chosen)
+    return tuple(file for file in listed if file.name in chosen or file.name == README)
 
 
 def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
@@ -87,7 +84,7 @@ def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
     """What of the repository is not fetched, in words."""
-    untold = {*(file.name for file in files), "README.md", ".gitattributes", *ALWAYS_STATE}
+    untold = {*(file.name for file in files), ".gitattributes", *ABOUT}
     rest = [file.name for file in listed if file.name not in untold]
     return f"{counted(rest)} ({_endings(rest)})" if rest else ""
 

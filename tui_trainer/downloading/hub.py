@@ -157,33 +157,27 @@ def _refuse_small_disk(offer: DownloadOffer) -> None:
 
 def fetch(offer: DownloadOffer, progress: Progress | None, cancel: Callable[[], bool]) -> Path:
     """The snapshot's folder, with its files in it: fetched one by one, the small ones first."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.utils.logging import set_verbosity_error
 
     set_verbosity_error()  # type: ignore[no-untyped-call]  # it warns of every retry, into our progress
     meter = Meter(progress, f"downloading {offer.name}", offer.size_bytes, "bytes")
     before = 0
-    folders = set()
+    where: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
+    # Nothing of it, but it writes down which files the commit has: a download that was cut short, or that takes a part,
+    # is not mistaken for the whole.
+    folder = Path(snapshot_download(offer.name, **where, allow_patterns=[], tqdm_class=_bar_class(meter, 0, cancel)))
+    if folder.name != offer.target.name:
+        raise RunError(f"{offer.name} changed on the hub since the question; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
         _stop_if_asked(cancel)
-        path = hf_hub_download(
-            offer.name,
-            file.name,
-            repo_type=offer.kind.repo_type,
-            revision=offer.revision,
-            tqdm_class=_bar_class(meter, before, cancel),
+        hf_hub_download(
+            offer.name, file.name, **where | {"revision": folder.name}, tqdm_class=_bar_class(meter, before, cancel)
         )
-        folders.add(_root_of(Path(path), file.name))
         before += file.size_bytes
         meter.report(before)
     meter.finish(before)
-    if {folder.resolve() for folder in folders} != {offer.target.resolve()}:
-        raise RunError(f"{offer.name} changed on the hub while it was downloaded; run the same command again")
-    return folders.pop()
-
-
-def _root_of(path: Path, name: str) -> Path:
-    return path.parents[name.count("/")]
+    return folder
 
 
 class _Cancelled(Exception):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from tui_trainer.data.sources.hub_path import PREFIX, could_be_on_the_hub
-from tui_trainer.hub_layout import is_hub_name
+from tui_trainer import optimizers
+from tui_trainer.data.sources.hub import PREFIX
+from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name
 from tui_trainer.importing.values import number
 from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line
@@ -18,10 +19,8 @@ DTYPES: Mapping[Any, Any] = {
     **dict.fromkeys(("fp16", "half", "torch.float16"), "float16"),
     **dict.fromkeys(("fp32", "float", "torch.float32"), "float32"),
 }
-OPTIMISERS: Mapping[Any, Any] = {
-    **dict.fromkeys(("adamw", "adamw_torch", "adamw_hf", "adamw_apex_fused"), "adamw_torch_fused"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_torch_8bit"), "adamw_8bit"),
-    "paged_adamw": "paged_adamw_32bit",
+OPTIMIZERS: Mapping[Any, Any] = {
+    alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 
@@ -66,7 +65,8 @@ def data_place(value: Any) -> Any:
 
     Most tools take a path and a name on the hub in the same place.
     """
-    return f"{PREFIX}{value}" if isinstance(value, str) and could_be_on_the_hub(value) and not is_here(value) else value
+    is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
+    return f"{PREFIX}{value}" if is_name else value
 
 
 def data_set_name(value: Any) -> Any:

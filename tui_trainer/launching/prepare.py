@@ -10,7 +10,7 @@ from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.preparing.character_stream import PreparedData
+from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem

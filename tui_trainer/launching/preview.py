@@ -12,7 +12,8 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.data.preparing.cache import Counts, PreparedData
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
@@ -23,11 +24,11 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.models.config_only import config_only
-from tui_trainer.models.writing import filling_id
+from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
 from tui_trainer.planning.conflicts import setting_problems
-from tui_trainer.planning.packing import widest_row
+from tui_trainer.planning.packing import longest_row
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts, Task
 from tui_trainer.tasks.parts.padding import padding_collate, width_step
@@ -102,17 +103,17 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
 def _layout(
     task: Task, config: Config, data: PreparedData, facts: DataFacts, made: Decisions, tokenizer: Any
 ) -> RowLayout:
-    """As a run makes it (`training/learner.py`), without the model."""
+    """As a run makes it (`training/components.py`), without the model."""
     model = config_only(
         task.model_config(config, facts.vocabulary, facts.classes),
         tokenizer,
         is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
         problem_type=str(data.details.get("problem_type", "")),
     )
-    widest = widest_row(config, facts, made.packing.value)
+    widest = longest_row(config, facts, made.packing.value)
     return RowLayout(
-        collate=padding_collate(task, config, model, filling_id(tokenizer), widest),
-        pad_id=filling_id(tokenizer),
+        collate=padding_collate(task, config, model, pad_token_id(tokenizer), widest),
+        pad_id=pad_token_id(tokenizer),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
         fixed_width=widest if config.training.torch_compile else 0,

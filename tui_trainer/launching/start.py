@@ -55,7 +55,7 @@ def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
     """
     hardware = probe()
     return with_unread_noted(
-        with_rows_that_fit(load(request, lambda wish: choose_hardware_profile(wish, hardware, gpu)))
+        with_rows_that_fit(load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu)))
     )
 
 

@@ -2,7 +2,7 @@
 
 Standard cross entropy keeps 12 bytes for each token and word of the vocabulary at its peak. Here the gradient of a
 chunk is computed with its loss, in the forward pass, and only the gradients of the hidden states and of the head are
-kept: three matrix products a chunk as in the plain form, no second pass. A chunk's logits are turned into their
+kept: three matmuls a chunk as in the plain form, no second pass. A chunk's logits are turned into their
 gradient in place: 4 bytes for each token and word, and 4 more for the slope of a soft cap.
 """
 

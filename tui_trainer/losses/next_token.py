@@ -17,7 +17,7 @@ from tui_trainer.losses.chunked_head import chunked_head_loss, transform_product
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.logits import LogitTransform, logit_transform
 
-# Of the largest logit: products in 16 bits are rounded to a 256th, and models round once more after the head.
+# Of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
 _MOST_DIFFERENCE = 0.02
 
 

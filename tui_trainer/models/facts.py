@@ -82,7 +82,7 @@ def find_model(
     # The hub knows gpt2 and openai-community/gpt2 as one; the cache keeps it under the name it was asked for.
     for alias in dict.fromkeys((name, entry.name if entry else name)):
         snapshot = cached_snapshot(alias, revision, environment)
-        if snapshot is not None and (snapshot / "config.json").is_file():
+        if snapshot is not None:
             facts = _facts_of(name, revision, snapshot, head, labels)
             return replace(facts, weights="not here") if facts.weights == "none" else facts
     if entry:

@@ -44,7 +44,7 @@ class FourBits:
     @classmethod
     def of(cls, config: Config, shape: ModelShape) -> FourBits | None:
         """As the settings say; None where no weight is in 4 bits."""
-        if config.tuning.method != "qlora":
+        if not config.tuning.in_four_bits:
             return None
         section = config.quantization
         dtype = section.bnb_4bit_compute_dtype

@@ -147,7 +147,7 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
 
 
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
-    """A sentence about what starts from random numbers; empty when nothing does. Raises ConfigError for a body that
+    """A sentence about what start from scratch; empty when nothing does. Raises ConfigError for a body that
     the files do not fill."""
     missing, others = sorted(map(str, report.get("missing_keys") or ())), _mismatched(report)
     body = f"{model.base_model_prefix}."
@@ -163,7 +163,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     if not may_be_new:
         return ""
     may_be_new.sort(key=lambda name: (name.startswith(body), name.endswith(".bias"), name))
-    words = f"{_first_of(may_be_new)} {'start' if len(may_be_new) > 1 else 'starts'} from random numbers"
+    words = f"{_first_of(may_be_new)} {'start' if len(may_be_new) > 1 else 'starts'} from scratch"
     had = {
         stored[0] for name, (stored, wanted) in others.items() if stored[1:] == wanted[1:] and stored[0] != wanted[0]
     }

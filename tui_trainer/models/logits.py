@@ -82,7 +82,7 @@ def logit_transform(config: Mapping[str, Any]) -> LogitTransform | None:
     """How the model of a config makes logits of its head's product; None: otherwise than by scale and soft cap.
 
     Logits in chunks are computed by this. A model that no table knows is taken to end with its head; the start of a run
-    compares (`training/learner.py`).
+    compares (`training/components.py`).
     """
     model_type = str(config.get("model_type") or "")
     if model_type in _OTHERWISE:

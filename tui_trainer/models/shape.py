@@ -12,7 +12,7 @@ from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.config_fields import ConfigFields, bad_model
-from tui_trainer.models.families.anatomy import ArchitectureSpec
+from tui_trainer.models.families.architecture_spec import ArchitectureSpec
 from tui_trainer.models.families.counting import count_parameters_in_child
 from tui_trainer.models.families.encoder import ENCODER_FAMILIES, Ending
 from tui_trainer.models.families.encoder_decoder import SEQ2SEQ_FAMILIES
@@ -69,7 +69,7 @@ class ModelShape:
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights in the matrix products of each token, as often as it passes them, those of a tied head with them.
+        """Weights in the matmuls of each token, as often as it passes them, those of a tied head with them.
 
         Behind an encoder the tokens of the target pass others than those of the input: these are of both.
         """
@@ -91,7 +91,7 @@ class ModelShape:
     def training_flops_per_token(self, row_tokens: int) -> float:
         """Forward and backward of one token in a row of `row_tokens`, when all weights train.
 
-        6 for each weight in a matrix product and 12 x layers x heads x head size x row for attention, not halved for
+        6 for each weight in a matmul and 12 x layers x heads x head size x row for attention, not halved for
         the causal mask. Source: PaLM, arXiv:2204.02311, appendix B. A mixture of experts is counted as if each token
         passed all of them.
         """
@@ -118,16 +118,16 @@ def shape_of(
         hint = "take a model that reads text only"
         raise bad_model(f"{fields.model_type or 'the model'} is built from several models (text and others)", hint)
     ending = Ending(head, (labels or stored_labels(config)) if head in CLASSIFYING else 0)
-    anatomy = _anatomy(fields, ending)
-    if anatomy is None:
+    spec = _spec(fields, ending)
+    if spec is None:
         return _unknown_shape(fields, headers, ending)
     if headers and head == "seq2seq_lm":
-        anatomy = replace(anatomy, tied=not has_head(headers))
-    parameters = formula_parameters(anatomy.linears, anatomy.parts, anatomy.tied)
-    shape = _shape(fields, anatomy, ending, parameters=parameters)
+        spec = replace(spec, tied=not has_head(headers))
+    parameters = formula_parameters(spec.linears, spec.parts, spec.tied)
+    shape = _shape(fields, spec, ending, parameters=parameters)
     if not headers or "quantization_config" in config or head != "causal_lm":
         return shape
-    return replace(shape, parameters=stored_parameters(headers, tied=anatomy.tied))
+    return replace(shape, parameters=stored_parameters(headers, tied=spec.tied))
 
 
 def is_described(shape: ModelShape) -> bool:
@@ -137,7 +137,7 @@ def is_described(shape: ModelShape) -> bool:
     return shape.model_type in FAMILIES or (shape.head in CLASSIFYING and shape.model_type in ENCODER_FAMILIES)
 
 
-def _anatomy(fields: ConfigFields, ending: Ending) -> ArchitectureSpec | None:
+def _spec(fields: ConfigFields, ending: Ending) -> ArchitectureSpec | None:
     """None for a family that is not described here."""
     if ending.head == "seq2seq_lm":
         both = SEQ2SEQ_FAMILIES.get(fields.model_type)
@@ -171,29 +171,29 @@ def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = "causal
     return shape_of(scratch_config(scratch, vocabulary, head, **more), head=head)
 
 
-def _shape(fields: ConfigFields, anatomy: ArchitectureSpec, ending: Ending, *, parameters: int) -> ModelShape:
+def _shape(fields: ConfigFields, spec: ArchitectureSpec, ending: Ending, *, parameters: int) -> ModelShape:
     return ModelShape(
         model_type=fields.model_type,
         hidden_size=fields.number("hidden_size"),
         layers=fields.number("num_hidden_layers"),
         attention_heads=fields.number("num_attention_heads", 1),
-        key_value_heads=anatomy.key_value_heads,
-        head_size=anatomy.head_size,
-        mlp_size=anatomy.mlp_size,
-        gated_mlp=anatomy.gated_mlp,
+        key_value_heads=spec.key_value_heads,
+        head_size=spec.head_size,
+        mlp_size=spec.mlp_size,
+        gated_mlp=spec.gated_mlp,
         vocabulary=fields.number("vocab_size"),
-        tied_embeddings=anatomy.tied,
+        tied_embeddings=spec.tied,
         parameters=parameters,
-        linears=anatomy.linears,
-        attention_dropout=anatomy.form.attention_dropout if anatomy.form else fields.share("attention_dropout"),
-        max_position_embeddings=anatomy.positions or fields.optional("max_position_embeddings"),
-        parts=anatomy.parts,
-        learned_positions=anatomy.learned_positions,
+        linears=spec.linears,
+        attention_dropout=spec.form.attention_dropout if spec.form else fields.share("attention_dropout"),
+        max_position_embeddings=spec.positions or fields.optional("max_position_embeddings"),
+        parts=spec.parts,
+        learned_positions=spec.learned_positions,
         head=ending.head,
         labels=ending.labels,
-        decoder_layers=anatomy.decoder_layers,
-        stored_blocks=anatomy.stored_blocks or fields.number("num_hidden_layers"),
-        form=anatomy.form,
+        decoder_layers=spec.decoder_layers,
+        stored_blocks=spec.stored_blocks or fields.number("num_hidden_layers"),
+        form=spec.form,
         logits=None if ending.head in CLASSIFYING else logit_transform(fields.values),
     )
 
@@ -210,7 +210,7 @@ def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | No
         counted = count_parameters_in_child(fields.values, ending.head, ending.labels)
         linears, parts, tied, parameters = counted.linears, counted.parts, counted.tied, counted.parameters
     heads = fields.number("num_attention_heads", 1)
-    anatomy = ArchitectureSpec(
+    spec = ArchitectureSpec(
         linears=linears,
         parts=parts,
         key_value_heads=fields.number("num_key_value_heads", heads),
@@ -220,7 +220,7 @@ def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | No
         tied=tied,
         decoder_layers=_decoder_layers(fields) if ending.head == "seq2seq_lm" else 0,
     )
-    return _shape(fields, anatomy, ending, parameters=parameters)
+    return _shape(fields, spec, ending, parameters=parameters)
 
 
 def _decoder_layers(fields: ConfigFields) -> int:

@@ -29,7 +29,7 @@ def continued(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: 
         max_new_tokens=new_tokens,
         do_sample=True,
         temperature=TEMPERATURE,
-        pad_token_id=filling_id(tokenizer),
+        pad_token_id=pad_token_id(tokenizer),
     )
     prompt = tokenizer.decode(prompt_ids, skip_special_tokens=True)
     text = tokenizer.decode(output_BT[0, len(prompt_ids) :], skip_special_tokens=True)
@@ -46,7 +46,7 @@ def written(model: Any, tokenizer: Any, prompt_ids: list[int], sampling: Samplin
         input_ids=ids_BT,
         attention_mask=torch.ones_like(ids_BT),
         max_new_tokens=sampling.max_new_tokens,
-        pad_token_id=filling_id(tokenizer),
+        pad_token_id=pad_token_id(tokenizer),
         **choice,
     )
     begin = 0 if model.config.is_encoder_decoder else len(prompt_ids)
@@ -60,7 +60,7 @@ def answered(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new
     """
     import torch
 
-    fill, widest = filling_id(tokenizer), max(map(len, inputs))
+    fill, widest = pad_token_id(tokenizer), max(map(len, inputs))
     ids_BT = torch.tensor([[*ids, *[fill] * (widest - len(ids))] for ids in inputs], device=model.device)
     lengths_B = torch.tensor([len(ids) for ids in inputs], device=model.device)
     output_BT = model.generate(
@@ -78,7 +78,7 @@ def answered(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in output_BT.tolist()]
 
 
-def filling_id(tokenizer: Any) -> int:
+def pad_token_id(tokenizer: Any) -> int:
     """What fills a row up. It has no label and nobody attends to it, so any token does where there is none for it."""
     wanted = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(int(token) for token in wanted if token is not None)

@@ -81,7 +81,7 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
         "weights_dtype": made.choices.weights,
         "learning_rate": learning_rate(loaded),
         "packing": made.packing,
-        "widest_row": row_tokens(loaded.config, made.setup),
+        "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,
         "loss_chunk_tokens": made.choices.loss_chunk,
         "loader_workers": choices.loader_workers(loaded, made.target),
@@ -166,10 +166,10 @@ def _effective_reason(cut: BatchCut, facts: DataFacts) -> str:
 
 
 def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[int, str]:
-    wish = loaded.config.evaluation.per_device_eval_batch_size
-    if wish == "auto":
+    requested = loaded.config.evaluation.per_device_eval_batch_size
+    if requested == "auto":
         return cut.micro, "as in training"
-    return min(wish, max(facts.eval_rows, 1)), f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
+    return min(requested, max(facts.eval_rows, 1)), f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
 
 
 def threads_of(hardware: Hardware) -> Planned[int]:

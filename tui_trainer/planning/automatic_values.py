@@ -27,6 +27,7 @@ from tui_trainer.models.targets import (
     saved_module_parameters,
     saves_head,
 )
+from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
@@ -37,7 +38,7 @@ DTYPE = "model.dtype"
 # Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
 # steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
 CPU_BF16_LEAST_WIDTH = 256
-# Rows of a matrix product that keep a large GPU busy; the logits of so many tokens are there at one time.
+# Rows of a matmul that keep a large GPU busy; the logits of so many tokens are there at one time.
 GPU_LOSS_CHUNK_TOKENS = 4096
 
 
@@ -72,10 +73,10 @@ class Target:
 
 
 def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Precision]:
-    """What products are computed in. Refusals are the matter of `precision_problems`."""
-    wish = loaded.config.training.mixed_precision
-    if wish != "auto":
-        return _chosen("fp32" if wish == "no" else wish, f"from {loaded.where(MIXED)}")
+    """What matmuls are computed in. Refusals are the matter of `precision_problems`."""
+    requested = loaded.config.training.mixed_precision
+    if requested != "auto":
+        return _chosen("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
     if target.device == "cuda":
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
@@ -100,13 +101,13 @@ def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     """16 bits that are not there, and kernels that cannot do what is asked of them."""
-    wish, training = loaded.config.training.mixed_precision, loaded.config.training
+    requested, training = loaded.config.training.mixed_precision, loaded.config.training
     problems = []
-    if wish == "fp16" and target.device == "cpu":
+    if requested == "fp16" and target.device == "cpu":
         bf16 = bool(hardware.cpu_flags & BF16_FLAGS)
         hint = "set it to bf16, which this CPU has" if bf16 else "set it to auto"
         problems.append(loaded.problem(MIXED, "fp16 is for GPUs, and this run is on the CPU", hint))
-    if wish == "bf16" and target.bf16 is False:
+    if requested == "bf16" and target.bf16 is False:
         problems.append(
             loaded.problem(
                 MIXED,
@@ -114,13 +115,13 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
                 "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it",
             )
         )
-    if wish == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
+    if requested == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
         message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
         problems.append(loaded.problem(MIXED, message, "set it to auto"))
-    if loaded.config.model.dtype == "float16" and loaded.config.tuning.method == "full":
+    if loaded.config.model.dtype == "float16" and not loaded.config.tuning.has_adapter:
         message = "weights that train cannot be float16: their updates would be lost"
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
-    if training.optim in NEEDS_BITSANDBYTES:
+    if OPTIMIZERS[training.optim].needs_bitsandbytes:
         problems += _bitsandbytes_problems(loaded, hardware, target)
     if training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
@@ -129,58 +130,55 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
 
 def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     """Attention kernels that are not on this machine."""
-    key, wish = "model.attn_implementation", loaded.config.model.attn_implementation
-    kernel = FLASH_KERNELS.get(wish)
-    if (kernel or wish == "flex_attention") and target.device == "cpu":
-        return [loaded.problem(key, f"{wish} needs a GPU, and this run is on the CPU", "set it to auto")]
+    key, requested = "model.attn_implementation", loaded.config.model.attn_implementation
+    kernel = FLASH_KERNELS.get(requested)
+    if (kernel or requested == "flex_attention") and target.device == "cpu":
+        return [loaded.problem(key, f"{requested} needs a GPU, and this run is on the CPU", "set it to auto")]
     if kernel and (lack := kernel.lack(hardware.libraries)):
-        return [loaded.problem(key, f"{wish} {lack}", "set it to auto: torch has a flash kernel of its own")]
+        return [loaded.problem(key, f"{requested} {lack}", "set it to auto: torch has a flash kernel of its own")]
     capability = target.gpu.capability if target.gpu else None
     if kernel and capability and (words := kernel.too_old(capability)):
-        return [loaded.problem(key, f"{wish}: {words}", "set it to auto")]
+        return [loaded.problem(key, f"{requested}: {words}", "set it to auto")]
     return []
-
-
-NEEDS_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 
 
 def _bitsandbytes_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     key = "training.optim"
     if target.device == "cpu":
-        hint = "adafactor keeps almost no state, and runs here"
+        hint = f"{ADAFACTOR} keeps almost no state, and runs here"
         return [loaded.problem(key, f"{loaded.config.training.optim} needs a GPU, and this run is on the CPU", hint)]
     if hardware.libraries.get("bitsandbytes") is None:
-        hint = "install it: uv pip install bitsandbytes; or take adafactor"
+        hint = f"install it: uv pip install bitsandbytes; or take {ADAFACTOR}"
         return [loaded.problem(key, f"{loaded.config.training.optim} needs bitsandbytes, which is not installed", hint)]
     return []
 
 
 def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
-    """What the model's own weights are kept in: fp32 where they train, else what products take."""
-    wish = loaded.config.model.dtype
-    if wish != "auto":
-        return _chosen(wish, f"from {loaded.where(DTYPE)}")
-    if loaded.config.tuning.method == "full":
+    """What the model's own weights are kept in: fp32 where they train, else what matmuls take."""
+    requested = loaded.config.model.dtype
+    if requested != "auto":
+        return _chosen(requested, f"from {loaded.where(DTYPE)}")
+    if not loaded.config.tuning.has_adapter:
         return _chosen("float32", "they train, and small updates are lost in 16 bits")
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    if loaded.config.tuning.method == "qlora":
+    if loaded.config.tuning.in_four_bits:
         return _chosen(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
-    return _chosen(by_precision[chosen], "they are frozen, and products take them as they are")
+    return _chosen(by_precision[chosen], "they are frozen, and matmuls take them as they are")
 
 
 def is_from_scratch(config: Config) -> bool:
-    """Whether the weights start from random values."""
+    """Whether the model starts from scratch."""
     return config.task.type == "char_lm" or config.model.init == "scratch"
 
 
 def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
-    wish, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
+    requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
         why = f"{shape.model_type} changes its logits in a way that chunks do not know"
         return _chosen(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
-    if wish != "auto":
-        return _chosen(wish, f"from {loaded.where(key)}")
+    if requested != "auto":
+        return _chosen(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
         return _chosen(GPU_LOSS_CHUNK_TOKENS, "auto: on a GPU the logits of all tokens take more memory than time")
     return _chosen(0, "auto: on a CPU all at once is faster")
@@ -239,9 +237,9 @@ def choose(
 
 def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:
     """Threads that make batches ahead of the training."""
-    wish, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
-    if wish != "auto":
-        return _chosen(wish, f"from {loaded.where(key)}")
+    requested, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
+    if requested != "auto":
+        return _chosen(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
         return _chosen(1, "auto: batches are made while the GPU computes")
     return _chosen(0, "auto: the CPU that would make batches ahead is the one that trains")

@@ -19,7 +19,7 @@ ACCUMULATION = "training.gradient_accumulation_steps"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCut:
-    """Rows behind one optimiser step, rows in one forward pass, and how many of those make one step."""
+    """Rows behind one optimizer step, rows in one forward pass, and how many of those make one step."""
 
     effective: int
     micro: int
@@ -82,9 +82,9 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str) -
     )
 
 
-def _auto_reason(loaded: LoadedConfig, wish: int | str, fits: int, limit: int, effective: int) -> str:
+def _auto_reason(loaded: LoadedConfig, requested: int | str, fits: int, limit: int, effective: int) -> str:
     if fits < limit:
         return f"the largest equal part of the effective batch that fits in memory ({fits} rows would)"
-    if isinstance(wish, int) and wish < effective:
-        return f"the largest equal part of the effective batch up to {wish}, from {loaded.where(MICRO)}"
+    if isinstance(requested, int) and requested < effective:
+        return f"the largest equal part of the effective batch up to {requested}, from {loaded.where(MICRO)}"
     return "the whole effective batch fits"

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.safe_text import one_line
@@ -16,8 +17,6 @@ from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
 DISK_MARGIN = 1.05
-# Where transformers' polynomial schedule ends.
-POLYNOMIAL_END_RATE = 1e-7
 _METRIC = "evaluation.metric_for_best_model"
 
 
@@ -54,9 +53,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         problems += _weight_problems(loaded)
     training = config.training
-    rate = training.learning_rate
-    if training.lr_scheduler_type == "polynomial" and rate != "auto" and rate <= POLYNOMIAL_END_RATE:
-        message = f"is {rate:g}, but the polynomial schedule goes down to {POLYNOMIAL_END_RATE:g}"
+    rate, end_rate = training.learning_rate, LR_SCHEDULES[training.lr_scheduler_type].end_rate
+    if rate != "auto" and rate <= end_rate:
+        message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule goes down to {end_rate:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
 

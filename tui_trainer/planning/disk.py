@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.optimizer_state import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
@@ -14,12 +15,12 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
-    """The trained weights, their fp32 copies where they have 16 bits, the optimiser's state, and small files."""
+    """The trained weights, their fp32 copies where they have 16 bits, the optimizer's state, and small files."""
     each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
     total = (each + copies) * trained + state_bytes(shape, setup, trained)
-    what = "weights and two moments" if setup.optim == "adamw_torch_fused" else f"weights and {setup.optim}'s state"
-    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {what}"
+    state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
+    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: weights and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:

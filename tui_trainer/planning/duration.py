@@ -1,7 +1,7 @@
 """How long a run takes, before it starts.
 
 Best first: this very shape was trained on this machine; a similar one was, and its rate is used; else the processor's
-matrix products are timed for a moment with numpy, or the card's rate is looked up, of which training reaches a known
+matmuls are timed for a moment with numpy, or the card's rate is looked up, of which training reaches a known
 share. Nothing is guessed for a card that is not in the catalogue.
 """
 
@@ -18,9 +18,9 @@ from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
 from tui_trainer.planning.training_setup import TrainingSetup
 
-# A model of this width trains at half of numpy's rate of large matrix products, a wider one at more. Measured as CPU
+# A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
-# at 192 with dropout, 0.57 at 512 where 128 tokens make a step and the optimiser takes a part of it.
+# at 192 with dropout, 0.57 at 512 where 128 tokens make a step and the optimizer takes a part of it.
 HALF_RATE_WIDTH = 150
 # How much faster whole steps are in bf16 on a CPU that has it (avx512_bf16, one core of an AMD EPYC, torch 2.15): 0.8
 # times at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768; these two give 0.87, 1.23, 1.55, 1.79, 1.88.
@@ -38,14 +38,14 @@ EVALUATION_SHARE = 1 / 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
-    """Seconds of one optimiser step, and where the figure comes from. None: only a measured step can tell."""
+    """Seconds of one optimizer step, and where the figure comes from. None: only a measured step can tell."""
 
     seconds: float | None
     reason: str
 
 
 def training_share(hidden_size: int) -> float:
-    """Share of numpy's rate of large matrix products that training steps reach: `HALF_RATE_WIDTH` says how measured."""
+    """Share of numpy's rate of large matmuls that training steps reach: `HALF_RATE_WIDTH` says how measured."""
     return hidden_size / (hidden_size + HALF_RATE_WIDTH)
 
 
@@ -82,8 +82,8 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
 
 
 def _answer_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
-    """Tokens of answers for each token of the input, as in the widest rows; 0 without a decoder behind an encoder."""
-    return setup.target_tokens / max(setup.widest_row or row_tokens, 1) if shape.decoder_layers else 0.0
+    """Tokens of answers for each token of the input, as in the longest rows; 0 without a decoder behind an encoder."""
+    return setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
 
 
 def _adapter_weights(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> int:
@@ -152,7 +152,7 @@ def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
 
 @cache
 def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """The rate of fp32 matrix products on all cores: the best of some, as other programs take their share of a core."""
+    """The rate of fp32 matmuls on all cores: the best of some, as other programs take their share of a core."""
     import numpy as np
 
     a = np.ones((size, size), dtype=np.float32)

@@ -71,8 +71,8 @@ def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config,
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
-    """Tokens of the widest row: never more than the config allows now."""
-    return min(config.data.max_length, setup.widest_row or config.data.max_length)
+    """Tokens of the longest row: never more than the config allows now."""
+    return min(config.data.max_length, setup.longest_row or config.data.max_length)
 
 
 def most_passes(config: Config, setup: TrainingSetup, micro_batch: int) -> int:

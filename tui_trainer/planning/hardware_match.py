@@ -33,15 +33,17 @@ _CPU_KEYS = ("device", "name", "cores_at_most")
 _CUDA_KEYS = ("device", "name", "capability_at_least", "capability_below", "memory_gib", "cores_at_most")
 
 
-def choose_hardware_profile(wish: str, hardware: Hardware, chosen_gpu: GpuChoice = None) -> tuple[Profile | None, str]:
+def choose_hardware_profile(
+    requested: str, hardware: Hardware, chosen_gpu: GpuChoice = None
+) -> tuple[Profile | None, str]:
     """The profile for `hardware_profile = "auto" | NAME | "none"`, and why; of several that match, the most specific.
 
     Raises ConfigError for an unknown name or a [match] that is not understood, InputError for a wrong `chosen_gpu`.
     """
-    if wish == "none":
+    if requested == "none":
         return None, 'hardware_profile = "none"'
-    if wish != "auto":
-        return find_profile(wish, "hardware"), "chosen by name"
+    if requested != "auto":
+        return find_profile(requested, "hardware"), "chosen by name"
     gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
     device, _ = training_device(hardware, gpu, chosen_gpu)
     matching = [

@@ -17,8 +17,9 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
-from tui_trainer.planning.automatic_values import NEEDS_BITSANDBYTES, Target
+from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
@@ -135,9 +136,9 @@ def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str
     if target.device == "cuda":
         return _obstacles_on_gpu(plan, hardware, target)
     found = []
-    if config.tuning.method == "qlora":
+    if config.tuning.in_four_bits:
         found.append("weights in 4 bits are unpacked on a GPU only")
-    if config.training.optim in NEEDS_BITSANDBYTES:
+    if OPTIMIZERS[config.training.optim].needs_bitsandbytes:
         found.append(f"the optimizer {config.training.optim} runs on a GPU only")
     if plan.precision.value == "fp16":
         found.append("the run computes in fp16, which is for GPUs")
@@ -154,8 +155,8 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tu
     if plan.precision.value == "bf16" and target.bf16 is False and capability:
         has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
         found.append((has, "choose a card of compute capability 8.0 or newer: --gpu N"))
-    in_four_bits = config.tuning.method == "qlora"
-    if (in_four_bits or config.training.optim in NEEDS_BITSANDBYTES) and hardware.libraries.get(BITSANDBYTES) is None:
+    needed = config.tuning.in_four_bits or OPTIMIZERS[config.training.optim].needs_bitsandbytes
+    if needed and hardware.libraries.get(BITSANDBYTES) is None:
         found.append(("the run needs bitsandbytes, which is not installed here", "uv pip install bitsandbytes"))
     name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(name)

@@ -39,9 +39,9 @@ _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
     """Whether documents share rows."""
-    wish = loaded.config.data.packing
+    requested = loaded.config.data.packing
     where = f", from {loaded.where(KEY)}"
-    if wish is False:
+    if requested is False:
         return Planned(value=False, exact=True, reason=f"data.packing = false{where}")
     if facts.packed_rows is None:
         task = loaded.config.task.type
@@ -52,7 +52,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     rows = min(effective, facts.rows)
     saving = 1 - facts.packed_rows / rows
     fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"
-    if wish is True:
+    if requested is True:
         return Planned(value=True, exact=facts.exact, reason=f"{fill}{where}")
     if saving < _LEAST_SAVING:
         return Planned(value=False, exact=facts.exact, reason=f"{fill}: there is little to save")
@@ -66,8 +66,8 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
     return []
 
 
-def widest_row(config: Config, facts: DataFacts, packed: bool) -> int:
-    """Tokens of the widest row that a pass gets: what memory is reckoned with, and what packing keeps to.
+def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
+    """Tokens of the longest row that a pass gets: what memory is reckoned with, and what packing keeps to.
 
     Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full.
     """
@@ -93,7 +93,7 @@ def most_rows(config: Config, facts: DataFacts, packed: bool, effective: int) ->
     documents = min(effective, facts.rows)
     if not packed:
         return documents
-    return -(-documents // (widest_row(config, facts, packed) // _longest(config, facts)))
+    return -(-documents // (longest_row(config, facts, packed) // _longest(config, facts)))
 
 
 def packed_cut(

@@ -32,7 +32,7 @@ from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, with_dry
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory_problems
-from tui_trainer.planning.packing import most_rows, packed_cut, packing, packing_problems, widest_row
+from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
@@ -67,7 +67,7 @@ class Plan(BaseModel):
     weights_dtype: Planned[Dtype]
     learning_rate: Planned[float]
     packing: Planned[bool]
-    widest_row: int
+    longest_row: int
     training_setup: TrainingSetup
     loss_chunk_tokens: Planned[int]
     loader_workers: Planned[int]
@@ -161,10 +161,10 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         raise ConfigError(problems)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
-    widest = widest_row(config, facts, packed.value)
+    widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
-        widest_row=widest,
+        longest_row=widest,
         most_rows=most_rows(config, facts, packed.value, config.training.effective_batch_size),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any
 
 from tui_trainer.errors import ConfigError
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batching import MICRO
@@ -47,20 +49,21 @@ def ladder(basis: Basis) -> Iterator[Rung]:
     Logits in chunks cost hardly anything, checkpointing a quarter of the time. An optimizer in 8 bits keeps its
     state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be learnt.
     """
-    setup, training, on_card = basis.setup, basis.config.training, basis.setup.device == "cuda"
+    setup, on_card = basis.setup, basis.setup.device == "cuda"
     scratch, missing = is_from_scratch(basis.config), _missing_library(basis)
     if basis.shape.logits and (not setup.loss_chunk_tokens or setup.loss_chunk_tokens > _CHUNK_TOKENS):
         yield Rung(patch={CHUNK: _CHUNK_TOKENS})
     if not setup.gradient_checkpointing:
         yield Rung(patch={CHECKPOINTING: True}, costs="a quarter slower")
-    if on_card and setup.optim == "adamw_torch_fused":
-        yield Rung(patch={OPTIMIZER: "adamw_8bit"}, needs=missing)
-    if setup.method == "full" and not scratch:
+    smaller = OPTIMIZERS[setup.optim].smaller
+    for name in filter(_needs_bitsandbytes, smaller if on_card else ()):
+        yield Rung(patch={OPTIMIZER: name}, needs=missing)
+    if not setup.has_adapter and not scratch:
         yield Rung(patch={METHOD: "lora"})
-    if on_card and setup.method != "qlora" and not scratch:
+    if on_card and not setup.four_bits and not scratch:
         yield Rung(patch={METHOD: "qlora"}, costs="a quarter slower", needs=missing)
-    if training.optim not in ("adafactor", "sgd"):
-        yield Rung(patch={OPTIMIZER: "adafactor"})
+    for name in filterfalse(_needs_bitsandbytes, smaller):
+        yield Rung(patch={OPTIMIZER: name})
     length = basis.config.data.max_length
     while length > _SHORTEST:
         length = max(length // 2, _SHORTEST)
@@ -98,6 +101,10 @@ def _smaller_passes(basis: Basis) -> Iterator[Rung]:
     yield Rung(patch={MICRO: 1})
     if basis.config.evaluation.per_device_eval_batch_size != "auto":
         yield Rung(patch={EVAL_BATCH: "auto"})
+
+
+def _needs_bitsandbytes(optimizer: str) -> bool:
+    return OPTIMIZERS[optimizer].needs_bitsandbytes
 
 
 def _missing_library(basis: Basis) -> str:

@@ -6,6 +6,7 @@ import math
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.data.batching.row_order import steps_per_epoch
+from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.cadence import every, times
 from tui_trainer.planning.planned import Planned
@@ -42,7 +43,7 @@ class Steps:
             self.saves += self.evaluations
 
     def warmup(self, scheduler: str, setting: float) -> Planned[int]:
-        if scheduler == "constant":
+        if not LR_SCHEDULES[scheduler].warms_up:
             return Planned(value=0, exact=True, reason="this schedule has none; constant_with_warmup has")
         planned = self.cadence("warmup_steps", setting)
         return planned if planned.value else Planned(value=0, exact=True, reason="the peak learning rate at once")

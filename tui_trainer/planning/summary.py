@@ -1,4 +1,4 @@
-"""A plan in words: what it learns from, where it computes, from which weights it starts, and how many of them move."""
+"""A plan in words: what it learns from, where it computes, from which weights it starts, how many are trainable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tui_trainer.models.tokenizing.languages import language_words
 from tui_trainer.safe_text import one_line
-from tui_trainer.tuning import find_method
+from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.units import format_count
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ def data_words(config: Config) -> list[str]:
     from tui_trainer.tasks.parts.sources import sources_of
 
     reads_text = config.task.type in _READ_TEXT
-    source, held_out = sources_of(config)
-    told = {"learns from": source.parts, "is measured on": held_out.parts if held_out else ()}
-    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, parts in told.items() for part in parts]
+    named = zip(("learns from", "is measured on"), sources_of(config), strict=False)
+    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
 
 
 def place_words(plan: Plan) -> str:
@@ -41,11 +40,11 @@ def place_words(plan: Plan) -> str:
 
 
 def tuning_words(plan: Plan) -> str:
-    """How many of the weights move."""
+    """How many of the weights are trainable."""
     trained, every = plan.trained_parameters.value, plan.parameters.value
     if trained >= every:
-        return f"all {format_count(every)} parameters move"
-    return f"{format_count(trained)} of {format_count(every)} parameters move"
+        return f"all {format_count(every)} parameters are trainable"
+    return f"{format_count(trained)} of {format_count(every)} parameters are trainable"
 
 
 def marking_lines(plan: Plan) -> list[str]:
@@ -60,5 +59,5 @@ def model_words(plan: Plan) -> str:
     if not model.model_name_or_path or model.init == "scratch":
         return "from random weights"
     tuning = plan.config.tuning
-    how = f"{find_method(tuning.method).title} on" if tuning.has_adapter else "all of"
+    how = f"{TUNING_METHODS[tuning.method].label} on" if tuning.has_adapter else "all of"
     return f"{how} {one_line(model.model_name_or_path)}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tui_trainer.config.training_section import Optimiser
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
+from tui_trainer.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -24,9 +25,9 @@ class LayerBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetup:
-    """`precision` is what products are computed in, `weights` what the model's own weights are kept in.
+    """`precision` is what matmuls are computed in, `weights` what the model's own weights are kept in.
 
-    They differ under autocast: fp32 weights whose products are in bf16. Trained weights of LoRA are always fp32.
+    They differ under autocast: fp32 weights whose matmuls are in bf16. Trained weights of LoRA are always fp32.
     """
 
     device: Device = "cpu"
@@ -43,7 +44,7 @@ class TrainingSetup:
     lora_targets: tuple[str, ...] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`."""
     lora_dropout: bool = False
-    optim: Optimiser = "adamw_torch_fused"
+    optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
     packed: bool = False
     """Attention with a mask of documents (on a CPU) or by their lengths (on a GPU)."""
@@ -52,9 +53,9 @@ class TrainingSetup:
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
     compiled: bool = False
     tf32: bool = True
-    """Products of fp32 numbers with 10 bits behind the point, on cards that have them."""
-    widest_row: int = 0
-    """Tokens of the widest row that a pass gets; 0: `data.max_length`."""
+    """TF32 matmuls, on cards that have them."""
+    longest_row: int = 0
+    """Tokens of the longest row that a pass gets; 0: `data.max_length`."""
     most_rows: int = 0
     """Rows that a step can have at the most; 0: those of the effective batch."""
     document_tokens: float = 0.0
@@ -67,5 +68,5 @@ class TrainingSetup:
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and small matrices beside them move."""
-        return self.method != "full"
+        """Whether the model's own weights are frozen, and LoRA adapters train."""
+        return TUNING_METHODS[self.method].has_adapter

@@ -26,7 +26,7 @@ _LIMIT_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One wish; ids grow in the order in which they came."""
+    """One requested; ids grow in the order in which they came."""
 
     id: int
     action: Action

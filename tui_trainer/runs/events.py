@@ -28,7 +28,7 @@ def utc_now() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What all events have: when it happened, and after how many optimiser steps."""
+    """What all events have: when it happened, and after how many optimizer steps."""
 
     at: str = field(default_factory=utc_now)
     step: int = 0
@@ -85,7 +85,7 @@ class PlanMade(Event):
     """What the exact plan says; the whole of it is in plan.json.
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
-    `base_model` is empty for a model from scratch, `lora_rank` None where all weights move.
+    `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable.
     """
 
     total_steps: int
@@ -129,7 +129,7 @@ class BaselinesMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone(Event):
-    """One optimiser step. `step_seconds` is the whole step; the four parts are within it.
+    """One optimizer step. `step_seconds` is the whole step; the four parts are within it.
 
     `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes; `input_tokens` are all
     that the model read, without padding.
@@ -145,7 +145,7 @@ class StepDone(Event):
     data_seconds: float
     forward_seconds: float
     backward_seconds: float
-    optimiser_seconds: float
+    optimizer_seconds: float
     tokens_per_second: float
     samples_per_second: float
     peak_memory_bytes: int

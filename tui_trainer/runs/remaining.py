@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from tui_trainer.runs.state import RunState
+from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 
-WARM_UP_STEPS: Final = 2
 # Until one was measured: forward alone is a third of a step, and this many bytes of weights and two moments (12 a
 # parameter) are copied, hashed and synced in a second.
 _EVALUATION_SHARE: Final = 1 / 3

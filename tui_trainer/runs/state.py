@@ -33,10 +33,10 @@ from tui_trainer.runs.events import (
     TextSampled,
     Unknown,
 )
-from tui_trainer.runs.remaining import WARM_UP_STEPS, eta_seconds
 
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
 
+WARM_UP_STEPS: Final = 2
 WINDOW_STEPS: Final = 50
 _LEAST_SMOOTHED: Final = 5
 SAMPLES_KEPT: Final = 20
@@ -134,11 +134,6 @@ class RunState:
         finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
         tokens = sum(tokens for _, tokens in finite)
         return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """Seconds to the end, or None; see `remaining.eta_seconds`."""
-        return eta_seconds(self)
 
     def _per_second(self, count: int) -> float | None:
         seconds = sum(done.step_seconds for done in self.recent)

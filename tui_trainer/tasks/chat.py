@@ -16,36 +16,34 @@ import numpy as np
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
-from tui_trainer.data.columns.conversations import TalkColumns, find_talks
+from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations
+from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
-from tui_trainer.data.preparing.examples import Encoded, Example
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.models.tokenizing.chat_rendering import TalkRenderer
+from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
-from tui_trainer.models.tokenizing.chat_tokens import encode_talks
+from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
 from tui_trainer.models.writing import Sampling, continued, written
-from tui_trainer.tasks.contract import Baselines, Tell
+from tui_trainer.tasks.contract import Baselines
+from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.ngram import ngram_losses
+from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from tui_trainer.data.preparing.cache import PreparedData
 
 _SCRATCH_TEMPLATE = "chatml"
 _ANSWER_TOKENS = 160
-_BASELINE_ROWS = 50_000
-_TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for talks with tools
+_TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for conversations with tools
 
 
-class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
+class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
     """See `tasks/contract.py` for what each part promises."""
 
     name = "chat"
@@ -81,37 +79,25 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
         give_template(config, tokenizer)
         return tokenizer
 
-    def build_model(
-        self,
-        config: Config,
-        data: PreparedData,
-        tokenizer: PreTrainedTokenizerBase,
-        dtype: torch.dtype,
-        device: torch.device,
-        tell: Tell,
-    ) -> PreTrainedModel:
+    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         """Generation stops at the end of a turn, and where the model stopped before."""
-        model: Any = super().build_model(config, data, tokenizer, dtype, device, tell)
         model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
         model.generation_config._from_model_config = False  # or generate() may make it anew from the config
-        return model  # type: ignore[no-any-return]
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         """Each token of an answer by how often it occurs in answers of the training side."""
         if data.eval_path is None:
             return None
         train, held_out = Rows(data.train_path), Rows(data.eval_path)
-        counted = np.concatenate([_learnt(train.example(row)) for row in evenly_spaced(len(train), _BASELINE_ROWS)])
+        counted = np.concatenate([_learnt(train.example(row)) for row in evenly_spaced(len(train), BASELINE_ROWS)])
         measured = np.concatenate([_learnt(held_out.example(row)) for row in eval_rows])
-        vocabulary = max(data.counts.vocabulary, int(counted.max()) + 1, int(measured.max()) + 1)
-        every = np.ones(len(measured), dtype=np.bool_)
-        loss = ngram_losses(counted, measured, every, vocabulary=vocabulary, orders=(0,))[0]
+        loss = unigram_loss(counted, measured, vocabulary=data.counts.vocabulary)
         return Baselines(losses={"unigram": loss}, eval_tokens=len(measured))
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
     ) -> tuple[str, str]:
-        """The talk up to its last answer, and the answer that the model gives."""
+        """The conversation up to its last answer, and the answer that the model gives."""
         start = _last_answer(row)
         if not start:
             return super().sample(config, data, model, tokenizer, row)
@@ -134,51 +120,51 @@ class Chat(StartsFromModel, LearnsFromTable, LearnsNextToken):
 
 
 class ChatReader(TableReader):
-    """Rows as talks. Each is rendered when it is read, so that one which the template does not take is a bad row.
+    """Rows as conversations. Each is rendered when it is read: one that the template does not take is a bad row.
     Without `renders`, no tokenizer is needed to look at a table."""
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, Chat.head, Chat.specials)
         self._renders = renders
-        self._columns = TalkColumns()
-        self._renderer: TalkRenderer | None = None
+        self._columns = ConversationColumns()
+        self._renderer: ConversationRenderer | None = None
         self._told: dict[str, None] = {}
         self._spelt = 0
 
     @property
-    def renderer(self) -> TalkRenderer:
+    def renderer(self) -> ConversationRenderer:
         if self._renderer is None:
             self._renderer = renderer_of(self.config, None if self.learns else self.tokenizer)
         return self._renderer
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
-        self._columns = find_talks(head, data.text_column, data.target_column, data.text_pair_column)
+        self._columns = find_conversations(head, data.text_column, data.target_column, data.text_pair_column)
         self._told[self._columns.note()] = None
 
     def read(self, row: Row) -> Example:
-        talk = self._columns.read(row)
-        refuse_surrogates(talk.text, row.where)
+        conversation = self._columns.read(row)
+        refuse_surrogates(conversation.text, row.where)
         if not self._renders:
-            return Example(talk.text, talk)
+            return Example(conversation.text, conversation)
         try:
-            rendered = self.renderer.render(talk)
+            rendered = self.renderer.render(conversation)
         except DataError as error:
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
         self._spelt += bool(rendered.spelt)
-        return Example(talk.text, rendered)
+        return Example(conversation.text, rendered)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)
         give_template(self.config, self.tokenizer)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        talks = [example.content for example in examples]
-        if any(talk.adds_end for talk in talks) and self.tokenizer.eos_token_id is None:
+        conversations = [example.content for example in examples]
+        if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no token that stops generation, and the tokenizer has no end token"
             raise DataError(message, hint=f"choose another {KEY}, or give the tokenizer an eos_token")
-        return [self._cut(ids, labels) for ids, labels in encode_talks(self.tokenizer, talks)]
+        return [self._cut(ids, labels) for ids, labels in encode_conversations(self.tokenizer, conversations)]
 
     def _cut(self, ids: list[int], labels: list[int]) -> Encoded:
         cut = labels[: self.max_length]
@@ -188,7 +174,7 @@ class ChatReader(TableReader):
     def notes(self) -> list[str]:
         wanted = self.config.task.chat_template
         own = _SCRATCH_TEMPLATE if self.learns else "the tokenizer's own"
-        found = [*self._told, f"talks become text by the chat template {wanted or own}"]
+        found = [*self._told, f"conversations become text by the chat template {wanted or own}"]
         if self.renderer.turn_end:
             found.append(f"an answer ends in {self.renderer.turn_end}, which stops generation")
         else:
@@ -199,18 +185,18 @@ class ChatReader(TableReader):
         return found
 
 
-def renderer_of(config: Config, tokenizer: Any) -> TalkRenderer:
-    """What renders talks for a tokenizer; for one that is still to be made here, None. Raises ConfigError."""
+def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
+    """What renders conversations for a tokenizer; for one that is still to be made here, None. Raises ConfigError."""
     loss_on = config.task.loss_on
     if tokenizer is None:
         named, wanted = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
         template = ChatTemplate(wanted, template_text(wanted), named)
-        return TalkRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [named["eos_token"]], loss_on)
+        return ConversationRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [named["eos_token"]], loss_on)
     stops = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
     known = [token for token in stops if token]
     added = tokenizer.get_added_vocab()
     special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
-    return TalkRenderer(
+    return ConversationRenderer(
         template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens], list(added), known, loss_on
     )
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.batching.collate import Collate
-    from tui_trainer.data.preparing.cache import Counts, PreparedData
-    from tui_trainer.data.preparing.estimate import DataEstimate
+    from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.data.preparing.counts import Counts
     from tui_trainer.data.preparing.mixture import SourceRows
     from tui_trainer.data.preparing.token_rows import TokenRow
     from tui_trainer.data.sources.named_splits import SplitUse
@@ -67,41 +67,6 @@ class DataFacts:
     def is_stream(self) -> bool:
         """Whether rows are cut from one long text, so that all but the last are full."""
         return self.packed_rows is None and not self.classes and not self.target_tokens
-
-    @classmethod
-    def counted(cls, counts: Counts, *, row_tokens: float, longest_row: int, **more: Any) -> DataFacts:
-        """Of prepared data; `more` are other fields."""
-        return cls(
-            rows=counts.train_rows,
-            eval_rows=counts.eval_rows,
-            tokens=counts.train_tokens,
-            eval_tokens=counts.eval_tokens,
-            vocabulary=counts.vocabulary,
-            exact=True,
-            reason="counted in the prepared data",
-            row_tokens=row_tokens,
-            longest_row=longest_row,
-            counts=counts,
-            **more,
-        )
-
-    @classmethod
-    def guessed(cls, guess: DataEstimate, *, row_tokens: float, longest_row: int, **more: Any) -> DataFacts:
-        """Of data that was only looked at; `more` are other fields."""
-        return cls(
-            rows=guess.rows,
-            eval_rows=guess.eval_rows,
-            tokens=guess.tokens,
-            eval_tokens=guess.eval_tokens,
-            vocabulary=guess.vocabulary,
-            exact=False,
-            reason=guess.reason,
-            row_tokens=row_tokens,
-            longest_row=longest_row,
-            sources=guess.sources,
-            splits=guess.splits,
-            **more,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,9 +16,9 @@ import numpy as np
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate_answers
 from tui_trainer.data.columns.pair_columns import PairColumns
+from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
-from tui_trainer.data.preparing.examples import Encoded, Example
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.fp16 import fp16_problems
@@ -26,16 +26,15 @@ from tui_trainer.models.heads import Head
 from tui_trainer.models.tokenizing.languages import language_words, set_languages
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, written
-from tui_trainer.tasks.contract import Baselines, Tell
+from tui_trainer.tasks.contract import Baselines
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores
+from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.ngram import ngram_losses
+from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from tui_trainer.data.preparing.cache import PreparedData
 
@@ -43,11 +42,10 @@ if TYPE_CHECKING:
 # Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.
 _LAST_TOKEN_FIRST = frozenset({"mbart", "plbart", "fsmt"})
 _ROWS_AT_A_TIME = 16
-_BASELINE_ROWS = 50_000
 _LOOKED_ANSWERS = 500
 
 
-class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
+class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
     """See `tasks/contract.py` for what each part promises."""
 
     name = "seq2seq"
@@ -77,18 +75,8 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         known = data.counts.longest_labels if data else 0
         return known or config.task.max_target_length
 
-    def build_model(
-        self,
-        config: Config,
-        data: PreparedData,
-        tokenizer: PreTrainedTokenizerBase,
-        dtype: torch.dtype,
-        device: torch.device,
-        tell: Tell,
-    ) -> PreTrainedModel:
-        model = super().build_model(config, data, tokenizer, dtype, device, tell)
+    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         begin_answers(model, tokenizer)
-        return model
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate_answers, pad_id=pad_id, start_id=_start_id(model.config))
@@ -101,11 +89,9 @@ class Seq2Seq(StartsFromModel, LearnsFromTable, LearnsNextToken):
         if data.eval_path is None:
             return None
         train, held_out = Rows(data.train_path), Rows(data.eval_path)
-        counted = np.concatenate([_labels(train, row) for row in evenly_spaced(len(train), _BASELINE_ROWS)])
+        counted = np.concatenate([_labels(train, row) for row in evenly_spaced(len(train), BASELINE_ROWS)])
         measured = np.concatenate([_labels(held_out, row) for row in eval_rows])
-        vocabulary = max(data.counts.vocabulary, int(counted.max()) + 1, int(measured.max()) + 1)
-        every = np.ones(len(measured), dtype=np.bool_)
-        loss = ngram_losses(counted, measured, every, vocabulary=vocabulary, orders=(0,))[0]
+        loss = unigram_loss(counted, measured, vocabulary=data.counts.vocabulary)
         places = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
         few = [held_out.example(eval_rows[place]) for place in places]
         scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, few) if few else {}

@@ -27,14 +27,13 @@ from tui_trainer.tasks.parts.class_scores import (
     ALL_METRICS,
     class_scores,
     class_values,
-    confusion,
     multi_label_scores,
     number_scores,
 )
 from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced, ones_weights
 from tui_trainer.tasks.parts.labelled_texts import LabelledTexts, refuse_settings
+from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +48,7 @@ _SHOWN_LABELS = 5
 _MODEL = "model.model_name_or_path"
 
 
-class SequenceClassification(StartsFromModel, LearnsFromTable):
+class SequenceClassification(StartsFromModel, LearnsFromData):
     """See `tasks/contract.py` for what each part promises."""
 
     name = "sequence_classification"
@@ -124,11 +123,6 @@ class SequenceClassification(StartsFromModel, LearnsFromTable):
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _Scorer(objective, data.details["problem_type"], data.details["names"])
-
-    def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
-    ) -> Mapping[str, float]:
-        return {}
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
@@ -218,7 +212,7 @@ def _same_answer(
         found = multi_label_scores(labels, np.tile(usual, (len(labels), 1)), names).values
         return found, "the most frequent answer for each class"
     usual = np.full(len(labels), np.bincount(learnt).argmax())
-    values = class_values(confusion(labels, usual, len(names)))
+    values = class_values(labels, usual)
     return {name: values[name] for name in ("accuracy", "macro_f1")}, "the most frequent class"
 
 

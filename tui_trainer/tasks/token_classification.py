@@ -7,7 +7,7 @@ alike; none shares its row with another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced
+from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.table import LearnsFromTable, TableReader, table_problems
 from tui_trainer.tasks.parts.tag_scores import METRICS, counts_for
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, own_labels
 from tui_trainer.tasks.parts.word_tokens import with_words_spaced, word_tokens
@@ -43,7 +43,7 @@ _Word = tuple[tuple[int, ...], int]  # its tokens, and the number of its tag
 _USUAL_TAG = "the most frequent tag of each word"
 
 
-class TokenClassification(StartsFromModel, LearnsFromTable):
+class TokenClassification(StartsFromModel, LearnsFromData):
     """See `tasks/contract.py` for what each part promises."""
 
     name = "token_classification"
@@ -117,11 +117,6 @@ class TokenClassification(StartsFromModel, LearnsFromTable):
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _Scorer(objective, data.details["names"], data.details["scheme"])
-
-    def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
-    ) -> Mapping[str, float]:
-        return {}
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow

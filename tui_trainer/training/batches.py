@@ -45,7 +45,7 @@ class Batches:
         self.steps_per_epoch = self.order.steps_per_epoch
 
     def at(self, step: int) -> list[MicroBatch]:
-        """The forward passes of one optimiser step."""
+        """The forward passes of one optimizer step."""
         return list(self.layout.window([self.rows.example(int(index)) for index in self.order.at(step)]))
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and how it goes back: trained weights, optimiser, random state, position. No pickle.
+"""What a checkpoint holds, and how it goes back: trained weights, optimizer, random state, position. No pickle.
 
 Tensors go to the host and back one file of bounded size after the other: the machine needs no room for all of them.
 
@@ -23,33 +23,33 @@ from tui_trainer.errors import CheckpointError
 from tui_trainer.models.files import shards
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
-from tui_trainer.training.learner import Learner
+from tui_trainer.training.components import Components
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 
-OPTIMISER, RANDOM, POSITION = "optimiser.safetensors", "random.safetensors", "position.json"
+OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
 
-def save_checkpoint(checkpoints: Path, learner: Learner, position: Position) -> CheckpointFolder:
+def save_checkpoint(checkpoints: Path, components: Components, position: Position) -> CheckpointFolder:
     """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind."""
     folder = checkpoint_folder.begin(checkpoints, position.step)
-    method = learner.method
+    method = components.method
     try:
-        _save_weights(learner, folder)
-        _save_shards(learner.updater.tensors(), folder, OPTIMISER, by_parameter=True)
-        save_file(random_tensors() | learner.mixed_precision.tensors(), folder / RANDOM)
+        _save_weights(components, folder)
+        _save_shards(components.optimizer.tensors(), folder, OPTIMIZER, by_parameter=True)
+        save_file(random_tensors() | components.mixed_precision.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
-        method.describe(learner.model, folder)
-        _save_tokenizer(learner.tokenizer, folder)
+        method.describe(components.model, folder)
+        _save_tokenizer(components.tokenizer, folder)
         return checkpoint_folder.commit(folder, position.step)
     except BaseException:
         checkpoint_folder.abandon(folder)
         raise
 
 
-def _save_weights(learner: Learner, folder: Path) -> None:
-    method = learner.method
-    weights = method.weights(learner.model)
+def _save_weights(components: Components, folder: Path) -> None:
+    method = components.method
+    weights = method.weights(components.model)
     limit = shards.SHARD_BYTES if method.index_file else math.inf
     files = _save_shards(weights, folder, method.weights_file, limit_bytes=limit, metadata={"format": "pt"})
     if len(files) > 1:
@@ -102,24 +102,24 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         raise OSError(f"the tokenizer cannot be written: {error}") from error
 
 
-def load_checkpoint(checkpoint: CheckpointFolder, learner: Learner) -> Position:
+def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Position:
     """Put a checkpoint back, to the bit. Raises CheckpointError when it is not of this model."""
-    load_weights(checkpoint.path, learner)
-    learner.updater.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMISER)))
+    load_weights(checkpoint.path, components)
+    components.optimizer.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMIZER)))
     random = load_file(checkpoint.path / RANDOM)
     _restore_random(random)
-    learner.mixed_precision.load_tensors(random)
+    components.mixed_precision.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
         raise CheckpointError(f"{checkpoint.path.name} holds the position of step {position.step}")
     return position
 
 
-def load_weights(folder: Path, learner: Learner) -> None:
+def load_weights(folder: Path, components: Components) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
-    weights = learner.method.weights(learner.model)
+    weights = components.method.weights(components.model)
     odd = set(weights)
-    for path in shards.files_of(folder, learner.method.weights_file):
+    for path in shards.files_of(folder, components.method.weights_file):
         saved = load_file(path)
         odd ^= saved.keys()
         for name in saved.keys() & weights.keys():

@@ -6,21 +6,34 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.planning.plan import Plan
 from tui_trainer.safe_text import one_line
+from tui_trainer.training.batches import Batches
 from tui_trainer.training.job import Tell
+from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.step import LossSum
 from tui_trainer.units import format_seconds
 
-if TYPE_CHECKING:
-    from tui_trainer.planning.plan import Plan
-    from tui_trainer.training.learner import Learner
-
 _MOST_COMPILATIONS = 32
+
+
+class Trainable(Protocol):
+    """What a pass over the first batch takes."""
+
+    plan: Plan
+    model: nn.Module
+    batches: Batches
+    device: torch.device
+    mixed_precision: MixedPrecision
+
+    @property
+    def loss(self) -> LossSum: ...
 
 
 @contextmanager
@@ -39,7 +52,7 @@ def compiler() -> Iterator[None]:
         torch._dynamo.reset()
 
 
-def compile_layers(learner: Learner, tell: Tell) -> bool:
+def compile_layers(run: Trainable, tell: Tell) -> bool:
     """Compile, and try a forward and backward pass with the first batch; what that costs is told, and so is a failure.
 
     Whether the layers are compiled now.
@@ -47,14 +60,14 @@ def compile_layers(learner: Learner, tell: Tell) -> bool:
     The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
     nor random state.
     """
-    layers = _decoder_layers(learner.model)
-    mode = _mode(learner.plan, tell)
+    layers = _decoder_layers(run.model)
+    mode = _mode(run.plan, tell)
     for layer in layers:
         layer.compile(mode=mode)
     started = perf_counter()
     try:
-        for batch in _passes_of_two_sizes(learner):
-            _try_one_pass(learner, batch)
+        for batch in _passes_of_two_sizes(run):
+            _try_one_pass(run, batch)
     except Exception as error:  # the compiler raises whatever its parts raise
         for layer in layers:
             layer._compiled_call_impl = None
@@ -83,23 +96,23 @@ def _decoder_layers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in kinds]
 
 
-def _passes_of_two_sizes(learner: Learner) -> list[MicroBatch]:
+def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:
     """A first pass, and one of fewer rows: with the second the code is made for any number of them."""
-    batches = learner.batches
-    count = min(learner.plan.effective_batch_size.value, len(batches.rows))
+    batches = run.batches
+    count = min(run.plan.effective_batch_size.value, len(batches.rows))
     documents = [batches.rows.example(index) for index in range(count)]
     whole, part = (next(batches.layout.window(some)) for some in (documents, documents[: -(-count // 2)]))
-    return [whole.to(learner.device), part.to(learner.device)]
+    return [whole.to(run.device), part.to(run.device)]
 
 
-def _try_one_pass(learner: Learner, batch: MicroBatch) -> None:
-    gpus = [learner.device] if learner.device.type == "cuda" else []
+def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:
+    gpus = [run.device] if run.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=gpus):
-            with learner.mixed_precision.autocast():
-                loss = learner.loss(batch)
+            with run.mixed_precision.autocast():
+                loss = run.loss(batch)
             loss.backward()
             if gpus:
                 torch.cuda.synchronize()
     finally:
-        learner.model.zero_grad(set_to_none=True)
+        run.model.zero_grad(set_to_none=True)

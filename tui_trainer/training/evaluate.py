@@ -11,7 +11,7 @@ import torch
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.tasks.contract import Scores
-from tui_trainer.training.learner import Learner
+from tui_trainer.training.components import Components
 from tui_trainer.training.sample import answering
 
 
@@ -39,7 +39,7 @@ class Evaluation:
 
 
 def evaluate(
-    learner: Learner,
+    components: Components,
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool] = lambda rows: True,
 ) -> Evaluation | None:
@@ -48,20 +48,20 @@ def evaluate(
     `go_on` is told how many rows were read so far; when it says no, the evaluation is given up and there is no result.
     """
     started, rows, tokens = perf_counter(), 0, 0
-    total = torch.zeros((), dtype=torch.float64, device=learner.device)
-    scorer = learner.task.scorer(learner.config, learner.data, learner.loss)
-    observe = scorer.observe if scorer else learner.loss
-    learner.model.eval()
+    total = torch.zeros((), dtype=torch.float64, device=components.device)
+    scorer = components.task.scorer(components.config, components.data, components.loss)
+    observe = scorer.observe if scorer else components.loss
+    components.model.eval()
     try:
-        with torch.inference_mode(), learner.mixed_precision.autocast():
+        with torch.inference_mode(), components.mixed_precision.autocast():
             for batch in batches:
-                total += observe(batch.to(learner.device)).double()
+                total += observe(batch.to(components.device)).double()
                 tokens += batch.label_count
                 rows += batch.samples
                 if not go_on(rows):
                     return None
     finally:
-        learner.model.train()
+        components.model.train()
     return Evaluation(
         loss_sum=float(total),
         tokens=tokens,
@@ -70,11 +70,11 @@ def evaluate(
     )
 
 
-def answer_scores(learner: Learner, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
+def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
     """Scores of what the model writes for some of the chosen rows; {} where the task does not score answers."""
-    few = [chosen[place] for place in evenly_spaced(len(chosen), learner.config.evaluation.generate_rows)]
+    few = [chosen[place] for place in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
     if not few:
         return {}
-    with answering(learner, learner.config.training.seed):
+    with answering(components, components.config.training.seed):
         examples = [rows.example(index) for index in few]
-        return dict(learner.task.answer_scores(learner.config, learner.model, learner.tokenizer, examples))
+        return dict(components.task.answer_scores(components.config, components.model, components.tokenizer, examples))

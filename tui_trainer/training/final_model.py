@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import make_durable, sync_folder
-from tui_trainer.training.learner import Learner
+from tui_trainer.training.components import Components
 from tui_trainer.training.model_card import CardFacts, model_card
 from tui_trainer.training.position import Position
 
 
 def write_final_model(
     target: Path,
-    learner: Learner,
+    components: Components,
     plan: Plan,
     position: Position,
     facts: CardFacts,
@@ -24,8 +24,8 @@ def write_final_model(
     if beside.exists():
         shutil.rmtree(beside)
     beside.mkdir(mode=0o700)
-    learner.method.save_model(learner.model, beside)
-    learner.tokenizer.save_pretrained(beside)
+    components.method.save_model(components.model, beside)
+    components.tokenizer.save_pretrained(beside)
     (beside / "README.md").write_text(model_card(plan, position, facts), encoding="utf-8")
     make_durable(beside)
     if target.exists():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tui_trainer.data.preparing.character_stream import PreparedData
+from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks.contract import Baselines

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,9 +20,7 @@ from torch import Tensor, nn
 from tui_trainer.data.batching.pack import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import micro_batch
-
-if TYPE_CHECKING:
-    from tui_trainer.training.learner import Learner
+from tui_trainer.training.precision import MixedPrecision
 
 Document = NDArray[np.int32]
 # Kernels go by blocks of up to 128 tokens, and some have another code for a sequence that fits into one.
@@ -33,6 +31,17 @@ _MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
 _MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
+class Probed(Protocol):
+    """What the probe asks of a run."""
+
+    model: Any
+    device: torch.device
+    mixed_precision: MixedPrecision
+
+    @property
+    def pad_id(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Pass:
     """fp32 logits_NV of N tokens, and gradient_Nh of their embeddings."""
@@ -41,23 +50,23 @@ class _Pass:
     gradient: Tensor
 
 
-def packing_leaks(learner: Learner, rows: Rows, *, by_lengths: bool = False) -> str | None:
+def packing_leaks(run: Probed, rows: Rows, *, by_lengths: bool = False) -> str | None:
     """What of packed documents is too far from each alone, and how far; None: they do not leak.
 
     `by_lengths`: as for `Layout`.
     """
-    packed_rows = _documents(learner, rows)
-    for module in learner.model.modules():
+    packed_rows = _documents(run, rows)
+    for module in run.model.modules():
         # No dropout; but layers that are recomputed for the backward pass are so here, where memory may be as short.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
-        each = [_pass(learner, [[document]], packed=False) for row in packed_rows for document in row]
+        each = [_pass(run, [[document]], packed=False) for row in packed_rows for document in row]
         alone = _Pass(torch.cat([one.logits for one in each]), torch.cat([one.gradient for one in each]))
-        packed = _pass(learner, packed_rows, packed=True, by_lengths=by_lengths)
-        control = _pass(learner, packed_rows, packed=False)
+        packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
+        control = _pass(run, packed_rows, packed=False)
     finally:
-        learner.model.train()
-    return _difference(alone, packed, control, coarse=_is_coarse(learner))
+        run.model.train()
+    return _difference(alone, packed, control, coarse=_is_coarse(run))
 
 
 def _difference(alone: _Pass, packed: _Pass, control: _Pass, *, coarse: bool) -> str | None:
@@ -74,9 +83,9 @@ def _difference(alone: _Pass, packed: _Pass, control: _Pass, *, coarse: bool) ->
     return None
 
 
-def _documents(learner: Learner, rows: Rows) -> list[list[Document]]:
+def _documents(run: Probed, rows: Rows) -> list[list[Document]]:
     """Two rows of the data's tokens whose documents begin at other places, with one beyond a kernel's block in each."""
-    most = getattr(learner.model.config, "max_position_embeddings", None) or _WIDTH
+    most = getattr(run.model.config, "max_position_embeddings", None) or _WIDTH
     width = min(_WIDTH, most)
     short = max(1, width // 16)
     long = max(1, width - 2 * short)
@@ -92,17 +101,15 @@ def _documents(learner: Learner, rows: Rows) -> list[list[Document]]:
     return [documents[:3], documents[3:]]
 
 
-def _is_coarse(learner: Learner) -> bool:
-    """Whether products are rounded to fewer bits than fp32 has."""
-    tf32 = learner.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-    return (
-        tf32 or learner.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in learner.model.parameters())
-    )
+def _is_coarse(run: Probed) -> bool:
+    """Whether matmuls are rounded to fewer bits than fp32 has."""
+    tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
 
-def _pass(learner: Learner, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
+def _pass(run: Probed, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
     """Forward and backward; no gradient of a weight is computed."""
-    batch = micro_batch(collate_packed(rows, learner.pad_id), by_lengths=by_lengths).to(learner.device)
+    batch = micro_batch(collate_packed(rows, run.pad_id), by_lengths=by_lengths).to(run.device)
     inputs = batch.inputs if packed else {"input_ids": batch.inputs["input_ids"]}
     embedded: list[Tensor] = []
 
@@ -110,10 +117,10 @@ def _pass(learner: Learner, rows: Sequence[Sequence[Document]], *, packed: bool,
         embedded.append(output.detach().requires_grad_())
         return embedded[-1]
 
-    handle = learner.model.get_input_embeddings().register_forward_hook(detach)
+    handle = run.model.get_input_embeddings().register_forward_hook(detach)
     try:
-        with learner.mixed_precision.autocast():
-            logits_NV = learner.model(**inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
+        with run.mixed_precision.autocast():
+            logits_NV = run.model(**inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
     finally:
         handle.remove()

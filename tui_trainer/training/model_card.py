@@ -147,7 +147,7 @@ def _setting_rows(plan: Plan, position: Position) -> Rows:
         ),
         ("tuning", _tuning_words(plan)),
         ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
-        ("optimiser", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
+        ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
         ("seed", str(training.seed)),
         ("time", f"{format_seconds(position.training_seconds)} on {plan.device_name}{threads}"),
     ]
@@ -161,7 +161,7 @@ def _tuning_words(plan: Plan) -> str:
     scale = ", rank-stabilised" if tuning.use_rslora else ""
     saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
     packed = ""
-    if tuning.method == "qlora":
+    if tuning.in_four_bits:
         packed = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
     return f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}{saved}{packed}"
 

@@ -1,8 +1,8 @@
-"""The optimiser as a run uses it: built by name, fed with clipped gradients, its state as named tensors (no pickle)."""
+"""The optimizer as a run uses it: built by name, fed with clipped gradients, its state as named tensors (no pickle)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError
-from tui_trainer.training.optimizers import OPTIMISERS
+from tui_trainer.optimizers import OPTIMIZERS
 
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _MASTER = "master"
 
 
-class Updater:
-    """Moves the trained weights of a model. Those of 16 bits have an fp32 copy, which is what is really trained."""
+class RunOptimizer:
+    """An optimizer over a model's trainable weights. Those of 16 bits have an fp32 copy, which is what is trained."""
 
     def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
-        self.kind = OPTIMISERS[training.optim]
+        self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._masters = {
             name: nn.Parameter(p.detach().float()) for name, p in self._named.items() if p.dtype in _SIXTEEN_BITS
         }
         self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
-        self.torch = self.kind.build(_groups(self._trained.values(), training.weight_decay), lr, training)
+        self.torch = self.spec.build(_groups(self._trained.values(), training.weight_decay), lr, training)
 
     def collect(self) -> None:
         """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones."""
@@ -41,7 +41,7 @@ class Updater:
     ) -> Tensor:
         """One update from the gradients that lie in the model; returns their norm before clipping (0: not clipped).
 
-        A loss or gradient that is not finite changes no weight. Fused optimisers skip the update on the device;
+        A loss or gradient that is not finite changes no weight. Fused optimizers skip the update on the device;
         others wait for the device once to know.
         """
         self.collect()
@@ -59,8 +59,8 @@ class Updater:
         return grad_norm
 
     def _step(self, is_finite: Tensor) -> None:
-        if self.kind.skips_on_device:
-            # Fused optimisers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
+        if self.spec.skips_on_device:
+            # Fused optimizers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
             self.torch.grad_scale = None  # type: ignore[attr-defined]
             self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
             self.torch.step()
@@ -75,22 +75,21 @@ class Updater:
         found = {f"{name}.{_MASTER}": master.detach() for name, master in self._masters.items()}
         for name, parameter in self._trained.items():
             for key, value in self.torch.state.get(parameter, {}).items():
-                if key not in self.kind.state_keys:
-                    raise CheckpointError(f"the optimiser {self.kind.name} keeps {key!r}, which cannot be saved")
+                if key not in self.spec.state_keys:
+                    raise CheckpointError(f"the optimizer {self.name} keeps {key!r}, which cannot be saved")
                 found[f"{name}.{key}"] = _as_tensor(value)
         return apart(found)
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `tensors` gave. Raises CheckpointError when a parameter's state is not there."""
-        self.load_shards([tensors])
-
     def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
-        """The same in several parts, one after the other; what belongs to a parameter is in one of them."""
+        """Put back what `tensors` gave, in one part or several; what belongs to a parameter is in one of them.
+
+        Raises CheckpointError when a parameter's state is not there.
+        """
         without_master = dict.fromkeys(self._masters)
         for tensors in shards:
             by_name = _by_parameter(tensors)
             if odd := sorted(by_name.keys() - self._named.keys()):
-                raise CheckpointError(f"the optimiser state holds unknown tensors, such as those of {odd[0]}")
+                raise CheckpointError(f"the optimizer state holds unknown tensors, such as those of {odd[0]}")
             for name, state in by_name.items():
                 without_master.pop(name, None)
                 self._load_parameter(name, state)
@@ -101,55 +100,38 @@ class Updater:
         if name in self._masters:
             self._load_master(name, state.pop(_MASTER, None))
         # No state at all: it never had a gradient, or every step so far was passed over (fp16).
-        if state and (missing := sorted(self.kind.needed_keys - state.keys())):
-            raise CheckpointError(f"the optimiser state of {name} lacks {', '.join(missing)}")
+        if state and (missing := sorted(self.spec.needed_keys - state.keys())):
+            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
         self._load_state(name, self._trained[name], state)
 
     def _load_master(self, name: str, saved: Tensor | None) -> None:
         master = self._masters[name]
         if saved is None or saved.shape != master.shape:
-            raise CheckpointError(f"the optimiser state has no fp32 copy of {name}")
+            raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
         master.data.copy_(saved)
 
     def _load_state(self, name: str, parameter: Tensor, state: dict[str, Tensor]) -> None:
         for key, value in state.items():
-            if key in self.kind.shaped_keys and value.shape != parameter.shape:
-                raise CheckpointError(f"the optimiser state of {name} has another shape than the weight")
+            if key in self.spec.shaped_keys and value.shape != parameter.shape:
+                raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
         if not state:
             return
-        if self.kind.begin:
-            self._copy_state(name, self.kind.begin(self.torch, parameter), state)
+        if self.spec.begin:
+            self._copy_state(name, self.spec.begin(self.torch, parameter), state)
         else:
-            self.torch.state[parameter] = {key: self.kind.placed(key, value, parameter) for key, value in state.items()}
+            self.torch.state[parameter] = {key: self.spec.placed(key, value, parameter) for key, value in state.items()}
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
-        """Into the optimiser's own tensors, which stay where they are."""
+        """Into the optimizer's own tensors, which stay where they are."""
         if odd := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimiser state of {name} was made otherwise: {', '.join(odd)} differ")
+            raise CheckpointError(f"the optimizer state of {name} was made otherwise: {', '.join(odd)} differ")
         for key, value in saved.items():
-            if key in self.kind.number_keys:
+            if key in self.spec.number_keys:
                 begun[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                raise CheckpointError(f"the optimiser state of {name} has another form: {key} is {value.dtype}")
+                raise CheckpointError(f"the optimizer state of {name} has another form: {key} is {value.dtype}")
             else:
                 begun[key].copy_(value)
-
-
-def build_schedule(
-    training: TrainingSection, lr: float, *, warmup_steps: int, total_steps: int
-) -> Callable[[int], float]:
-    """The learning rate of step 1, 2, ... as transformers' schedules give it.
-
-    A closed form of the step, so a resumed run needs no state of it. As in transformers, a warm-up begins with rate 0.
-    """
-    from transformers import get_scheduler
-
-    nobody = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
-    scheduler = get_scheduler(
-        training.lr_scheduler_type, nobody, num_warmup_steps=warmup_steps, num_training_steps=total_steps
-    )
-    factor = scheduler.lr_lambdas[0]
-    return lambda step: lr * factor(step - 1)
 
 
 def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What products are computed in: autocast, and the loss scale that fp16 needs.
+"""What matmuls are computed in: autocast, and the loss scale that fp16 needs.
 
 Weights that train are never 16 bits without an fp32 copy (`training/optimizer.py`): an update below a 512th of a bf16
 weight would be lost.
@@ -29,7 +29,7 @@ class MixedPrecision:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether products are computed in 16 bits."""
+        """Whether matmuls are computed in 16 bits."""
         return self.dtype != torch.float32
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -15,14 +15,16 @@ import psutil
 import torch
 from torch.nn import functional
 
+from tui_trainer.config.sections import Config
 from tui_trainer.errors import RunError
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport, StepSeconds
 
 _RECENT_STEPS = 50
-# Of a matrix product in which all threads take a part.
+# Of a matmul in which all threads take a part.
 _WIDTH = 256
 _ENOUGH_STEPS = 10
 _FLUSH_SECONDS = 2.0
@@ -35,7 +37,7 @@ _OVERFLOWED = (
 )
 _DIVERGED = "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
 # For tables of data, for any model and for the schedule of its learning rate, which brings all of peft along.
-_AT_FIRST_USE = ("pyarrow.ipc", "transformers.generation.utils", "transformers.optimization")
+_AT_FIRST_USE = ("pyarrow.ipc", "transformers.generation.utils")
 
 
 class Recorder:
@@ -123,23 +125,22 @@ class Recorder:
             data_seconds=round(seconds.data, 6),
             forward_seconds=round(seconds.forward, 6),
             backward_seconds=round(seconds.backward, 6),
-            optimiser_seconds=round(seconds.optimiser, 6),
+            optimizer_seconds=round(seconds.optimizer, 6),
             tokens_per_second=round(report.input_tokens / seconds.total, 1),
             samples_per_second=round(report.samples / seconds.total, 2),
             peak_memory_bytes=peak,
         )
 
 
-def memory_before(method: str) -> int:
+def memory_before(config: Config) -> int:
     """Resident bytes of this process, from which the plan counts on a CPU; the peak starts anew.
 
     The plan counts from a process that has its libraries: those that load at first use load now, and so do the code
     and the threads of a step.
     """
-    for name in _AT_FIRST_USE:
+    adapters = ("peft",) if config.tuning.has_adapter else ()
+    for name in (*_AT_FIRST_USE, *adapters, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
-    if method != "full":
-        importlib.import_module("peft")
     _compute_once()
     # Where the peak cannot be reset, that of preparing the data counts as well.
     with suppress(OSError):

@@ -22,7 +22,7 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     """Carry out a plan. Raises RunError when it cannot go on; the last checkpoint then stands."""
     plan = job.plan
     with settings_of(plan), compiler() if plan.config.training.torch_compile else nullcontext():
-        before = None if plan.device == "cuda" else memory_before(plan.config.tuning.method)
+        before = None if plan.device == "cuda" else memory_before(plan.config)
         journal.append(LibrariesLoaded(resident_bytes=before))
         session = Session(job, journal, controls.has_stop)
         try:

@@ -9,34 +9,34 @@ import torch
 
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.safe_text import one_line
-from tui_trainer.training.learner import Learner
+from tui_trainer.training.components import Components
 
 # What torch's allocator for the CPU says in a RuntimeError; that for GPUs has a class of its own.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
-def write_text(learner: Learner, row: TokenRow, *, seed: int) -> tuple[str, str]:
+def write_text(components: Components, row: TokenRow, *, seed: int) -> tuple[str, str]:
     """(what was given, what the model makes of it), as its task shows a row."""
-    with answering(learner, seed):
-        return learner.task.sample(learner.config, learner.data, learner.model, learner.tokenizer, row)
+    with answering(components, seed):
+        return components.task.sample(components.config, components.data, components.model, components.tokenizer, row)
 
 
 @contextmanager
-def answering(learner: Learner, seed: int) -> Iterator[None]:
+def answering(components: Components, seed: int) -> Iterator[None]:
     """The model writes. The global random state is the same before and after, and no weight is touched."""
-    gpus = [learner.device] if learner.device.type == "cuda" else []
-    learner.model.eval()
+    gpus = [components.device] if components.device.type == "cuda" else []
+    components.model.eval()
     try:
         with (
             torch.random.fork_rng(devices=gpus),
             torch.no_grad(),
-            learner.mixed_precision.autocast(),
+            components.mixed_precision.autocast(),
             _any_kernels(),
         ):
             torch.manual_seed(seed)
             yield
     finally:
-        learner.model.train()
+        components.model.train()
 
 
 def breaks_the_device(error: Exception) -> bool:

@@ -16,10 +16,10 @@ from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progre
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.batches import windows
+from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import answer_scores, evaluate
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.job import Job
-from tui_trainer.training.learner import Learner
 from tui_trainer.training.model_card import CardFacts
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
@@ -31,7 +31,7 @@ _PROGRESS_SECONDS = 1.0
 
 
 class Session:
-    """Model, optimiser, data and position of one run, ready for its next step."""
+    """Model, optimizer, data and position of one run, ready for its next step."""
 
     def __init__(self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool]) -> None:
         """Build everything from the plan; put the checkpoint back where there is one. `is_interrupted` is asked during
@@ -41,23 +41,23 @@ class Session:
         """
         self.job, self.plan, self._journal = job, job.plan, journal
         self.position = Position()
-        self.learner = Learner(job, self._problem)
-        self.batches = self.learner.batches
+        self.components = Components(job, self._problem)
+        self.batches = self.components.batches
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if job.checkpoint:
-            self.position = checkpoint.load_checkpoint(job.checkpoint, self.learner)
+            self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
         self._is_interrupted = is_interrupted
         self._saved_step = self.position.step
         self._failed_steps: set[int] = set()
         self._recorder = Recorder(
             journal,
             self.position,
-            self.learner.device,
+            self.components.device,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
-            clipped_by_scale=self.learner.mixed_precision.scaler is not None,
+            clipped_by_scale=self.components.mixed_precision.scaler is not None,
         )
 
     @property
@@ -66,21 +66,21 @@ class Session:
         return self._recorder.median_step_seconds
 
     def take_step(self, step: int) -> None:
-        """One optimiser step; what it did waits to be written."""
-        learner, training = self.learner, self.plan.config.training
+        """One optimizer step; what it did waits to be written."""
+        components, training = self.components, self.plan.config.training
         report = take_step(
-            partial(learner.window, step),
-            learner.loss,
-            learner.updater,
-            learner.mixed_precision,
-            learner.clock,
-            lr=learner.learning_rate(step),
+            partial(components.window, step),
+            components.loss,
+            components.optimizer,
+            components.mixed_precision,
+            components.clock,
+            lr=components.learning_rate(step),
             max_grad_norm=training.max_grad_norm,
         )
         self.position.step = step
         self._recorder.add(step, report)
         if due(step, training.empty_cache_steps):
-            learner.empty_cache()
+            components.empty_cache()
 
     def flush(self) -> None:
         """Write the steps that wait to the journal."""
@@ -120,11 +120,11 @@ class Session:
             message = "there is no held-out text to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
-        batches = windows(self._eval_rows, self._eval_chosen, self.learner.eval_layout)
-        result = evaluate(self.learner, batches, self._evaluation_progress())
+        batches = windows(self._eval_rows, self._eval_chosen, self.components.eval_layout)
+        result = evaluate(self.components, batches, self._evaluation_progress())
         if result is None:
             return
-        scores = result.values | answer_scores(self.learner, self._eval_rows, self._eval_chosen)
+        scores = result.values | answer_scores(self.components, self._eval_rows, self._eval_chosen)
         evaluation, position = self.plan.config.evaluation, self.position
         before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         wanted = evaluation.metric_for_best_model
@@ -133,7 +133,7 @@ class Session:
             result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores
         )
         if not math.isfinite(result.loss):
-            fp16 = self.learner.mixed_precision.scaler is not None
+            fp16 = self.components.mixed_precision.scaler is not None
             hint = 'training.mixed_precision = "no"' if fp16 else "a lower training.learning_rate"
             self._problem("not finite", "the held-out loss is not finite", f"set {hint} in a new run")
         self._journal.append(
@@ -169,7 +169,7 @@ class Session:
         started = perf_counter()
         text: str | None
         try:
-            prompt, text = write_text(self.learner, row, seed=seed)
+            prompt, text = write_text(self.components, row, seed=seed)
         except Exception as error:  # models and tokenizers raise whatever their parts raise
             if breaks_the_device(error):
                 raise
@@ -177,7 +177,7 @@ class Session:
             text = None
         if text is None:
             # Only here: the error held on to what it was computing with.
-            self.learner.empty_cache()
+            self.components.empty_cache()
             return
         seconds = round(perf_counter() - started, 3)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
@@ -195,7 +195,7 @@ class Session:
         self._journal.sync()
         started = perf_counter()
         try:
-            saved = checkpoint.save_checkpoint(self.job.folder.checkpoints, self.learner, self.position)
+            saved = checkpoint.save_checkpoint(self.job.folder.checkpoints, self.components, self.position)
         except (OSError, SafetensorError) as error:
             self._save_failed(error)
             return False
@@ -230,7 +230,7 @@ class Session:
 
     def close(self) -> None:
         """Give back what runs beside the training."""
-        self.learner.close()
+        self.components.close()
 
     def _problem(self, kind: str, message: str, hint: str) -> None:
         self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
@@ -246,7 +246,7 @@ class Session:
             baselines=self.job.baselines,
             versions=self.job.versions,
         )
-        write_final_model(folder.model, self.learner, self.plan, position, facts)
+        write_final_model(folder.model, self.components, self.plan, position, facts)
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
@@ -259,7 +259,7 @@ class Session:
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
             position.best_scores = position.scores
         else:
-            checkpoint.load_weights(best, self.learner)
+            checkpoint.load_weights(best, self.components)
 
     def _evaluation_progress(self) -> Callable[[int], bool]:
         last = monotonic()

@@ -1,4 +1,4 @@
-"""One optimiser step: the loop that everything else stands around.
+"""One optimizer step: the loop that everything else stands around.
 
 The loss is a sum and a count, and the sum is divided once by the count of the whole effective batch, so the gradient is
 the same however the batch is cut or packed. Nothing here waits for the device: sums, norms and times stay on it until
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.clock import Clock, seconds_between
-from tui_trainer.training.optimizer import Updater
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 
 LossSum = Callable[[MicroBatch], Tensor]
@@ -30,11 +30,11 @@ class StepSeconds:
     data: float
     forward: float
     backward: float
-    optimiser: float
+    optimizer: float
 
     @property
     def total(self) -> float:
-        return self.data + self.forward + self.backward + self.optimiser
+        return self.data + self.forward + self.backward + self.optimizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,14 +61,14 @@ class StepReport:
             data=self.data_seconds,
             forward=forward,
             backward=whole - forward,
-            optimiser=seconds_between(self.accumulated, self.updated),
+            optimizer=seconds_between(self.accumulated, self.updated),
         )
 
 
 def take_step(
     fetch: Callable[[], Sequence[MicroBatch]],
     loss_sum: LossSum,
-    updater: Updater,
+    optimizer: RunOptimizer,
     mixed_precision: MixedPrecision,
     clock: Clock,
     *,
@@ -91,12 +91,12 @@ def take_step(
             loss = loss_sum(batch)
         forwards.append((before, clock.mark()))
         mixed_precision.backward(loss / tokens)
-        updater.collect()
+        optimizer.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"
     accumulated = clock.mark()
-    grad_norm = updater.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
+    grad_norm = optimizer.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(
         loss_sum=total,
         grad_norm=grad_norm,

@@ -1,4 +1,4 @@
-"""Which weights move. One file is one method: it is found by its name, and no list is kept by hand."""
+"""Which weights are trainable. One file is one method: it is found by its name, and no list is kept by hand."""
 
 from __future__ import annotations
 

@@ -15,16 +15,15 @@ class Method(Protocol):
     """One way to choose what is trained, and to keep it."""
 
     name: str
-    title: str
     weights_file: str
     """What a checkpoint calls the file with the trained weights: the name under which libraries look for it."""
     index_file: str
     """What they look for instead where the weights are in several files; empty where they read one only."""
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
-        """The model to train: what moves requires a gradient, and nothing else does. Raises ConfigError.
+        """The model to train: what is trainable requires a gradient, and nothing else does. Raises ConfigError.
 
-        `autocast`: whether products will be computed in 16 bits, whatever the weights are kept in.
+        `autocast`: whether matmuls will be computed in 16 bits, whatever the weights are kept in.
         """
 
     def weights(self, model: Any) -> dict[str, Tensor]:

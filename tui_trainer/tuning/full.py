@@ -1,4 +1,4 @@
-"""All weights of the model move."""
+"""All weights of the model are trainable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class Full:
     """See `tuning/contract.py` for what each part promises."""
 
     name = "full"
-    title = "all weights"
     weights_file = "model.safetensors"
     index_file = "model.safetensors.index.json"
 

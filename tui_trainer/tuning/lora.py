@@ -1,7 +1,7 @@
-"""Small matrices beside frozen weights (LoRA, arXiv:2106.09685), by peft; the adapter loads with plain peft.
+"""LoRA adapters on frozen weights (LoRA, arXiv:2106.09685), by peft; the adapter loads with plain peft.
 
 Adapters are fp32, whatever the frozen weights are: an update below a 512th of a 16-bit weight is lost. Saved modules
-are as the rest of the model, which takes their results; in 16 bits the optimiser has fp32 copies of them.
+are as the rest of the model, which takes their results; in 16 bits the optimizer has fp32 copies of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class Lora:
     """See `tuning/contract.py` for what each part promises."""
 
     name = "lora"
-    title = "LoRA"
     weights_file = "adapter_model.safetensors"
     index_file = ""
 

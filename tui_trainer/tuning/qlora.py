@@ -17,7 +17,6 @@ class Qlora(Lora):
     """See `tuning/contract.py` for what each part promises."""
 
     name = "qlora"
-    title = "QLoRA"
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
         assert getattr(model, "is_loaded_in_4bit", False), "the model is loaded in 4 bits"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.planning.summary import tuning_words
 from tui_trainer.safe_text import one_line
-from tui_trainer.tuning import find_method
+from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.screens.config_memory import memory_budget
@@ -86,11 +86,11 @@ def offer_lines(plan: Plan) -> list[str]:
 
 
 def _model_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Which weights it starts from and which of them move; a model from scratch has no name."""
+    """Which weights it starts from and which of them are trainable; a model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
         return [("model", tuning_words(plan))]
-    how = f"{find_method(tuning.method).title} r {tuning.r}: " if tuning.has_adapter else ""
+    how = f"{TUNING_METHODS[tuning.method].label} r {tuning.r}: " if tuning.has_adapter else ""
     return [("model", one_line(Path(model.model_name_or_path).name)), ("trains", f"{how}{tuning_words(plan)}")]
 
 

@@ -45,12 +45,12 @@ class WatchedRun:
 
     @property
     def alive(self) -> bool:
-        """Whether some process is at it."""
+        """Whether a process owns it."""
         return owner(self.folder.lock) is not None
 
     @property
     def is_interrupted(self) -> bool:
-        """Nobody is at it, and it has not said how it ended."""
+        """No process owns it, and it has not said how it ended."""
         state = self.state
         return not self.alive and bool(state.phase) and state.finished is None and state.failed is None
 

@@ -21,17 +21,17 @@ _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 m
 
 
 def look(context: Context) -> Verdict:
-    basis, wish = context.basis, context.config.model.attn_implementation
-    if reason := _no_flash(context, wish):
-        return warned(f"{wish}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
+    basis, requested = context.basis, context.config.model.attn_implementation
+    if reason := _no_flash(context, requested):
+        return warned(f"{requested}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
     fused = _activations(context, replace(basis.shape, attention_dropout=0.0), setup_with(context, {_KEY: "auto"}))
-    if wish == "eager":
+    if requested == "eager":
         kept = _activations(context, basis.shape, basis.setup)
         sentence = f"eager attention keeps all scores: {_compared(kept, fused)}"
         return warned(sentence, fix={_KEY: "auto"}, switch="fused attention: off")
     if basis.shape.attention_dropout:
         return _with_dropout(context, fused)
-    name = "torch's" if wish in ("auto", "sdpa") else wish
+    name = "torch's" if requested in ("auto", "sdpa") else requested
     mask = "by documents" if context.planned.packing.value else "without a mask"
     details = (_MASK_IS_FREE,) if basis.setup.packed and basis.setup.device == "cpu" else ()
     sentence = f"{name} fused attention {mask}{_kernel(context)}: {fused} of activations, no scores kept"
@@ -45,7 +45,7 @@ def _with_dropout(context: Context, fused: str) -> Verdict:
     what = f"{_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
     return warned(
         f"attention_dropout {shape.attention_dropout:g} keeps all scores: {_compared(kept, fused)}",
-        "a width of 192 reached 44 % of the rate of matrix products with dropout, 58 % without (measured on one core)",
+        "a width of 192 reached 44 % of the rate of matmuls with dropout, 58 % without (measured on one core)",
         # No fix: dropout is part of what is learnt, not only of how fast.
         advice=f"{what} is faster; dropout works against overfitting where the held-out loss begins to rise",
         switch="fused attention: off, there is dropout",
@@ -72,9 +72,9 @@ def _kernel(context: Context) -> str:
     return f" ({attention_words(abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes)))})"
 
 
-def _no_flash(context: Context, wish: str) -> str:
+def _no_flash(context: Context, requested: str) -> str:
     """Why the card cannot use the library of that name, or empty."""
-    gpu, kernel = context.basis.target.gpu, FLASH_KERNELS.get(wish)
+    gpu, kernel = context.basis.target.gpu, FLASH_KERNELS.get(requested)
     return kernel.too_old(gpu.capability) if kernel and gpu and gpu.capability else ""
 
 

@@ -36,6 +36,6 @@ CHECK = Check(
     title="The machine is free",
     guides=("B slow training 3", "C training is slower 5"),
     claim="",
-    why="Programs beside a run take its cores: threads then wait for one another at every product.",
+    why="Programs beside a run take its cores: threads then wait for one another at every matmul.",
     needs_plan=False,
 )

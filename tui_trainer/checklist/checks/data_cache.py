@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, passed
 from tui_trainer.config.mixture import paths_in
-from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.table import LearnsFromTable
 from tui_trainer.units import format_bytes
 
 _TOKEN_BYTES = 4
-# Checked rows of a table wait beside the tokens, at about twice their text (`data/preparing/spool.py`).
+# Checked rows wait beside the tokens, at about twice their text (`data/preparing/spool.py`).
 _SPOOL_BYTES = 8
+_SPOOL_BYTES_OF_CHARACTERS = 2
 
 
 def look(context: Context) -> Verdict:
     plan, folder = context.planned, context.cache_folder
     tokens = context.all_tokens or plan.train_tokens.value
     data = context.config.data
-    needed = _TOKEN_BYTES * min(tokens, data.max_chars * len(paths_in(data.path)) or tokens)
+    tokens = min(tokens, data.max_chars * len(paths_in(data.path)) or tokens)
+    needed = _TOKEN_BYTES * tokens
     rows = plan.train_rows
     if rows.exact:
         return passed(f"{rows.value:,} rows are prepared already ({format_bytes(needed)}): the start uses them again")
@@ -25,7 +25,7 @@ def look(context: Context) -> Verdict:
         advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
         return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
     free = context.cache_free_bytes
-    waiting = _SPOOL_BYTES * tokens if isinstance(find_task(context.config.task.type), LearnsFromTable) else 0
+    waiting = tokens * (_SPOOL_BYTES_OF_CHARACTERS if context.config.task.type == "char_lm" else _SPOOL_BYTES)
     if free is not None and free < 2 * needed + waiting:
         room = format_bytes(needed + waiting)
         sentence = f"preparing the data needs about {room} in {folder}, {format_bytes(free)} are free"

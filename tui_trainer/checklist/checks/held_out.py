@@ -16,7 +16,7 @@ def look(context: Context) -> Verdict:
     if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
         return _apart(context, f"the validation split, {', '.join(named)},")
     if share == 0:
-        # Early stopping without held-out text keeps a plan from being made: this is the way out.
+        # Early stopping without held-out text keeps a plan from being made: this fixes it.
         sentence = "0 rows are held out: nothing shows when the model begins to memorise"
         return warned(sentence, fix={_KEY: _GOOD_SHARE})
     if plan is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.problems import torch_problem
+from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
+from tui_trainer.tuning_methods import TUNING_METHODS
 
 
 def look(context: Context) -> Verdict:
@@ -32,14 +34,14 @@ def _missing(context: Context) -> Verdict | None:
     """A library that the settings need and that is not installed; nothing where versions were not read."""
     installed, config = context.hardware.libraries, context.config
     method = config.tuning.method
-    for library in ("peft", *(("bitsandbytes",) if method == "qlora" else ())) if config.tuning.has_adapter else ():
+    for library in TUNING_METHODS[method].libraries:
         if installed.get(library, "") is None:
             sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
             return failed(sentence, advice=f"install it: uv pip install {library}")
-    optimiser = config.training.optim
-    if ("8bit" in optimiser or optimiser.startswith("paged")) and installed.get("bitsandbytes", "") is None:
-        sentence = f'training.optim = "{optimiser}" needs bitsandbytes, which is not installed'
-        return failed(sentence, fix={"training.optim": "adamw_torch_fused"}, advice="uv pip install bitsandbytes")
+    optimizer = config.training.optim
+    if OPTIMIZERS[optimizer].needs_bitsandbytes and installed.get("bitsandbytes", "") is None:
+        sentence = f'training.optim = "{optimizer}" needs bitsandbytes, which is not installed'
+        return failed(sentence, fix={"training.optim": DEFAULT}, advice="uv pip install bitsandbytes")
     return None
 
 

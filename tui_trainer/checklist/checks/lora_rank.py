@@ -20,7 +20,7 @@ def look(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
     trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
-        return not_applicable(f"all {format_count(trained)} parameters move: there is no adapter")
+        return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
     layers = adapted(shape, context.basis.setup.lora_targets)
     share = sum(layer.matrix_parameters for layer in layers) / sum(
         layer.matrix_parameters for layer in shape.linears if not layer.is_head

@@ -17,7 +17,7 @@ from tui_trainer.units import format_bytes, format_count
 # that, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
 _TABLE = "model.scratch."
-_LASTING = ("weights", "gradients", "optimiser")
+_LASTING = ("weights", "gradients", "optimizer")
 
 
 def look(context: Context) -> Verdict:
@@ -50,7 +50,7 @@ def _pretrained(context: Context) -> Verdict:
     lasting = sum(part.bytes for part in plan.memory_parts if part.name in _LASTING)
     sentence = (
         f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(_tokens_read(context))} "
-        f"tokens; weights, gradients and optimiser take {format_bytes(lasting)}"
+        f"tokens; weights, gradients and optimizer take {format_bytes(lasting)}"
     )
     if room.free_bytes is None or lasting <= room.share * room.free_bytes:
         return passed(sentence)

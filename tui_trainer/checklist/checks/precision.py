@@ -1,4 +1,4 @@
-"""Which numbers products are computed in, and what this machine would do best."""
+"""Which numbers matmuls are computed in, and what this machine would do best."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.lr_schedules import LR_SCHEDULES
 
 _KEY = "training.lr_scheduler_type"
 
 
 def look(context: Context) -> Verdict:
     name, rate = context.config.training.lr_scheduler_type, context.learning_rate.value
-    if name.startswith("constant"):
+    if not LR_SCHEDULES[name].goes_down:
         return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_KEY: "cosine"})
     steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
     return passed(f"{name}: goes down from {rate:g}{steps}")

@@ -1,4 +1,4 @@
-"""Enough optimiser steps to learn, not so many that the same text is read for ever."""
+"""Enough optimizer steps to learn, not so many that the same text is read for ever."""
 
 from __future__ import annotations
 

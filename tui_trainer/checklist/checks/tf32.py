@@ -1,4 +1,4 @@
-"""TF32 products, for what is computed in fp32 on cards that have them."""
+"""TF32 matmuls, for what is computed in fp32 on cards that have them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def look(context: Context) -> Verdict:
     if not can.tf32:
         sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it comes with 8.0"
         return not_applicable(sentence, switch="TF32: not on this card")
-    rest = "all products are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
+    rest = "all matmuls are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
     if context.config.training.tf32:
-        return passed(f"on, {rest}: 10 bits behind the point instead of 23", switch="TF32 on")
+        return passed(f"on, {rest}", switch="TF32 on")
     if precision == "fp32":
-        return warned("off, and all products are in fp32, with 23 bits behind the point", fix={_KEY: True})
-    return passed(f"off; products are in {precision}, so that little would change", switch="TF32: off")
+        return warned("off, and all matmuls are in fp32", fix={_KEY: True})
+    return passed(f"off; matmuls are in {precision}, so that little would change", switch="TF32: off")
 
 
 CHECK = Check(
@@ -33,6 +33,6 @@ CHECK = Check(
     order=110,
     title="TF32 and cuDNN autotune",
     guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
-    claim="up to 8x faster products, 1-2 % for cuDNN (guide E)",
+    claim="up to 8x faster matmuls, 1-2 % for cuDNN (guide E)",
     why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",
 )

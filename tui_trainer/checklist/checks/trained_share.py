@@ -25,7 +25,9 @@ def look(context: Context) -> Verdict:
     share = counts.train_labels / max(counts.train_tokens, 1)
     sentence = f"{share:.1%} of {counts.train_tokens:,} tokens train, {counts.untrained_rows:,} rows have none"
     if share < _LEAST_SHARE:
-        advice = "see by tui-trainer preview which tokens those are; task.loss_on = all learns the whole of a talk"
+        advice = (
+            "see by tui-trainer preview which tokens those are; task.loss_on = all learns the whole of a conversation"
+        )
         return warned(f"{sentence}: most of each pass learns nothing", advice=advice)
     return passed(sentence)
 

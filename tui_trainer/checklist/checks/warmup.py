@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.lr_schedules import LR_SCHEDULES
 
 _KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
 
@@ -10,8 +11,8 @@ _KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
 def look(context: Context) -> Verdict:
     plan = context.planned
     scheduler = context.config.training.lr_scheduler_type
-    if scheduler == "constant":
-        return not_applicable("the constant schedule has no warm-up")
+    if not LR_SCHEDULES[scheduler].warms_up:
+        return not_applicable(f"the {scheduler} schedule has no warm-up")
     steps, total = plan.warmup_steps.value, plan.total_steps.value
     if steps == 0:
         rate = context.learning_rate.value

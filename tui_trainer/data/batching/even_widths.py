@@ -1,7 +1,7 @@
 """Rows that are padded anyway get a little more padding, so that there are few sizes of results.
 
 With every width there are so many of them that glibc finds no place twice: a BERT of 128 x 2 with rows of 20 to 64
-tokens took 98 MiB where it takes 56 MiB so. On GPUs matrix products of such widths are the fast ones.
+tokens took 98 MiB where it takes 56 MiB so. On GPUs matmuls of such widths are the fast ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tui_trainer.data.preparing.token_rows import TokenRow
 WIDTH_STEP = 8
 
 
-def in_even_widths(collate: Collate, pad_id: int, widest: int, widest_answer: int) -> Collate:
+def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: int) -> Collate:
     """The same batches with more padding: inputs, and answers behind an encoder, are as wide as a multiple of
     `WIDTH_STEP` or as the widest may be, where a model has no more positions. For models that are told what is padding.
     """
@@ -28,7 +28,7 @@ def in_even_widths(collate: Collate, pad_id: int, widest: int, widest_answer: in
         batch = collate(rows, width=max(width, _even(max(map(len, rows)), widest)))
         if (read := batch.more.get("decoder_input_ids")) is None:
             return batch
-        filled = _even(read.shape[1], widest_answer)
+        filled = _even(read.shape[1], longest_target)
         more = {**batch.more, "decoder_input_ids": _filled(read, filled, pad_id)}
         return replace(batch, labels=_filled(batch.labels, filled, IGNORE), more=more)
 

@@ -22,7 +22,7 @@ D = TypeVar("D", bound=Sized)
 
 
 def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
-    """The documents of one optimiser step, packed into rows of at most `capacity` inputs (a document has one fewer
+    """The documents of one optimizer step, packed into rows of at most `capacity` inputs (a document has one fewer
     inputs than tokens).
 
     Of all widths that need no more rows than `capacity` does, the smallest that is found is taken: the rows are then

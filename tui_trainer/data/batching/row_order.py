@@ -17,7 +17,7 @@ MEGABATCH = 50
 
 
 class RowOrder:
-    """`order.at(step)`: the numbers of the rows behind an optimiser step; step counts from 1.
+    """`order.at(step)`: the numbers of the rows behind an optimizer step; step counts from 1.
 
     `lengths`, int64 [rows], in any unit.
     """

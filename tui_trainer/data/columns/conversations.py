@@ -1,4 +1,4 @@
-"""Talks out of the rows of a table: whatever form they are written in, they become messages of a role and a content.
+"""Conversations out of the rows of a table: whatever form they have, they become messages of a role and a content.
 
     messages: [{role, content}]             as most data sets and services have it
     conversations: [{from, value}]          ShareGPT
@@ -6,8 +6,8 @@
     prompt, completion                      strings, or lists of messages
     question, answer, context
 
-Beside them, `system` is what the talk begins with and `tools` what may be called. A list may also be JSON in a string,
-as a CSV has it.
+Beside them, `system` is what the conversation begins with and `tools` what may be called. A list may also be JSON in a
+string, as a CSV has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, Row, checked_
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-TALK_NAMES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
+CONVERSATION_NAMES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
 ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
 SYSTEM, TOOLS = "system", "tools"
 _SHOWN_COLUMNS = 12
@@ -50,7 +50,7 @@ _QUESTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Conversation:
     """`messages` have "role" and "content", and what else their rows say, such as "tool_calls"."""
 
     messages: tuple[Message, ...]
@@ -68,10 +68,10 @@ class Talk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TalkColumns:
-    """Where the talks of a table stand: in one column, or a question and an answer in some."""
+class ConversationColumns:
+    """Where the conversations of a table stand: in one column, or a question and an answer in some."""
 
-    talk: str = ""
+    conversation: str = ""
     asks: tuple[str, ...] = ()
     """The columns of the question, in their order in the turn; `needed` is the one that every row has."""
     needed: str = ""
@@ -80,20 +80,20 @@ class TalkColumns:
 
     def note(self) -> str:
         """Which columns were taken, in words."""
-        if self.talk:
-            found = f"the talks are in the column '{one_line(self.talk, 40)}'"
+        if self.conversation:
+            found = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
             asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
             found = f"the questions are in {asks}, the answers in '{one_line(self.answer, 40)}'"
         return f"{found} (not read: {_shown(self.unread)})" if self.unread else found
 
-    def read(self, row: Row) -> Talk:
-        """The talk of one row. Raises DataError with its place for one that cannot be used."""
-        messages = messages_of(_value(row, self.talk), row.where) if self.talk else self._turns(row)
-        system = row.values.get(SYSTEM) if SYSTEM not in (self.talk, self.answer, *self.asks) else None
+    def read(self, row: Row) -> Conversation:
+        """The conversation of one row. Raises DataError with its place for one that cannot be used."""
+        messages = messages_of(_value(row, self.conversation), row.where) if self.conversation else self._turns(row)
+        system = row.values.get(SYSTEM) if SYSTEM not in (self.conversation, self.answer, *self.asks) else None
         if isinstance(system, str) and system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": checked_text(system, row.where)})
-        return Talk(tuple(messages), _tools(row))
+        return Conversation(tuple(messages), _tools(row))
 
     def _turns(self, row: Row) -> list[Message]:
         question, answer = _value(row, self.needed), _value(row, self.answer)
@@ -107,10 +107,10 @@ class TalkColumns:
         return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
 
 
-def find_talks(
+def find_conversations(
     head: Sequence[Row], text_column: str = AUTO, target_column: str = AUTO, pair_column: str = ""
-) -> TalkColumns:
-    """The columns of the talks, by the first rows. Raises DataError when they cannot be told, with the nearest name."""
+) -> ConversationColumns:
+    """The columns of the conversations, by the first rows. Raises DataError, with the nearest name, for none."""
     names = list(dict.fromkeys(name for row in head for name in row.values))
     label = head[0].where.partition(", ")[0]
     for wanted, key in ((text_column, "text"), (target_column, "target"), (pair_column, "text_pair")):
@@ -118,10 +118,12 @@ def find_talks(
             raise _missing(wanted, f"data.{key}_column", label, names)
     found = _choose(head, names, text_column, target_column, pair_column)
     if found is None:
-        raise DataError("no column holds talks", where=label, hint=f"columns found: {_shown(names)}; {EXPECTED}")
-    read = {found.talk, found.answer, *found.asks, SYSTEM, TOOLS}
-    return TalkColumns(
-        talk=found.talk,
+        raise DataError(
+            "no column holds conversations", where=label, hint=f"columns found: {_shown(names)}; {EXPECTED}"
+        )
+    read = {found.conversation, found.answer, *found.asks, SYSTEM, TOOLS}
+    return ConversationColumns(
+        conversation=found.conversation,
         asks=found.asks,
         needed=found.needed,
         answer=found.answer,
@@ -129,24 +131,24 @@ def find_talks(
     )
 
 
-def _choose(head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str) -> TalkColumns | None:
+def _choose(head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str) -> ConversationColumns | None:
     by_name = {name.strip().lower(): name for name in reversed(names)}
     answer = target if target != AUTO else _first(by_name, ANSWER_NAMES)
     lists = {name for name in names if any(_is_list(row.values.get(name)) for row in head)}
     if text != AUTO:
         if text in lists and (target == AUTO and not answer):
-            return TalkColumns(talk=text)
-        return TalkColumns(asks=(text, *filter(None, [pair])), needed=text, answer=answer) if answer else None
+            return ConversationColumns(conversation=text)
+        return ConversationColumns(asks=(text, *filter(None, [pair])), needed=text, answer=answer) if answer else None
     if target == AUTO:
-        for usual in TALK_NAMES:
+        for usual in CONVERSATION_NAMES:
             if by_name.get(usual) in lists:
-                return TalkColumns(talk=by_name[usual])
+                return ConversationColumns(conversation=by_name[usual])
     for question in _QUESTIONS:
         needed = by_name.get(question.name)
         if needed and answer and needed != answer:
             more = [[by_name[name] for name in some if name in by_name] for some in (question.before, question.after)]
             asks = (*more[0], needed, *([pair] if pair else more[1]))
-            return TalkColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)
+            return ConversationColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)
     return None
 
 
@@ -174,7 +176,7 @@ def _text(row: Row, column: str) -> str:
 
 
 def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
-    """What the talk may call: a list of JSON schemas, or that list as a string."""
+    """What the conversation may call: a list of JSON schemas, or that list as a string."""
     found = row.values.get(TOOLS)
     if isinstance(found, str):
         try:

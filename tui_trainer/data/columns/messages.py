@@ -1,4 +1,4 @@
-"""The turns of one talk as messages: roles by one name each, contents as strings, tool calls as objects."""
+"""The turns of one conversation as messages: roles by one name each, contents as strings, tool calls as objects."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _READ = ("role", "from", "content", "value")
 
 
 def messages_of(value: object, where: str) -> list[Message]:
-    """The messages of a list, or of one that is written as JSON. Raises DataError for one that is no talk."""
+    """The messages of a list, or of one that is written as JSON. Raises DataError for one that is no conversation."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise DataError("the talk is a string that is no JSON", where=where) from None
+            raise DataError("the conversation is a string that is no JSON", where=where) from None
     if not isinstance(value, list):
         found = JSON_NAMES.get(type(value), "a number")
-        raise DataError(f"the talk is {found}, not a list of messages", where=where)
+        raise DataError(f"the conversation is {found}, not a list of messages", where=where)
     if not value:
-        raise DataError("the talk has no messages", where=where)
+        raise DataError("the conversation has no messages", where=where)
     return [_message(entry, f"message {number}", where) for number, entry in enumerate(value, start=1)]
 
 

@@ -1,4 +1,4 @@
-"""How a task reads the rows of a table: what it takes from each, and the tokens it makes of it."""
+"""How a task reads rows or documents: what it takes from each, and the tokens it makes of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tui_trainer.data.columns.text_column import Row
 
@@ -21,35 +24,41 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One example as the model gets it: a list for each of the reader's columns, in which `labels` numbers count as
-    labels. `truncated`: something did not fit into max_length."""
+    """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
+    with none it is left out. `truncated`: something did not fit into max_length. `unknown`: tokens for what the
+    tokenizer does not know."""
 
-    columns: Mapping[str, Sequence[int]]
+    columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
     labels: int
     truncated: bool = False
     answer_truncated: bool = False
+    unknown: int = 0
 
 
 class Reader(Protocol):
-    """How a task reads a table. It is made anew for each preparation, and may keep what it learns about the table."""
+    """How a task reads its data. It is made anew for each preparation, and may keep what it learns about the data.
+    Of documents nothing is begun or read: each is an example of one text."""
 
     columns: tuple[str, ...]
     """Of the rows on disk: "input_ids", mostly "labels", and other arguments of the model."""
 
-    def begin(self, head: Sequence[Row]) -> None:
-        """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
-
-    def read(self, row: Row) -> Example:
-        """One row. Raises DataError, with its place, for one that cannot be used."""
-
-    def settle(self) -> None:
-        """All rows were read once; the training side decides what classes there are. Raises DataError."""
-
-    held_out: bool
+    held_out: bool = False
     """Whether the rows that are read now are only measured on, from a source of their own. Set by the preparation."""
 
     learns: bool
     """Whether it makes a tokenizer from the training texts."""
+
+    def begin(self, head: Sequence[Row]) -> None:
+        """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
+        return
+
+    def read(self, row: Row) -> Example:
+        """One row. Raises DataError, with its place, for one that cannot be used."""
+        raise TypeError(f"{type(self).__name__} reads documents, not rows")
+
+    def settle(self) -> None:
+        """All rows were read once; the training side decides what classes there are. Raises DataError."""
+        return
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         """Make the tokenizer, and write it as tokenizer.json."""
@@ -58,10 +67,12 @@ class Reader(Protocol):
         """A batch of examples into tokens."""
 
     def vocabulary(self) -> int:
-        """Number of tokens of the tokenizer."""
+        """Number of tokens of the tokenizer; 0 where only the data can tell, and was not read."""
 
     def details(self) -> dict[str, Any]:
-        """What was learnt about the table, as JSON has it."""
+        """What was learnt about the data, as JSON has it."""
+        return {}
 
     def notes(self) -> list[str]:
         """The same in words, for the user."""
+        return []

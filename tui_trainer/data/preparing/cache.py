@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.progress import Progress
@@ -25,60 +28,51 @@ from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from tui_trainer.data.sources.named_splits import SplitUse
 
-__all__ = ["Built", "Counts", "Cut", "DocumentCut", "ExampleCut", "PreparedData", "RowsCut"]
-
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
-PREPARATION_VERSION = 1  # of the tokens; raise it when the same text and settings give other rows
+PREPARATION_VERSION = 2  # of the tokens; raise it when the same text and settings give other rows
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
 LENGTHS_KEPT = 512
 
 
+RowKind = Literal["examples", "documents", "stream"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """The settings that decide which rows a text gives. `eval_fraction` in [0, 1), `max_chars` 0 for all."""
+    """Every setting that decides which rows the sources give: the key of an entry, beside what stands in them.
 
+    `rows`: "examples", one for each row of a table, as the reader makes it; "documents", one for each text, of which a
+    longer one gives several; "stream", cut from the tokens of all texts one after another. `eval_fraction` in [0, 1);
+    `max_chars` and `max_rows` of each source that is trained on, 0 for all; `weights` of the sources, () where each row
+    is used once. `tokenizer` tells one tokenizer from another, `reading` all else that decides tokens and labels.
+    """
+
+    rows: RowKind
     max_length: int
     eval_fraction: float
     seed: int
-    max_chars: int
-    tokenizer: str = "characters"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowsCut(Cut):
-    """The same where documents, or the rows of a table, stay apart. `weights` of the sources, () where each row is used
-    once; `max_rows` of each of them, 0 for all.
-    """
-
+    tokenizer: str
+    reading: str = ""
+    max_chars: int = 0
     max_rows: int = 0
     dedup: bool = False
     skip_bad_rows: bool = False
     weights: tuple[float, ...] = ()
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentCut(RowsCut):
-    """The same for one row a document.
-
-    `tokenizer` tells one tokenizer from another, by a hash of its content. `eos_id` ends each document that does not
-    end with it already; None: none. `vocabulary` is the number of tokens that the tokenizer knows or, where it is
-    trained on the data, should know.
-    """
-
-    eos_id: int | None
-    vocabulary: int
+    @property
+    def reads_text(self) -> bool:
+        """Documents, not the rows of a table."""
+        return self.rows != "examples"
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What filling a folder gave. `lengths`: labels of some training rows, sorted, where rows differ in length.
+    """What filling a folder gave. `lengths`: of up to LENGTHS_KEPT training rows, evenly spaced in the sorted lengths
+    of all, in labels where each row is text, in tokens where it is one of a table; () where all have `max_length`.
 
     `details`: what a task learnt about its data on the way, such as the names of the classes, as JSON has it.
     """
@@ -90,23 +84,18 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedData:
+class PreparedData(Built):
     """Data ready to train on, on disk. Without held-out text there is no `eval_path`.
 
-    `lengths` are the labels of up to LENGTHS_KEPT training rows, evenly spaced in the sorted lengths of all; () where
-    all rows have `max_length`. A tokenizer that was trained on the data lies at `tokenizer_path`. `splits`: what became
-    of the splits of the sources; it is no part of the entry, which knows only the files that were read.
+    A tokenizer that was trained on the data lies at `tokenizer_path`. `splits`: what became of the splits of the
+    sources; it is no part of the entry, which knows only the files that were read.
     """
 
     folder: Path
     from_cache: bool
     max_length: int
-    counts: Counts
-    notes: tuple[str, ...]
     source: str
     fingerprint: str
-    lengths: tuple[int, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
     splits: tuple[SplitUse, ...] = ()
 
     @property
@@ -124,13 +113,6 @@ class PreparedData:
     @property
     def tokenizer_path(self) -> Path:
         return self.folder / TOKENIZER_FILE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExampleCut(RowsCut):
-    """The same for one row of a table a row. `reading`: the task and its settings that decide tokens and labels."""
-
-    reading: str
 
 
 Build = Callable[[Path], Built]
@@ -179,8 +161,6 @@ def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
     """Up to LENGTHS_KEPT of the lengths, sorted: the middle of each of as many equal shares."""
-    import numpy as np
-
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))
     kept = min(LENGTHS_KEPT, len(ordered))
     return tuple(int(ordered[(2 * place + 1) * len(ordered) // (2 * kept)]) for place in range(kept))

@@ -13,7 +13,7 @@ class Counts:
     a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
     `short_documents` had fewer than two tokens and are left out of all other numbers.
 
-    Of a table's `rows_read`, or the `documents_read` where documents stay apart, `bad_rows` could not be used;
+    Of a table's `rows_read`, or the `documents_read` of text, `bad_rows` could not be used;
     `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
     are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
     left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer to them; the longest row of

@@ -13,18 +13,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.preparing.row_selection import HELD_OUT, TRAIN
 from tui_trainer.data.preparing.token_rows import Columns
 
 if TYPE_CHECKING:
     from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
-    from tui_trainer.data.preparing.spool import Chunk
+    from tui_trainer.data.preparing.row_selection import ChosenRows
 
 # Batches that wait for each process, so that none is idle while one is read or written.
 _AHEAD = 3
@@ -44,6 +42,7 @@ class EncodedBatch:
     characters: int
     truncated_answers: int
     untrained: int
+    unknown: int
     cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
 
@@ -56,11 +55,11 @@ class EncodedBatch:
         return int(self.columns[column][1].max(initial=0)) if column in self.columns else 0
 
 
-def encoded(reader: Reader, chunks: Iterable[tuple[Chunk, NDArray[np.int8]]], processes: int) -> Iterator[EncodedBatch]:
-    """The chosen rows of each chunk encoded, in order, one batch a side. Raises what the reader raises."""
+def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: int) -> Iterator[EncodedBatch]:
+    """The chosen rows encoded, in order, one batch a side. Raises what the reader raises."""
     if processes == 1:
-        for chunk, sides in chunks:
-            yield from _encode_chunk(reader, chunk, sides)
+        for rows in chosen:
+            yield from _encode_rows(reader, rows)
         return
     import multiprocessing
 
@@ -68,8 +67,8 @@ def encoded(reader: Reader, chunks: Iterable[tuple[Chunk, NDArray[np.int8]]], pr
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(reader,)) as pool:
         waiting: deque[Future[list[EncodedBatch]]] = deque()
         try:
-            for chunk, sides in chunks:
-                waiting.append(pool.submit(_encode_here, chunk, sides))
+            for rows in chosen:
+                waiting.append(pool.submit(_encode_here, rows))
                 if len(waiting) >= _AHEAD * processes:
                     yield from waiting.popleft().result()
             while waiting:
@@ -79,11 +78,9 @@ def encoded(reader: Reader, chunks: Iterable[tuple[Chunk, NDArray[np.int8]]], pr
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _encode_chunk(reader: Reader, chunk: Chunk, sides: NDArray[np.int8]) -> list[EncodedBatch]:
+def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
     """In this process, one batch for each side that has rows."""
-    examples = chunk.examples()
-    chosen = ((side, [examples[place] for place in np.flatnonzero(sides == side)]) for side in (TRAIN, HELD_OUT))
-    return [_encode_side(reader, side, some) for side, some in chosen if some]
+    return [_encode_side(reader, side, some) for side, some in enumerate(rows.examples()) if some]
 
 
 def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
@@ -97,15 +94,16 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
         characters=sum(len(example.text) for example in examples),
         truncated_answers=sum(row.answer_truncated for row in kept),
         untrained=len(found) - len(kept),
+        unknown=sum(row.unknown for row in kept),
         cut=np.array([row.truncated for row in kept], dtype=np.bool_),
         row_characters=np.array(characters, dtype=np.int32),
     )
 
 
 def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    values: list[Sequence[int]] = [row.columns[name] for row in rows]
+    values = [np.asarray(row.columns[name], dtype=np.int32) for row in rows]
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
-    return np.fromiter(chain.from_iterable(values), dtype=np.int32, count=int(lengths.sum())), lengths
+    return np.concatenate(values) if values else np.zeros(0, dtype=np.int32), lengths
 
 
 def _begin(reader: Reader) -> None:
@@ -129,5 +127,5 @@ def _begin(reader: Reader) -> None:
     Thread(target=end_with_parent, daemon=True).start()
 
 
-def _encode_here(chunk: Chunk, sides: NDArray[np.int8]) -> list[EncodedBatch]:
-    return _encode_chunk(_reader, chunk, sides)
+def _encode_here(rows: ChosenRows) -> list[EncodedBatch]:
+    return _encode_rows(_reader, rows)

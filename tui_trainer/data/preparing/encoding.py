@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,49 +23,48 @@ GOOD_PLACE = re.compile(r"\S\n(?=\S)")
 FALLBACK_PLACE = re.compile(r"\S(?=\s\S)")
 
 
-class DocumentEncoder:
-    """Encodes batches of documents and ends each with `eos_id`, where that is not None and does not stand there."""
+def encode_texts(encode: Encode, texts: Sequence[str], eos_id: int | None) -> list[Tokens]:
+    """The tokens of each text, int32 [N], ended with `eos_id` where that is not None and does not stand there."""
+    end = np.array([] if eos_id is None else [eos_id], dtype=np.int32)
+    found: list[Tokens] = []
+    for batch in _batches(texts):
+        is_long = len(batch[0]) > 2 * BATCH_CHARACTERS
+        rows = [_long(encode, batch[0])] if is_long else [np.array(ids, dtype=np.int32) for ids in encode(batch)]
+        found += [row if len(row) and row[-1] == eos_id else np.concatenate((row, end)) for row in rows]
+    return found
 
-    def __init__(self, encode: Encode, eos_id: int | None) -> None:
-        self._encode = encode
-        self._eos_id = eos_id
-        self._frame: tuple[list[int], list[int]] | None = None
 
-    def batch(self, texts: Sequence[str]) -> tuple[Tokens, NDArray[np.int64]]:
-        """The tokens of all texts one after another, and how many each has: int32 [N], int64 [len(texts)]."""
-        if len(texts) == 1 and len(texts[0]) > 2 * BATCH_CHARACTERS:
-            return self._long(texts[0])
-        rows = [self._ended(ids) for ids in self._encode(texts)]
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        return np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum())), lengths
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """BATCH_CHARACTERS each at the most; a longer text stands alone."""
+    batch: list[str] = []
+    waiting = 0
+    for text in texts:
+        if batch and waiting + len(text) > BATCH_CHARACTERS:
+            yield batch
+            batch, waiting = [], 0
+        batch.append(text)
+        waiting += len(text)
+    if batch:
+        yield batch
 
-    def _long(self, text: str) -> tuple[Tokens, NDArray[np.int64]]:
-        """One text, piece by piece; the special tokens between the pieces are taken out."""
-        before, after = self._special_tokens()
-        parts: list[Tokens] = []
-        for start, end in pieces_of(text):
-            ids = self._encode([text[start:end]])[0]
-            first = len(before) if start and ids[: len(before)] == before else 0
-            inner_end = end < len(text) and bool(after) and ids[-len(after) :] == after
-            last = len(ids) - len(after) if inner_end else len(ids)
-            parts.append(np.array(ids[first:last], dtype=np.int32))
-        if self._eos_id is not None and not (len(parts[-1]) and parts[-1][-1] == self._eos_id):
-            parts.append(np.array([self._eos_id], dtype=np.int32))
-        tokens = np.concatenate(parts)
-        return tokens, np.array([len(tokens)], dtype=np.int64)
 
-    def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after a text."""
-        if self._frame is None:
-            around, inside = self._encode(["", "a"])
-            first = next((place for place, token in enumerate(around) if inside[place] != token), len(around))
-            self._frame = around[:first], around[first:]
-        return self._frame
+def _long(encode: Encode, text: str) -> Tokens:
+    """One text, piece by piece; the special tokens between the pieces are taken out."""
+    before, after = _special_tokens(encode)
+    parts: list[Tokens] = []
+    for start, end in pieces_of(text):
+        ids = encode([text[start:end]])[0]
+        first = len(before) if start and ids[: len(before)] == before else 0
+        inner_end = end < len(text) and bool(after) and ids[-len(after) :] == after
+        parts.append(np.array(ids[first : len(ids) - len(after) if inner_end else len(ids)], dtype=np.int32))
+    return np.concatenate(parts)
 
-    def _ended(self, ids: list[int]) -> list[int]:
-        if self._eos_id is None or (ids and ids[-1] == self._eos_id):
-            return ids
-        return [*ids, self._eos_id]
+
+def _special_tokens(encode: Encode) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and after a text."""
+    around, inside = encode(["", "a"])
+    first = next((place for place, token in enumerate(around) if inside[place] != token), len(around))
+    return around[:first], around[first:]
 
 
 def pieces_of(text: str) -> Iterator[tuple[int, int]]:

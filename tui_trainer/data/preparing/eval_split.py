@@ -27,13 +27,6 @@ class Split:
     tails: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def parts(self, index: int, text: str) -> tuple[str, str]:
-        """What of document `index` is trained on, and what is held out."""
-        if index in self.tails:
-            cut = tail_start(text, self.tails[index])
-            return text[:cut], text[cut:]
-        return ("", text) if self.held_out[index] else (text, "")
-
 
 def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> Split:
     """Hold out documents with about `eval_fraction` of all characters; never all of them, and none for 0.
@@ -90,6 +83,12 @@ def tail_start(text: str, tail_characters: int) -> int:
     after = text.find("\n", wanted, wanted + reach) + 1
     near = [place for place in (before, after) if 0 < place < len(text)]
     return min(near, key=lambda place: abs(place - wanted), default=wanted)
+
+
+def torn(text: str, tail_characters: int) -> tuple[str, str]:
+    """What of a document is trained on, and its end, which is held out."""
+    start = tail_start(text, tail_characters)
+    return text[:start], text[start:]
 
 
 def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:

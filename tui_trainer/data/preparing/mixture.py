@@ -1,9 +1,9 @@
-"""How often each row is used in an epoch: sources with weights, of which rows are repeated or left out by lot."""
+"""How often each row is used in an epoch: sources with weights, of which rows are repeated or left out randomly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,14 +88,6 @@ def source_rows(
     return tuple(found)
 
 
-def source_details(rows: Sequence[SourceRows]) -> dict[str, Any]:
-    """As it is kept with the prepared data."""
-    return {SOURCES: [asdict(one) for one in rows]} if rows else {}
-
-
 def sources_in(details: Mapping[str, Any]) -> tuple[SourceRows, ...]:
+    """What came of each source, as it is kept with the prepared data."""
     return tuple(SourceRows(**one) for one in details.get(SOURCES, ()))
-
-
-def source_notes(rows: Sequence[SourceRows]) -> Iterator[str]:
-    return (one.words() for one in rows)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tui_trainer.data.preparing.cache import Counts, RowsCut
-from tui_trainer.data.preparing.row_selection import Choice, Survey
+from tui_trainer.data.preparing.cache import Cut
+from tui_trainer.data.preparing.counts import Counts
+from tui_trainer.data.preparing.row_selection import Choice
+from tui_trainer.data.preparing.survey import Survey
 from tui_trainer.data.preparing.token_rows import COLUMN
 
 if TYPE_CHECKING:
@@ -69,9 +71,11 @@ def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
         return None
 
 
-def table_details(survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
+def row_details(survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
     """The first rows that could not be used, and how many training rows each class has."""
-    found = bad_row_details(problems)
+    found: dict[str, Any] = {}
+    if problems.shown:
+        found[BAD_ROWS] = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems.shown]
     if 1 < len(strata) <= MOST_CLASSES:
         numbers = np.frombuffer(survey.strata, dtype=np.int64)
         counted = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
@@ -79,15 +83,8 @@ def table_details(survey: Survey, choice: Choice, strata: Mapping[str, int], pro
     return found
 
 
-def bad_row_details(problems: ProblemList) -> dict[str, Any]:
-    """The first rows that could not be used."""
-    if not problems.shown:
-        return {}
-    return {BAD_ROWS: [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems.shown]}
-
-
-def notes_of_counts(counts: Counts, cut: RowsCut) -> Iterator[str]:
-    """What was left out or cut of a table or of documents, in words."""
+def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
+    """What was left out, cut or not known, in words."""
     if counts.repeated_rows:
         what = "are left out (data.dedup)" if cut.dedup else "are used as they are; data.dedup = true leaves them out"
         yield f"{counts.repeated_rows:,} rows repeat the text of an earlier one and {what}"
@@ -108,3 +105,13 @@ def notes_of_counts(counts: Counts, cut: RowsCut) -> Iterator[str]:
         )
     if counts.untrained_rows:
         yield f"{counts.untrained_rows:,} rows have nothing to learn within {cut.max_length:,} tokens and are left out"
+    if counts.cut_documents:
+        documents = counts.train_documents + counts.eval_documents
+        yield (
+            f"{counts.cut_documents:,} of {documents:,} documents are longer than {cut.max_length:,} tokens "
+            f"and were cut into {counts.pieces:,} pieces; nothing is dropped"
+        )
+    if counts.short_documents:
+        yield f"{counts.short_documents:,} documents have fewer than two tokens and are left out"
+    if counts.unknown_eval_tokens:
+        yield f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"

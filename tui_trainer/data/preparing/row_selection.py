@@ -1,127 +1,62 @@
-"""Which rows are trained on, how often, held out, or left out: by hashes of their texts and their classes alone."""
+"""Which rows are trained on, how often, held out, or left out: by the hashes of their texts, their classes and their
+lengths alone.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.preparing.cache import DocumentCut, ExampleCut, RowsCut
-from tui_trainer.data.preparing.eval_split import Split, split_each, split_rows
+from tui_trainer.data.columns.row_reader import Example
+from tui_trainer.data.preparing.cache import Cut
+from tui_trainer.data.preparing.eval_split import Split, split_each, split_rows, torn
 from tui_trainer.data.preparing.mixture import copies_of
-from tui_trainer.data.preparing.reading_texts import Survey as TextSurvey
-from tui_trainer.data.preparing.text_hash import text_hash
+from tui_trainer.data.preparing.spool import CHUNK_CHARACTERS, CHUNK_ROWS, Chunk
+from tui_trainer.data.preparing.survey import Survey
 
 TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
-
-
-@dataclass(slots=True)
-class Survey:
-    """Of the rows of one side that can be used, in order: hash of the text and number of the class; how many rows and
-    characters each of its sources has in `counts` and `characters`.
-    """
-
-    hashes: array[int] = field(default_factory=lambda: array("Q"))
-    strata: array[int] = field(default_factory=lambda: array("q"))
-    counts: list[int] = field(default_factory=list)
-    characters: list[int] = field(default_factory=list)
-
-    def begin_source(self) -> None:
-        self.counts.append(0)
-        self.characters.append(0)
-
-    def add(self, text: str, stratum: int) -> None:
-        self.hashes.append(text_hash(text))
-        self.strata.append(stratum)
-        self.counts[-1] += 1
-        self.characters[-1] += len(text)
-
-    def __len__(self) -> int:
-        return len(self.hashes)
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """For each survey, on which side each row stands, int8 [rows], and how often it is used in an epoch, int16 [rows]:
-    held-out rows once.
+    held-out rows once. `split` says of which documents the end alone is held out.
     """
 
     sides: tuple[NDArray[np.int8], ...]
     copies: tuple[NDArray[np.int16], ...]
     repeated: int
     leaked: int
+    split: Split
 
     @property
     def trained(self) -> NDArray[np.int16]:
         """How often each row of the first survey is trained on: int16 [rows]."""
         return np.where(self.sides[0] == TRAIN, self.copies[0], 0).astype(np.int16)
 
-    def passes(self, survey: int, start: int, stop: int) -> Iterator[NDArray[np.int8]]:
-        """The sides of these rows, once for each time that some of them are used."""
-        sides, copies = self.sides[survey][start:stop], self.copies[survey][start:stop]
-        for number in range(int(copies.max(initial=0))):
-            yield np.where(copies > number, sides, LEFT_OUT).astype(np.int8)
 
-
-def choose(surveys: Sequence[Survey], cut: ExampleCut) -> Choice:
-    """Rows of tables. Of each source, and of each class in it, the same share is held out."""
-    first = surveys[0]
-    strata = np.frombuffer(first.strata, dtype=np.int64)
-    sources = np.repeat(np.arange(len(first.counts)), first.counts)
-    groups = sources * (strata.max(initial=0) + 1) + strata
-
-    def hold_out(usable: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        places = np.flatnonzero(usable)
-        return places[split_rows(groups[places], cut.eval_fraction, cut.seed)], np.zeros(0, dtype=np.int64)
-
-    return _choose([survey.hashes for survey in surveys], first.counts, cut, hold_out)
-
-
-def choose_documents(surveys: Sequence[TextSurvey], names: Sequence[str], cut: DocumentCut) -> tuple[Choice, Split]:
-    """Documents, of which the end of one may be held out alone. Of each source the same share of its characters is held
-    out. `names` of the sources are for notes.
+def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Choice:
+    """Repeats first, then what is held out, then leaks, then weights: so weights count what is left of a source.
+    `names` of the sources are for notes.
     """
     first = surveys[0]
-    split = Split(held_out=np.zeros(len(first.lengths), dtype=np.bool_))
-
-    def hold_out(usable: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        nonlocal split
-        split = split_each(first.lengths, names, first.counts, cut.eval_fraction, cut.seed, usable)
-        return np.flatnonzero(split.held_out), np.array(sorted(split.tails), dtype=np.int64)
-
-    choice = _choose([survey.hashes for survey in surveys], first.counts, cut, hold_out)
-    return choice, split
-
-
-def characters_used(surveys: Sequence[Survey], choice: Choice) -> int:
-    """Characters of all rows that are used, as if those of a source were equally long."""
-    total = 0.0
-    for survey, copies in zip(surveys, choice.copies, strict=True):
-        starts = np.cumsum([0, *survey.counts[:-1]])
-        total += float((np.add.reduceat(copies, starts, dtype=np.int64) / survey.counts * survey.characters).sum())
-    return round(total)
-
-
-HoldOut = Callable[[NDArray[np.bool_]], tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Of the usable rows, bool [rows], the numbers of those that are held out, and of those that lose a part to them."""
-
-
-def _choose(all_hashes: Sequence[array[int]], counts: Sequence[int], cut: RowsCut, hold_out: HoldOut) -> Choice:
-    """Repeats first, then what is held out, then leaks, then weights: so weights count what is left of a source."""
-    hashes = [np.frombuffer(some, dtype=np.uint64) for some in all_hashes]
+    hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
     repeats = [_repeats(some) for some in hashes]
     sides = [
         np.where(found & cut.dedup, LEFT_OUT, side).astype(np.int8)
         for found, side in zip(repeats, (TRAIN, HELD_OUT), strict=False)
     ]
-    torn = np.zeros(0, dtype=np.int64)
-    if len(hashes) == 1:
-        held_out, torn = hold_out(sides[0] == TRAIN)
-        sides[0][held_out] = HELD_OUT
-    measured = hashes[0][sides[0] == HELD_OUT] if len(hashes) == 1 else hashes[1]
+    split = Split(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
+    if len(surveys) == 1:
+        split = _hold_out(first, cut, names, sides[0] == TRAIN)
+        sides[0][split.held_out] = HELD_OUT
+    torn = np.array(sorted(split.tails), dtype=np.int64)
+    measured = hashes[0][sides[0] == HELD_OUT] if len(surveys) == 1 else hashes[1]
     leaks = (sides[0] == TRAIN) & np.isin(hashes[0], measured)
     # A document leaks no part of itself, but a repeat of it does.
     of_torn = (sides[0] == TRAIN) & np.isin(hashes[0], hashes[0][torn])
@@ -129,11 +64,22 @@ def _choose(all_hashes: Sequence[array[int]], counts: Sequence[int], cut: RowsCu
     leaks |= of_torn
     if cut.dedup:
         sides[0][leaks] = LEFT_OUT
-    copies = copies_of(sides[0] == TRAIN, counts, cut.weights, cut.seed)
+    copies = copies_of(sides[0] == TRAIN, first.counts, cut.weights, cut.seed)
     leaked = int(leaks.sum() if cut.dedup else (leaks & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
     used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
-    return Choice(tuple(sides), tuple(used), sum(int(found.sum()) for found in repeats), leaked)
+    return Choice(tuple(sides), tuple(used), sum(int(found.sum()) for found in repeats), leaked, split)
+
+
+def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> Split:
+    """Of each source its share: of the characters of documents; of the rows of a table, and of each class in it."""
+    if cut.reads_text:
+        return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, usable)
+    strata = np.frombuffer(survey.strata, dtype=np.int64)
+    groups = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
+    places, held_out = np.flatnonzero(usable), np.zeros(len(usable), dtype=np.bool_)
+    held_out[places[split_rows(groups[places], cut.eval_fraction, cut.seed)]] = True
+    return Split(held_out=held_out)
 
 
 def _repeats(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -142,3 +88,59 @@ def _repeats(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     found = np.ones(len(hashes), dtype=np.bool_)
     found[first] = False
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """Rows of one chunk, by their `places` in it: to train on and to evaluate on, each as often as it is used.
+
+    Of those in `tails` the last so many characters are evaluated on, and the others trained on.
+    """
+
+    chunk: Chunk
+    places: tuple[Places, Places]
+    tails: Mapping[int, int]
+
+    def examples(self, side: int | None = None) -> tuple[list[Example], list[Example]]:
+        """Of both sides, or of one alone."""
+        found = self.chunk.examples()
+        train, held_out = (
+            [self._part(found[place], place, number) for place in places.tolist() if side in (None, number)]
+            for number, places in enumerate(self.places)
+        )
+        return train, held_out
+
+    def _part(self, example: Example, place: int, side: int) -> Example:
+        if place not in self.tails:
+            return example
+        return replace(example, text=torn(example.text, self.tails[place])[side])
+
+
+def chosen_rows(surveys: Sequence[Survey], choice: Choice, cut: Cut) -> Iterator[ChosenRows]:
+    """What is used of these surveys, or of the first alone, in order, a bounded number of characters at a time.
+
+    A document that is used twice stands twice in a row; the rows of a table's chunk come one after another, then again.
+    """
+    for survey, sides, copies in zip(surveys, choice.sides, choice.copies, strict=False):
+        lengths, start = np.frombuffer(survey.lengths, dtype=np.int64), 0
+        tails = choice.split.tails if survey is surveys[0] else {}
+        for chunk in survey.chunks:
+            rows = np.arange(start, start + chunk.rows)
+            of_chunk = {row - start: length for row, length in tails.items() if start <= row < start + chunk.rows}
+            trained = rows[sides[rows] == TRAIN]
+            often = copies[trained]
+            if cut.reads_text:
+                trained = np.repeat(trained, often)
+            else:
+                trained = np.concatenate([trained[often > number] for number in range(often.max(initial=1))])
+            held_out = rows[(sides[rows] == HELD_OUT) | np.isin(rows - start, list(of_chunk))]
+            none = np.zeros(0, dtype=np.int64)
+            for both in zip_longest(_portions(trained, lengths), _portions(held_out, lengths), fillvalue=none):
+                yield ChosenRows(chunk, (both[0] - start, both[1] - start), of_chunk)
+            start += chunk.rows
+
+
+def _portions(rows: Places, lengths: NDArray[np.int64]) -> list[Places]:
+    """Rows that are used again and again are not encoded all at once."""
+    sizes = np.maximum(lengths[rows], CHUNK_CHARACTERS // CHUNK_ROWS)
+    return np.split(rows, np.flatnonzero(np.diff(np.cumsum(sizes) // (2 * CHUNK_CHARACTERS))) + 1)

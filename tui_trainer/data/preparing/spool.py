@@ -1,6 +1,6 @@
-"""Checked examples on disk between the passes over a table: no row is read or checked twice.
+"""Checked rows on disk between the passes over the data: none is read or checked twice.
 
-One file a source, in the folder that is being filled. Who encodes a chunk reads it, so rows do not pass through the
+One file a side, in the folder that is being filled. Who encodes a chunk reads it, so rows do not pass through the
 process that began it.
 """
 
@@ -24,18 +24,17 @@ class Chunk:
 
     path: Path
     offset: int
-    size_bytes: int
     rows: int
 
     def examples(self) -> list[Example]:
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            found: list[tuple[str, Any]] = pickle.loads(file.read(self.size_bytes))
-        return [Example(text, content) for text, content in found]
+            found: list[tuple[Any, ...]] = pickle.load(file)
+        return [Example(*one) for one in found]
 
 
 class Spool:
-    """Writes examples of one source. A context manager: `chunks` are complete at its end."""
+    """Writes the examples of one side. A context manager: `chunks` are complete at its end."""
 
     def __init__(self, path: Path) -> None:
         self.chunks: list[Chunk] = []
@@ -63,7 +62,6 @@ class Spool:
     def _write(self) -> None:
         if not self._waiting:
             return
-        data = pickle.dumps(self._waiting, protocol=pickle.HIGHEST_PROTOCOL)
-        self.chunks.append(Chunk(self._path, self._file.tell(), len(data), len(self._waiting)))
-        self._file.write(data)
+        self.chunks.append(Chunk(self._path, self._file.tell(), len(self._waiting)))
+        pickle.dump(self._waiting, self._file, protocol=pickle.HIGHEST_PROTOCOL)
         self._waiting, self._characters = [], 0

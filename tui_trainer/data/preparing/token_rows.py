@@ -1,10 +1,7 @@
-"""Rows of tokens in an Arrow IPC file: written in batches, read through a memory map without a copy.
+"""Rows of tokens in an Arrow IPC file, read through a memory map without a copy; `row_writers.py` writes them.
 
 The file has one column, `input_ids: list<int32>`, and where a task has labels of its own more columns of that type
-(`TokenRow`). A stream of n tokens, or a document that is too long for one row, is
-cut at width L into rows of L + 1 tokens that overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1]
-and labels = row[1:], every token but the first is a label exactly once. The last row may be shorter, and has at least
-2 tokens.
+(`TokenRow`).
 """
 
 from __future__ import annotations
@@ -13,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +19,6 @@ from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
 COLUMN, LABELS = "input_ids", "labels"
-BATCH_ROWS = 1000
 Tokens = NDArray[np.int32]
 Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
 """By name: the numbers of all rows one after another, and how many each row has."""
@@ -44,123 +39,6 @@ class TokenRow:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-
-class RowFile:
-    """Writes rows of any lengths, batch by batch. A context manager: the file is complete at its end."""
-
-    def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,)) -> None:
-        import pyarrow as pa
-
-        self.row_count = 0
-        self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in columns])
-        self._file: Any = pa.ipc.new_file(str(path), self._schema)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """One batch: row i is tokens[starts[i] : starts[i] + lengths[i]]. Rows may overlap."""
-        import pyarrow as pa
-
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens[places], pa.int32()))
-        self._file.write_batch(pa.record_batch([column], names=[COLUMN]))
-        self.row_count += len(starts)
-
-    def write_columns(self, columns: Columns) -> None:
-        """One batch of rows with all columns of the file."""
-        import pyarrow as pa
-
-        arrays = []
-        for name in self._schema.names:
-            values, lengths = columns[name]
-            offsets = np.concatenate(([0], np.cumsum(lengths)))
-            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32())))
-        self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
-        self.row_count += len(lengths)
-
-
-class RowWriter(RowFile):
-    """Cuts a stream of tokens into rows while it is written."""
-
-    def __init__(self, path: Path, max_length: int) -> None:
-        super().__init__(path)
-        self.token_count = 0
-        self._width = max_length
-        self._pending: list[Tokens] = []
-        self._pending_tokens = 0
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._write_last()
-        super().__exit__(kind, error, trace)
-
-    def add(self, tokens: Tokens) -> None:
-        """Append tokens to the stream."""
-        self.token_count += len(tokens)
-        self._pending.append(tokens)
-        self._pending_tokens += len(tokens)
-        batch_tokens = BATCH_ROWS * self._width
-        if self._pending_tokens <= batch_tokens:
-            return
-        stream = np.concatenate(self._pending)
-        whole = (len(stream) - 1) // batch_tokens
-        for start in range(0, whole * batch_tokens, batch_tokens):
-            self._cut(stream[start : start + batch_tokens + 1])
-        self._keep(stream[whole * batch_tokens :])
-
-    def _keep(self, rest: Tokens) -> None:
-        self._pending, self._pending_tokens = [rest], len(rest)
-
-    def _write_last(self) -> None:
-        if self._pending_tokens > 1:
-            self._cut(np.concatenate(self._pending))
-
-    def _cut(self, stream: Tokens) -> None:
-        """Rows of `stream`, whose last token is the first of the next call's."""
-        starts = np.arange(0, len(stream) - 1, self._width)
-        self.write(stream, starts, np.minimum(self._width + 1, len(stream) - starts))
-
-
-class DocumentWriter(RowFile):
-    """One row for each document. A longer one gives several, which overlap by one token, so that no label is lost."""
-
-    def __init__(self, path: Path, max_length: int) -> None:
-        super().__init__(path)
-        self.document_count = 0
-        self.token_count = 0
-        self.cut_documents = 0
-        self.pieces = 0
-        self.longest_row = 0
-        self.cut_rows: list[NDArray[np.bool_]] = []
-        self._width = max_length
-
-    def add(self, tokens: Tokens, lengths: NDArray[np.int64]) -> None:
-        """Documents one after another: int32 [sum of lengths]. Each has 2 tokens or more."""
-        if not len(lengths):
-            return
-        pieces = -(-(lengths - 1) // self._width)
-        ends = np.cumsum(lengths)
-        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of a piece in its document
-        starts = np.repeat(ends - lengths, pieces) + number * self._width
-        sizes = np.minimum(self._width + 1, np.repeat(ends, pieces) - starts)
-        for first in range(0, len(starts), BATCH_ROWS):
-            self.write(tokens, starts[first : first + BATCH_ROWS], sizes[first : first + BATCH_ROWS])
-        self.document_count += len(lengths)
-        self.token_count += len(tokens)
-        self.cut_documents += int((pieces > 1).sum())
-        self.pieces += int(pieces[pieces > 1].sum())
-        self.cut_rows.append(np.repeat(pieces > 1, pieces))
-        self.longest_row = max(self.longest_row, int(sizes.max()) - 1)
 
 
 class Rows:

@@ -1,4 +1,4 @@
-"""Questions about the standard library and their answers, for models that talk."""
+"""Questions about the standard library and their answers, for chat models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_ARGUMENTS = 120
 
 @cache
 def python_help_chat() -> list[tuple[str, Mapping[str, object]]]:
-    """Talks of one or two questions, each answer once; some begin with a system turn.
+    """Conversations of one or two questions, each answer once; some begin with a system turn.
 
     Functions that share their answer with an earlier one are left out: a model must not find the held-out answer in
     the training rows.
@@ -30,12 +30,12 @@ def python_help_chat() -> list[tuple[str, Mapping[str, object]]]:
         if len(answer) not in _ANSWER_CHARACTERS or answer in seen:
             continue
         seen.add(answer)
-        rows.append((f"{function.module}.{function.path}", {"messages": _talk(function, answer, len(rows))}))
+        rows.append((f"{function.module}.{function.path}", {"messages": _conversation(function, answer, len(rows))}))
     return rows
 
 
-def _talk(function: DocumentedFunction, answer: str, number: int) -> list[dict[str, str]]:
-    """Every third talk asks for the arguments as well, every fifth begins with a system turn."""
+def _conversation(function: DocumentedFunction, answer: str, number: int) -> list[dict[str, str]]:
+    """Every third conversation asks for the arguments as well, every fifth begins with a system turn."""
     name = f"{function.module}.{function.path}"
     system = [{"role": "system", "content": _SYSTEM}] if number % 5 == 0 else []
     first = _turns(_QUESTIONS[number % len(_QUESTIONS)].format(name), answer)
@@ -55,7 +55,7 @@ def _first_paragraph(docstring: str) -> str:
 
 SAMPLE = Sample(
     name="python-help-chat",
-    title="Talks about Python's functions",
-    description="questions about the standard library, answered with its docstrings, as talks",
+    title="Conversations about Python's functions",
+    description="questions about the standard library, answered with its docstrings, as conversations",
     rows=python_help_chat,
 )

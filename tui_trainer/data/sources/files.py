@@ -1,68 +1,84 @@
-"""Which files a path names, those of one split where they are splits, and how one is opened so that nothing hangs.
+"""Which files a path names, and those of one split where they are splits.
 
-Known here: names, kinds and sizes. What stands in a file is the matter of `reading.py`, which split a name belongs to
-that of `named_splits.py`.
+Known here: names, kinds and sizes. What stands in a file is the matter of `reading.py`; which split a file belongs to
+that of `declared_splits.py` and, where nothing is declared, of `named_splits.py`.
 """
 
 from __future__ import annotations
 
 import glob
-import gzip
 import os
 import stat
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO
 
-from tui_trainer.data.sources.dataset_folder import data_files, saved_splits
-from tui_trainer.data.sources.file_formats import SUPPORTED, Form, form_of
-from tui_trainer.data.sources.hub_parts import GLOB_SIGNS, separate_parts, several_parts
-from tui_trainer.data.sources.hub_path import PREFIX as HUB_PREFIX
-from tui_trainer.data.sources.hub_path import could_be_on_the_hub, parse_hub_path
-from tui_trainer.data.sources.hub_snapshot import as_written, find_in_cache
-from tui_trainer.data.sources.named_splits import Part, Split, split_in, split_of_file, tell_apart
+from tui_trainer.data.sources.declared_splits import (
+    cached_data_set,
+    configured_splits,
+    data_files,
+    has_configurations,
+    no_configuration,
+    saved_splits,
+    splits_of_cache,
+)
+from tui_trainer.data.sources.file_formats import SUPPORTED
+from tui_trainer.data.sources.hub import (
+    GLOB_SIGNS,
+    MAIN,
+    HubPath,
+    data_names,
+    names_wanted,
+    not_here,
+    parse_hub_path,
+    remedies,
+    snapshot,
+)
+from tui_trainer.data.sources.hub import PREFIX as HUB_PREFIX
+from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, split_in, split_of_file, tell_apart
 from tui_trainer.data.sources.nearest_path import nearest_path
+from tui_trainer.data.sources.source_file import SourceFile, can_be_used, candidate, named_file
 from tui_trainer.errors import DataError
+from tui_trainer.hub_layout import could_be_on_the_hub
 from tui_trainer.local_paths import at_home
 from tui_trainer.safe_text import one_line
 
-SNIFFED_BYTES = 4096
+_MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SourceFile:
-    """One file to read. `label` is how messages and fingerprints name it; `label` is safe to show."""
+class Choice:
+    """What of a path is wanted: a configuration, splits (`train`, `train[:10%]+validation`), a revision of the hub; and
+    whether what is not on this machine is read from there.
 
-    path: Path
-    label: str
-    size_bytes: int
+    Empty stands for the only one or the default; of splits that is the one to train on or, with `measured`, to evaluate
+    on.
+    """
+
+    name: str = ""
+    split: str = ""
+    revision: str = ""
+    streaming: bool = False
+    measured: bool = False
 
     @property
-    def compressed(self) -> bool:
-        return self.path.suffix.lower() == ".gz"
-
-    @property
-    def form(self) -> Form:
-        return form_of(self.path)
-
-    @property
-    def holds_rows(self) -> bool:
-        return self.form not in ("text", "unknown")
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are named, without their slices."""
+        return tuple(part.partition("[")[0].strip() for part in self.split.split("+")) if self.split.strip() else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFiles:
-    """Files of one split: how it is called, and which of the three it is, if any."""
+    """Files of one split: how it is called, and which of the three it is, if any. `several`: of what it is put
+    together, where data.split names it.
+    """
 
     label: str
     split: Split | None
     files: tuple[SourceFile, ...]
+    several: tuple[SplitFiles, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,44 +94,124 @@ class FoundFiles:
     remark: str = ""
 
 
-def find_files(path: str, *, measured: bool = False) -> FoundFiles:
-    """The files that `path` (a file, a folder, a glob or `hub:...`) names, sorted by name.
+def find_files(path: str, choice: Choice) -> FoundFiles:
+    """The files that `path` (a file, a folder, a glob or a data set of the hub) names, sorted by name.
 
-    Of splits, those of the one to train on; with `measured` those to evaluate on. Raises DataError when there is none
-    that can be used, and for splits that cannot be told apart.
+    What is on this disk wins over a name on the hub. Raises DataError when there is none that can be used, for splits
+    that cannot be told apart, and for a configuration or split that is not there.
     """
     if not path.strip() or "\0" in path:
         raise DataError(
             "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
         )
     if path.startswith(HUB_PREFIX):
-        return _in_the_cache(path, measured)
+        wanted = parse_hub_path(path, choice.revision)
+        if found := _on_the_hub(wanted, choice):
+            return found
+        raise not_here(wanted)
     place = at_home(path)
     try:
         mode = place.stat().st_mode
     except (OSError, UnicodeEncodeError) as error:
         if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
-            return _of_a_glob(place, path, measured)
+            return _of_a_glob(place, path, choice)
+        if isinstance(error, FileNotFoundError) and could_be_on_the_hub(path):
+            return _maybe_on_the_hub(path, choice)
         raise _cannot_open(path, error) from None
     if stat.S_ISDIR(mode):
-        named = _named_from(place, _usable(_files_below(place), path, place))
-        return _of_one_split(named, place, path, measured, saved_splits(place))
-    file = _named_file(place, mode)
+        return _of_a_folder(place, path, choice)
     split = split_of_file(place.name)
-    return FoundFiles(chosen=SplitFiles(label=split or "", split=split, files=(file,)))
+    shown = _Shown(f"'{one_line(path, 120)}'", place.parent)
+    return _chosen({place.name: named_file(place, mode)}, NamedSplits(), shown, choice, split or "", split)
 
 
-def _in_the_cache(path: str, measured: bool) -> FoundFiles:
-    wanted = parse_hub_path(path)
-    named = {
-        name: _named_file(file, file.stat().st_mode, f"{wanted.name}/{name}")
-        for name, file in find_in_cache(path).items()
-    }
-    is_glob = bool(GLOB_SIGNS & {*wanted.inside})
-    return _chosen(named, measured, one_line(str(wanted), 120), partial(as_written, wanted), is_glob=is_glob)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """How messages name the whole, and how data.path takes a part of it: behind `place`, or behind `wanted`."""
+
+    name: str = field(kw_only=False)
+    place: Path | None = field(kw_only=False, default=None)
+    wanted: HubPath | None = None
+    is_glob: bool = False
+
+    def written(self, inside: str) -> str:
+        path = str(replace(self.wanted, inside=inside) if self.wanted else (self.place or Path()) / inside)
+        return path.replace(",", "\\,")
 
 
-def _of_a_glob(pattern: Path, path: str, measured: bool) -> FoundFiles:
+def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
+    shown = _Shown(f"'{one_line(path, 120)}'", place)
+    if has_configurations(place):
+        return _configured(place, choice, shown)
+    if choice.name and (place / choice.name).is_dir():
+        return _of_a_folder(place / choice.name, f"{path}/{choice.name}", replace(choice, name=""))
+    named = _named_from(place, _usable(_files_below(place), path, place))
+    splits = splits_of_cache(place, named) or tell_apart(named, saved_splits(place))
+    return _chosen(named, splits, shown, choice, place.name, split_in(place.name))
+
+
+def _configured(place: Path, choice: Choice, shown: _Shown) -> FoundFiles:
+    splits, features = configured_splits(place, choice.name, shown.name)
+    owner = f"{shown.wanted.name}/" if shown.wanted else ""
+    found = {name: candidate(place / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
+    named = {name: replace(file, features=features) for name, file in found.items() if file}
+    return _chosen(named, splits, shown, replace(choice, name=""))
+
+
+def _maybe_on_the_hub(name: str, choice: Choice) -> FoundFiles:
+    """A path that is not there may be the name of a data set."""
+    wanted = parse_hub_path(name, choice.revision)
+    if found := _on_the_hub(wanted, choice):
+        return found
+    near = one_line(nearest_path(name), 200)
+    guess = f"did you mean '{near}'? Else " if near else ""
+    what = f"there is no file or folder '{one_line(name, 200)}', and no data set {name} of the hub on this machine"
+    raise DataError(what, hint=guess + remedies(wanted))
+
+
+def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
+    shown = _Shown(one_line(str(wanted), 120), wanted=wanted)
+    found = snapshot(wanted)
+    here = _names_in(found[0]) if found else []
+    is_main = wanted.revision == MAIN and not wanted.inside  # the cache of `datasets` knows no other
+    if is_main and not data_names(here) and (stored := cached_data_set(wanted.name, choice.name)):
+        return _of_a_folder(stored, str(wanted), replace(choice, name=""))
+    if not data_names(here) and choice.streaming:
+        return _streamed(wanted, choice, shown)
+    if not found or (found[1] is None and not data_names(here) and not wanted.inside):
+        return None
+    folder, names = found[0], names_wanted(wanted, here, found[1])
+    if not wanted.inside and has_configurations(folder):
+        return _configured(folder, choice, shown)
+    named = {name: named_file(folder / name, (folder / name).stat().st_mode, f"{wanted.name}/{name}") for name in names}
+    named, choice = _of_a_configuration(named, choice)
+    shown = replace(shown, is_glob=bool(GLOB_SIGNS & {*wanted.inside}))
+    return _chosen(named, tell_apart(named), shown, choice)
+
+
+def _streamed(wanted: HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
+    from tui_trainer.data.sources.streaming import remote_splits
+
+    named, splits = remote_splits(wanted, choice.name)
+    if splits:
+        return _chosen(named, splits, shown, replace(choice, name=""))
+    named, choice = _of_a_configuration(named, choice)
+    return _chosen(named, tell_apart(named), shown, choice)
+
+
+def _of_a_configuration(named: dict[str, SourceFile], choice: Choice) -> tuple[dict[str, SourceFile], Choice]:
+    """The files in the folder that is called as the configuration, where there is one."""
+    inside = {name: file for name, file in named.items() if name.startswith(f"{choice.name}/")}
+    return (inside, replace(choice, name="")) if choice.name and inside else (named, choice)
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Every file, at any depth, named from `folder` on. A link whose file is gone is none."""
+    found = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return [path.relative_to(folder).as_posix() for path in found if os.path.exists(path)]  # noqa: PTH110  # Path raises in a closed folder
+
+
+def _of_a_glob(pattern: Path, path: str, choice: Choice) -> FoundFiles:
     names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
     below: dict[Path, list[str]] = {}
     for found in map(Path, names):
@@ -123,110 +219,92 @@ def _of_a_glob(pattern: Path, path: str, measured: bool) -> FoundFiles:
     files = (folder / name for folder, inside in below.items() for name in data_files(folder, inside))
     steps = takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts)
     place = Path(*steps)
-    return _of_one_split(_named_from(place, _usable(files, path, None)), place, path, measured, is_glob=True)
+    named = _named_from(place, _usable(files, path, None))
+    shown = _Shown(f"'{one_line(path, 120)}'", place, is_glob=True)
+    return _chosen(named, tell_apart(named), shown, choice, place.name, split_in(place.name))
 
 
 def _named_from(place: Path, files: Iterable[SourceFile]) -> dict[str, SourceFile]:
     return {file.path.relative_to(place).as_posix(): file for file in files}
 
 
-def _of_one_split(
-    named: dict[str, SourceFile],
-    place: Path,
-    path: str,
-    measured: bool,
-    saved: frozenset[str] = frozenset(),
-    *,
-    is_glob: bool = False,
-) -> FoundFiles:
-    """Of files that are named from `place` on; where they name no split, the folder itself may."""
-
-    def written(way: tuple[str, ...]) -> str:
-        return ", ".join(str(place / inside).replace(",", "\\,") for inside in way)
-
-    found = _chosen(named, measured, f"'{one_line(path, 120)}'", written, saved, is_glob=is_glob)
-    if found.chosen.label:
-        return found
-    split = split_in(place.name)
-    return replace(found, chosen=replace(found.chosen, split=split, label=place.name if split else ""))
-
-
 def _chosen(
-    named: dict[str, SourceFile],
-    measured: bool,
-    shown: str,
-    written: Callable[[tuple[str, ...]], str],
-    saved: frozenset[str] = frozenset(),
-    *,
-    is_glob: bool = False,
+    named: Mapping[str, SourceFile],
+    splits: NamedSplits,
+    shown: _Shown,
+    choice: Choice,
+    label: str = "",
+    split: Split | None = None,
 ) -> FoundFiles:
-    splits = tell_apart(named, saved)
+    """`label` and `split` are of the whole, where its files name no split."""
+    if choice.name and not choice.measured:  # what is measured on may be another data set, without configurations
+        raise no_configuration(shown.name, choice.name, _configurations(named))
     if not splits.parts:
-        return FoundFiles(chosen=SplitFiles(label="", split=None, files=tuple(named.values())), remark=splits.remark)
-    chosen = splits.measured() if measured else splits.trained()
-    kinds = {part.split for part in splits.parts}
-    if isinstance(chosen, str) and is_glob and len(kinds) == 1 and (split := kinds.pop()):
-        # `*/train.jsonl` names exactly the training files of several places.
-        files = tuple(named[name] for names in splits.parts.values() for name in names)
-        return FoundFiles(chosen=SplitFiles(label=split, split=split, files=files), beside=splits.beside)
-    if isinstance(chosen, str):
-        raise several_parts(shown, separate_parts([*named], saved), written, chosen)
+        whole = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
+        known = {"train": whole} if not split else {label: whole, split: whole}
+        return FoundFiles(chosen=_picked(known, shown, choice) if choice.splits else whole, remark=splits.remark)
 
     def files_of(part: Part) -> SplitFiles:
-        files = tuple(named[name] for name in splits.parts[part])
+        files = tuple(named[name] for name in splits.parts[part] if name in named)
         return SplitFiles(label=part.label, split=part.split, files=files)
 
-    order = ("train", "validation", "test", None)
-    rest = sorted((part for part in splits.parts if part != chosen), key=lambda part: order.index(part.split))
-    others = tuple(map(files_of, rest))
-    return FoundFiles(chosen=files_of(chosen), others=others, beside=splits.beside)
+    order: tuple[Split | None, ...] = ("train", "validation", "test", None)
+    parts = sorted(splits.parts, key=lambda part: order.index(part.split))
+    if choice.splits:
+        labels = Counter(part.label for part in parts)
+        if twice := next((label for label in choice.splits if labels[label] > 1), ""):
+            raise _several_parts(named, splits, shown, f"several are named {twice}")
+        known = {part.label: files_of(part) for part in parts}
+        known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
+        chosen = _picked(known, shown, choice)
+        taken = chosen.several or (chosen,)
+        others = tuple(other for part in parts if (other := files_of(part)).files not in [one.files for one in taken])
+        return FoundFiles(chosen=chosen, others=others, beside=splits.beside)
+    found = splits.measured() if choice.measured else splits.trained()
+    kinds = {part.split for part in splits.parts}
+    if isinstance(found, str) and shown.is_glob and len(kinds) == 1 and (kind := kinds.pop()):
+        # `*/train.jsonl` names exactly the training files of several places.
+        files = tuple(named[name] for names in splits.parts.values() for name in names)
+        return FoundFiles(chosen=SplitFiles(label=kind, split=kind, files=files), beside=splits.beside)
+    if isinstance(found, str):
+        raise _several_parts(named, splits, shown, found)
+    others = tuple(files_of(part) for part in parts if part != found)
+    return FoundFiles(chosen=files_of(found), others=others, beside=splits.beside)
 
 
-@contextmanager
-def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The file's own bytes (for the position) and what it holds, unpacked where it is a .gz.
-
-    Every failure to open or to read leaves as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for
-    somebody to write into it.
-    """
-    with _told_in_one_line(file.label):
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(file.path, flags), "rb") as raw:
-            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise DataError("not a regular file", where=file.label)
-            if not file.compressed:
-                yield raw, raw
-                return
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+def _picked(known: Mapping[str, SplitFiles], shown: _Shown, choice: Choice) -> SplitFiles:
+    """The splits that are named, as one."""
+    for label in choice.splits:
+        if label not in known:
+            has = one_line(", ".join(known), 200)
+            raise DataError(f"{shown.name} has no split '{one_line(label, 60)}'", hint=f"it has {has}")
+    several = tuple(replace(known[label], label=label) for label in choice.splits)
+    kinds = {one.split for one in several}
+    files = tuple(dict.fromkeys(file for one in several for file in one.files))
+    return SplitFiles(label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, several=several)
 
 
-@contextmanager
-def _told_in_one_line(label: str) -> Iterator[None]:
-    try:
-        yield
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"not a sound gzip file ({one_line(str(error), 60)})",
-            where=label,
-            hint="rename it if it is not compressed, or download it again",
-        ) from None
-    except EOFError:
-        raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or type(error).__name__}", where=label) from None
+def _several_parts(named: Mapping[str, SourceFile], splits: NamedSplits, shown: _Shown, doubt: str) -> DataError:
+    """For files of which nobody knows which to train on, and what to write in data.path for each part of them."""
+    ordered = sorted(splits.parts.items(), key=lambda item: "train" not in item[0].label.lower())
+    ways = []
+    for part, files in ordered:
+        below = tuple(name for name in named if name.startswith(f"{part.folder}/"))
+        ways.append((part.folder,) if part.folder and below == files else files)
+    listed = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
+    short = next((way for way in ways if len(way) == 1), ways[0])
+    hint = f"name one in data.path, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
+    hint += "data.eval_path; what data.path names with commas is read together"
+    if configurations := _configurations(named):
+        hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
+    why = f" ({one_line(doubt, 160)})" if doubt else ""
+    return DataError(f"{shown.name} holds several splits or configurations: {listed}{why}", hint=hint)
 
 
-def _named_file(path: Path, mode: int, label: str = "") -> SourceFile:
-    label = one_line(label or path.name)
-    if not stat.S_ISREG(mode):
-        raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
-    if form_of(path) == "unsupported":
-        ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
-        raise DataError(f"{one_line(ending, 20)} files are not supported in this version", where=label, hint=SUPPORTED)
-    file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
-    with open_bytes(file):  # says now that it may not be read
-        return file
+def _configurations(names: Iterable[str]) -> list[str]:
+    """The folders that all of the files are in, where none of them is a split."""
+    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
+    return sorted(folders) if len(folders) > 1 and not any(not one or split_in(one) for one in folders) else []
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -243,8 +321,8 @@ def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[Sou
     files: list[SourceFile] = []
     left_out: Counter[str] = Counter()
     for path in paths:
-        file = _candidate(path, folder)
-        if file is None or not _can_be_used(file):
+        file = candidate(path, path.relative_to(folder).as_posix() if folder else str(path))
+        if file is None or not can_be_used(file):
             left_out[path.suffix.lower() or "without an ending"] += 1
         else:
             files.append(file)
@@ -253,28 +331,6 @@ def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[Sou
     shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in left_out.most_common(6))
     found = f"found only {shown}" if shown else "nothing was found"
     raise DataError(f"no usable file in '{one_line(asked, 200)}': {found}", hint=SUPPORTED)
-
-
-def _candidate(path: Path, folder: Path | None) -> SourceFile | None:
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    if not stat.S_ISREG(facts.st_mode):
-        return None
-    name = path.relative_to(folder).as_posix() if folder else str(path)
-    return SourceFile(path=path, label=one_line(name), size_bytes=facts.st_size)
-
-
-def _can_be_used(file: SourceFile) -> bool:
-    """Whether a file that was not named itself counts; an unknown ending is settled by its first bytes."""
-    if file.form != "unknown":
-        return file.form != "unsupported"
-    try:
-        with open_bytes(file) as (_, content):
-            return b"\0" not in content.read(SNIFFED_BYTES)
-    except DataError:
-        return False
 
 
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
@@ -286,15 +342,4 @@ def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
 
 def _instead_of(path: str) -> str:
     near = one_line(nearest_path(path), 200)
-    written = _from_here(path)
-    on_the_hub = f"{HUB_PREFIX}{written}" if could_be_on_the_hub(written) else ""
-    meant = " or ".join(filter(None, (f"'{near}'" if near else "", on_the_hub)))
-    return f"did you mean {meant}?" if meant else "check the path; a data set of the hub is written hub:owner/name"
-
-
-def _from_here(path: str) -> str:
-    """As it was written, most likely: a config is given whole paths before its data is opened."""
-    try:
-        return Path(path).relative_to(Path.cwd()).as_posix()
-    except (OSError, ValueError):
-        return path
+    return f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"

@@ -6,20 +6,21 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
 from tui_trainer.data.columns.text_column import ColumnChoices, Row, head_of, strings_of, text_of
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
-from tui_trainer.data.sources.arrow_rows import read_arrow, read_arrow_rows, read_parquet, read_parquet_rows
 from tui_trainer.data.sources.conll_rows import WORDS, read_conll
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
-from tui_trainer.data.sources.files import SourceFile, open_bytes
+from tui_trainer.data.sources.file_formats import PACKED_INSIDE
 from tui_trainer.data.sources.json_rows import read_json, read_json_lines
+from tui_trainer.data.sources.source_file import SourceFile, open_bytes
+from tui_trainer.data.sources.tables import namers, read_table, row_count, with_names
 from tui_trainer.errors import DataError
 from tui_trainer.units import GIB, format_bytes
 
@@ -59,34 +60,36 @@ def documents_of(
     content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList
 ) -> Iterator[Document]:
     """The documents of what stands in a file. Raises DataError for what makes the rest unreadable."""
-    label = file.label
-    match file.form:
-        case "parquet":
-            yield from (Document(*found) for found in read_parquet(content, label, problems, choices))
-        case "arrow":
-            yield from (Document(*found) for found in read_arrow(content, label, problems, choices))
-        case "jsonl":
-            yield from _documents(read_json_lines(content, label, problems), label, choices, problems)
-        case "json":
-            yield from _documents(read_json(content, label, problems), label, choices, problems)
-        case "csv":
-            yield from _documents(read_csv(content, label, problems, choices), label, choices, problems)
-        case "tsv":
-            yield from _documents(read_csv(content, label, problems, choices, TAB), label, choices, problems)
-        case "conll":
-            yield from (Document(_sentence(row), row.where) for row in read_conll(content, label, problems))
-        case _:
-            yield Document(read_text(content, label), label)
+    if not file.holds_rows:
+        yield Document(read_text(content, file.label), file.label)
+    elif file.form == "conll":
+        yield from (Document(_sentence(row), row.where) for row in rows_of(content, file, choices, problems))
+    else:
+        yield from _documents(content, file, choices, problems)
 
 
-def rows_of(content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList) -> Iterator[Row]:
-    """The rows of a table with all their columns. Raises DataError for what makes the rest unreadable."""
+def rows_of(
+    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str] = ()
+) -> Iterator[Row]:
+    """The rows of a table, with all their columns or, where a file is read by columns, with some.
+
+    Raises DataError for what makes the rest unreadable.
+    """
+    rows = _all_rows_of(content, file, choices, problems, columns)
+    if file.rows:
+        rows = islice(rows, *file.rows)
+    if file.features and (named := namers(file.features)):
+        rows = (Row(row.where, with_names(dict(row.values), named)) for row in rows)
+    return rows
+
+
+def _all_rows_of(
+    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str]
+) -> Iterator[Row]:
     label = file.label
     match file.form:
-        case "parquet":
-            yield from read_parquet_rows(content, label)
-        case "arrow":
-            yield from read_arrow_rows(content, label)
+        case "parquet" | "arrow":
+            yield from read_table(content, label, file.form, columns)
         case "jsonl":
             yield from read_json_lines(content, label, problems)
         case "json":
@@ -101,6 +104,19 @@ def rows_of(content: BinaryIO, file: SourceFile, choices: ColumnChoices, problem
             hint = "give JSONL, JSON, CSV, TSV, Parquet, Arrow, or CoNLL under the name .conll; "
             hint += "task.type = causal_lm learns from plain text"
             raise DataError("plain text has no columns, and this task reads columns", where=label, hint=hint)
+
+
+def count_rows(file: SourceFile) -> int:
+    """Rows of a whole file, those left out that cannot be read. Raises DataError for a file that cannot be opened."""
+    with open_bytes(file) as (_, content):
+        if file.form in PACKED_INSIDE:
+            return row_count(content, file.label, file.form)
+        if not file.holds_rows:
+            return 1
+        try:
+            return sum(1 for _ in _all_rows_of(content, file, ColumnChoices(""), ProblemList(), ()))
+        except DataError:
+            return 0
 
 
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
@@ -134,10 +150,16 @@ def _sentence(row: Row) -> str:
     return " ".join(words) if isinstance(words, list) else ""
 
 
-def _documents(rows: Iterator[Row], label: str, choices: ColumnChoices, problems: ProblemList) -> Iterator[Document]:
+def _documents(
+    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList
+) -> Iterator[Document]:
     """The text of each row, in the column that the first rows show."""
+    rows = rows_of(content, file, choices, problems)
     head, mistake = head_of(rows)
-    column = choices.choose(label, strings_of(head)) if head else ""
+    column = choices.choose(file.label, strings_of(head)) if head else ""
+    if head and not mistake and file.form in PACKED_INSIDE:
+        content.seek(0)
+        head, rows = [], rows_of(content, file, choices, problems, [column])
     for row in chain(head, rows):
         try:
             yield Document(text_of(row, column), row.where)

@@ -17,9 +17,9 @@ from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices, Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.file_formats import PACKED_INSIDE, Form
-from tui_trainer.data.sources.files import SourceFile, open_bytes
-from tui_trainer.data.sources.reading import documents_of, rows_of
+from tui_trainer.data.sources.reading import count_rows, documents_of, rows_of
 from tui_trainer.data.sources.source import Source
+from tui_trainer.data.sources.source_file import SourceFile, open_bytes
 from tui_trainer.errors import DataError
 
 LOOK_FILES = 8
@@ -134,7 +134,7 @@ def _files_size(source: Source, texts_of: Texts) -> Size:
     for group in _some_of_each(source.entries):
         look = looks.setdefault(_form(group[0]), _Look())
         for entry in group:
-            _look_at(entry, texts_of, look, LOOK_BYTES // len(group))
+            _look_at(entry.whole, texts_of, look, LOOK_BYTES // len(group))
     bytes_of: Counter[Form] = Counter()
     for entry in source.entries:
         bytes_of[_form(entry)] += round(_unpacked_bytes(entry))
@@ -217,8 +217,6 @@ def _look_at_rows(head: bytes, entry: SourceFile, texts_of: Texts, look: _Look, 
 
 def _look_at_batch(entry: SourceFile, texts_of: Texts, look: _Look, most_characters: int) -> None:
     """The first rows of a Parquet or Arrow file, and their share of its rows."""
-    from tui_trainer.data.sources.arrow_rows import row_count
-
     with open_bytes(entry) as (_, content):
         characters = 0
         for number, text in enumerate(texts_of(content, entry), start=1):
@@ -229,7 +227,7 @@ def _look_at_batch(entry: SourceFile, texts_of: Texts, look: _Look, most_charact
         else:
             look.bytes += entry.size_bytes
             return
-        rows = row_count(entry.path, entry.label, entry.form)
+    rows = count_rows(entry)
     look.bytes += entry.size_bytes * number / max(rows, number)
 
 

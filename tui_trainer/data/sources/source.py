@@ -19,9 +19,11 @@ from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
-from tui_trainer.data.sources.files import SourceFile, SplitFiles, find_files, open_bytes
+from tui_trainer.data.sources.files import Choice, SplitFiles, find_files
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.reading import Document, documents_of, first_characters, read_file, rows_of
+from tui_trainer.data.sources.slices import cut
+from tui_trainer.data.sources.source_file import SourceFile, open_bytes, refuse_unsupported
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
@@ -30,6 +32,7 @@ __all__ = ["Document", "Source", "open_source", "open_sources"]
 
 T = TypeVar("T")
 SHOWN_SOURCES = 4
+EVERYTHING = Choice()
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 
@@ -133,14 +136,15 @@ class Source:
         meter = Meter(progress, "hashing the data", self.bytes_on_disk, "bytes")
         done = 0
         for entry in self.entries:
-            total.update(repr((entry.label, _digest(entry, meter, done))).encode())
+            part = (entry.rows, entry.features) if entry.rows or entry.features else ()
+            total.update(repr((entry.label, _digest(entry, meter, done), *part)).encode())
             done += entry.size_bytes
         meter.finish(done)
         return str(total.hexdigest())
 
     def signature(self) -> tuple[tuple[int, int], ...]:
         """(size, mtime in ns) of each file as it is now: equal before and after means that nothing was written."""
-        return tuple(_size_and_time(entry) for entry in self.entries)
+        return tuple(entry.size_and_time() for entry in self.entries)
 
     def _all_documents(
         self, choices: ColumnChoices, problems: ProblemList, progress: Progress | None
@@ -173,15 +177,21 @@ class Source:
         return sample.read()
 
 
-def open_source(path: str, text_column: str = AUTO, *, measured: bool = False) -> Source:
-    """The source that `data.path` names; of splits the one to train on or, with `measured`, to evaluate on.
+def open_source(path: str, text_column: str = AUTO, choice: Choice = EVERYTHING) -> Source:
+    """The source that `data.path` names, or what is wanted of it.
 
-    Raises DataError when there is none, or none that can be used.
+    Raises DataError when there is none, or none that can be used. Rows are counted where a slice of a split is wanted.
     """
     if path.startswith(PREFIX):
+        if choice.name or choice.split:
+            setting = "data.name" if choice.name else "data.split"
+            raise DataError(f"a sample has no parts, and {setting} names one", hint=f"leave {setting} empty")
         return _sample_source(path, text_column)
-    found = find_files(path, measured=measured)
-    source = source_of_files(path, text_column, found.chosen, is_split=bool(found.others))
+    found = find_files(path, choice)
+    for file in found.chosen.files:
+        refuse_unsupported(file)
+    chosen = cut(found.chosen, choice.split) if "[" in choice.split else found.chosen
+    source = source_of_files(path, text_column, chosen, is_split=bool(found.others) or chosen is not found.chosen)
     return replace(source, others=found.others, beside=found.beside, remark=found.remark)
 
 
@@ -197,13 +207,13 @@ def source_of_files(path: str, text_column: str, found: SplitFiles, *, is_split:
     )
 
 
-def open_sources(paths: Sequence[str], text_column: str = AUTO, *, measured: bool = False) -> Source:
+def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: Choice = EVERYTHING) -> Source:
     """The source of one path, or one that holds those of several. Raises DataError as `open_source` does."""
     parts: list[Source] = []
     problems: list[Problem] = []
     for path in paths:
         try:
-            parts.append(open_source(path, text_column, measured=measured))
+            parts.append(open_source(path, text_column, choice))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -268,19 +278,13 @@ def _description(path: str, entries: tuple[SourceFile, ...]) -> str:
     return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
 
 
-def _size_and_time(entry: SourceFile) -> tuple[int, int]:
-    try:
-        facts = entry.path.stat()
-    except OSError as error:
-        raise DataError(f"cannot be read any more: {error.strerror}", where=entry.label) from None
-    return facts.st_size, facts.st_mtime_ns
-
-
 def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
     """Hash of the file as stored, remembered while its size and time stay the same."""
     import xxhash
 
-    known = (str(entry.path.absolute()), *_size_and_time(entry))
+    if entry.digest:
+        return entry.digest
+    known = (str(entry.path.absolute()), *entry.size_and_time())
     if known not in _digests:
         digest = xxhash.xxh3_128()
         with open_bytes(entry) as (raw, _):

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tui_trainer.data.sources.files import SourceFile, SplitFiles
+from tui_trainer.data.sources.files import Choice, SplitFiles
 from tui_trainer.data.sources.named_splits import SplitUse
-from tui_trainer.data.sources.source import Source, join_sources, open_sources, source_of_files
+from tui_trainer.data.sources.source import EVERYTHING, Source, join_sources, open_sources, source_of_files
+from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
 
 def training_and_evaluation(
-    paths: Sequence[str], eval_paths: Sequence[str], text_column: str
+    paths: Sequence[str],
+    eval_paths: Sequence[str],
+    text_column: str,
+    choice: Choice = EVERYTHING,
+    eval_split: str = "",
 ) -> tuple[Source, Source | None]:
-    """What is trained on, and what is evaluated on where that is named: by `eval_paths` or else by validation splits.
+    """What is trained on, and what is evaluated on where that is named: by `eval_paths` and `eval_split`, or else by
+    validation splits. Of `paths`, `choice` is what is wanted.
 
     Raises DataError for what `open_sources` refuses, and for validation splits that cannot be told or that only some of
     the sources have.
     """
-    source = open_sources(paths, text_column)
-    held_out = open_sources(eval_paths, text_column, measured=True) if eval_paths else _validation_of(source)
-    return replace(source, splits=tuple(_uses(source, held_out, is_named=bool(eval_paths)))), held_out
+    source = open_sources(paths, text_column, choice)
+    measured = replace(choice, split=eval_split, measured=True)
+    is_named = bool(eval_paths or eval_split)
+    held_out = open_sources(eval_paths or paths, text_column, measured) if is_named else _validation_of(source)
+    named_by = "data.eval_path" if eval_paths else "data.eval_split" if eval_split else ""
+    return replace(source, splits=tuple(_uses(source, held_out, named_by))), held_out
 
 
 def _validation_of(source: Source) -> Source | None:
@@ -32,7 +42,7 @@ def _validation_of(source: Source) -> Source | None:
         splits = [other for other in part.others if other.split == "validation"]
         if len(splits) > 1:
             what = f"has several validation splits: {', '.join(map(_shown, splits))}"
-            raise DataError(what, where=one_line(part.path, 200), hint="name one in data.eval_path")
+            raise DataError(what, where=one_line(part.path, 200), hint="name one in data.eval_split")
         found += [source_of_files(part.path, part.text_column, split, is_split=True) for split in splits]
     if not found:
         return None
@@ -45,17 +55,24 @@ def _validation_of(source: Source) -> Source | None:
     return join_sources(found)
 
 
-def _uses(source: Source, held_out: Source | None, *, is_named: bool) -> Iterator[SplitUse]:
-    """`is_named`: by data.eval_path."""
+def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
+    """`named_by`: the setting that says what is evaluated on, if one does."""
     measured = {entry.path.absolute() for entry in held_out.entries} if held_out else set()
+    own = {one.path: one for one in held_out.parts} if held_out and named_by == "data.eval_split" else {}
     for part in source.parts:
         evaluated = [other for other in part.others if _lies_in(other, measured)]
         unused = [other for other in part.others if other not in evaluated]
         notes = [part.remark]
+        if (held := own.get(part.path)) and held.split:
+            labels = {one.label for one in held.split.several}
+            evaluated, unused = [held.split], [one for one in part.others if not {one.label, one.split} & labels]
+            if _share_rows(part, held):
+                notes.append("rows that are evaluated on are trained on as well")
         if part.split and part.split.split in ("validation", "test"):
-            notes.append(f"by its name it is a {part.split.split} split, and trained on because data.path names it")
-        if is_named and any(other.split == "validation" for other in unused):
-            notes.append("data.eval_path says what is evaluated on")
+            setting = "data.split" if part.split.several else "data.path"
+            notes.append(f"by its name it is a {part.split.split} split, and trained on because {setting} names it")
+        if named_by and any(other.split == "validation" for other in unused):
+            notes.append(f"{named_by} says what is evaluated on")
         use = SplitUse(
             source=one_line(part.path, 200),
             trains=_shown(part.split) if part.split else "",
@@ -65,7 +82,7 @@ def _uses(source: Source, held_out: Source | None, *, is_named: bool) -> Iterato
         )
         if use.evaluates or use.left_alone or use.note:
             yield use
-    if held_out is None or not is_named:
+    if held_out is None or not named_by:
         return
     trained, told = {entry.path.absolute() for entry in source.entries}, {part.path for part in source.parts}
     for part in held_out.parts:
@@ -77,6 +94,14 @@ def _uses(source: Source, held_out: Source | None, *, is_named: bool) -> Iterato
 
 def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
     return all(file.path.absolute() in paths for file in split.files)
+
+
+def _share_rows(one: Source, other: Source) -> bool:
+    rows: dict[Path, list[tuple[int, float]]] = {}
+    for entry in one.entries:
+        rows.setdefault(entry.path.absolute(), []).append(entry.rows or (0, math.inf))
+    of_other = ((entry.path.absolute(), *(entry.rows or (0, math.inf))) for entry in other.entries)
+    return any(first < end and start < last for path, first, last in of_other for start, end in rows.get(path, ()))
 
 
 def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 
 from typing import Any
 
-from tui_trainer.data.sources.hub_path import MAIN, PREFIX, HubPath
+from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import PRECISION, WARMUP, batch, cadence, method
 from tui_trainer.importing.importers import transformers as hf
@@ -135,7 +135,7 @@ IMPORTER = Importer(
             "batch_size": "training.effective_batch_size",
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
-            "optimizer": hf.OPTIMISER,
+            "optimizer": hf.OPTIMIZER,
             "lr_scheduler": hf.SCHEDULER,
             "gradient_checkpointing": To("training.gradient_checkpointing", values={"offload": True, "unsloth": True}),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),

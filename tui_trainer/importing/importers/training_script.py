@@ -20,7 +20,7 @@ IMPORTER = Importer(
             "max_length max_seq_length": "data.max_length",
             "epochs num_epochs": "training.num_train_epochs",
             "lr": "training.learning_rate",
-            "optimizer": hf.OPTIMISER,
+            "optimizer": hf.OPTIMIZER,
             "scheduler lr_scheduler": hf.SCHEDULER,
             "gradient_clip": "training.max_grad_norm",
             "num_workers": hf.THREADS,

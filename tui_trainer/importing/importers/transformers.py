@@ -10,7 +10,7 @@ from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, WARMUP, batc
 from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 from tui_trainer.importing.spellings import (
     DTYPES,
-    OPTIMISERS,
+    OPTIMIZERS,
     SCHEDULERS,
     data_set_name,
     metric_name,
@@ -31,7 +31,7 @@ PREPARED = Off("data is prepared before the run")
 DEVICE = Automatic("the freest GPU, or the CPU where there is none; --gpu chooses")
 PACKING = To("data.packing", "documents in one row do not see each other here")
 THREADS = To("dataloader.num_workers", "threads here")
-OPTIMISER = To("training.optim", values=OPTIMISERS)
+OPTIMIZER = To("training.optim", values=OPTIMIZERS)
 SCHEDULER = To("training.lr_scheduler_type", values=SCHEDULERS)
 LAYERS = To("tuning.target_modules", convert=module_names)
 WHOLE_LAYERS = To("tuning.modules_to_save", convert=module_names)
@@ -105,9 +105,9 @@ ARGUMENTS: Table = {
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Off("the schedules take no arguments"),
-    "optim": OPTIMISER,
-    "optim_args": Off("optimisers take the arguments of [training] only"),
-    "optim_target_modules": Off("one optimiser moves all trained weights"),
+    "optim": OPTIMIZER,
+    "optim_args": Off("optimizers take the arguments of [training] only"),
+    "optim_target_modules": Off("one optimizer updates all trainable weights"),
     "adafactor": Off('training.optim = "adafactor" says it here'),
     "data_seed": Automatic("training.seed decides the order of the rows as well"),
     "full_determinism": "training.deterministic",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
+from tui_trainer.models.families.architecture_spec import ArchitectureSpec, Sizes
 from tui_trainer.models.families.encoder_spec import bert_form, distilbert_form
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 from tui_trainer.models.heads import Head

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
+from tui_trainer.models.families.architecture_spec import ArchitectureSpec, Sizes
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
 
 

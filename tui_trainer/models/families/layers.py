@@ -1,4 +1,4 @@
-"""The parts that a model is made of, counted by kind: matrix products, and everything else that holds weights."""
+"""The parts that a model is made of, counted by kind: matmuls, and everything else that holds weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Reads = Literal["source", "target", "row"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linear:
-    """One kind of matrix product of a model, as its modules name it: `q_proj` [inputs x outputs], `count` times.
+    """One kind of matmul of a model, as its modules name it: `q_proj` [inputs x outputs], `count` times.
 
     `path` is its place in a block, `self_attn.q_proj`, or in the model where there is one only; GPT-2 has two that
     are called `c_proj`. `is_head`: it belongs to what a task ends with, the matrix that makes logits last; LoRA trains
@@ -41,7 +41,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Modules with weights that are no matrix product: embeddings and norms. `rows` are those of a table, 0
+    """Modules with weights that are no matmul: embeddings and norms. `rows` are those of a table, 0
     where they are not known; `is_head` as of a `Linear`."""
 
     path: str

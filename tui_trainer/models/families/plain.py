@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tui_trainer.models.config_fields import ConfigFields
-from tui_trainer.models.families.anatomy import ArchitectureSpec, Sizes
+from tui_trainer.models.families.architecture_spec import ArchitectureSpec, Sizes
 from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear
 
 # OPT keeps two rows before the first position. Source: OPTLearnedPositionalEmbedding in modeling_opt.py.

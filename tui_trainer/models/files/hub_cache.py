@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.hardware.places import is_there
-from tui_trainer.hub_layout import is_hub_name, is_revision, repository_folder, snapshot_folder
+from tui_trainer.hub_layout import cache_folder, is_hub_name, is_revision, repository_folder
 from tui_trainer.local_paths import at_home
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.safe_text import one_line
@@ -40,10 +40,17 @@ def nearest_folder(name: str) -> str:
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder with the files of this revision in the hub's cache, or None. A commit may be given as revision."""
+    """The folder with the files of this revision in the hub's cache, or None where it has no config.json. A commit may
+    be given as revision.
+    """
     if not is_revision(revision):
         raise bad_model(f"{one_line(revision, 80)!r} cannot be a revision", hint="a branch, a tag or a commit")
-    return snapshot_folder(repository_folder("models", name, environment), revision)
+    if not repository_folder("models", name, environment).is_dir():  # importing huggingface_hub takes a second or more
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, "config.json", cache_dir=cache_folder(environment), revision=revision)
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def remedies(name: str) -> str:

@@ -72,7 +72,7 @@ def layer_count(names: Iterable[str]) -> int:
 def modules_of(
     headers: Mapping[str, TensorFacts], hidden: int, vocabulary: int
 ) -> tuple[tuple[Linear, ...], tuple[Part, ...]]:
-    """Matrix products and other parts, told apart by their names and dimensions.
+    """Matmuls and other parts, told apart by their names and dimensions.
 
     A matrix [outputs, inputs] that is no embedding is a product; without a stored head there is a tied one.
     """

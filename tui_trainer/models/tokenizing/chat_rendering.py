@@ -1,8 +1,9 @@
-"""A talk as text, and which of its characters carry loss.
+"""A conversation as text, and which of its characters carry loss.
 
-Where an answer begins is where generation would: behind the talk up to it, rendered with the prompt for an answer. It
-ends with the first token that stops generation. A template that marks answers itself ({% generation %}) is believed;
-of any other, the talk up to an answer, with the prompt, must be the beginning of the talk with it (renders must nest).
+An assistant turn begins where generation would: behind the conversation up to it, rendered with the generation prompt.
+It ends with the first token that stops generation. A template that marks these turns itself ({% generation %}) is
+believed; of any other, the conversation up to a turn, with the prompt, must be the beginning of the conversation with
+it (renders must nest).
 
 Text of the data that spells a special token stays text: before rendering, such spellings are broken by a sign that no
 text has, so that those which the template writes can be told from them.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tui_trainer.data.columns.conversations import Talk
+from tui_trainer.data.columns.conversations import Conversation
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate
 from tui_trainer.safe_text import one_line
@@ -41,8 +42,8 @@ class Rendered:
     adds_end: bool = False
 
 
-class TalkRenderer:
-    """Renders talks with one template for one tokenizer.
+class ConversationRenderer:
+    """Renders conversations with one template for one tokenizer.
 
     `special` are the texts of the tokenizer's special tokens, `added` those of all that it never cuts, `stops` those
     that end generation.
@@ -64,13 +65,13 @@ class TalkRenderer:
         """What the template ends a turn with where that is no token of the tokenizer."""
         return "" if self.turn_end else self._tail.strip()
 
-    def render(self, talk: Talk) -> Rendered:
-        """Raises DataError, without a place, for a talk that the template does not take or does not nest in."""
-        if self._untold and any(self._untold in message["content"] for message in talk.messages):
+    def render(self, conversation: Conversation) -> Rendered:
+        """Raises DataError, without a place, for a conversation that the template does not take or does not nest in."""
+        if self._untold and any(self._untold in message["content"] for message in conversation.messages):
             message = f"the text holds {self._untold!r}, with which the chat template {self._template.name} ends a turn"
             raise DataError(message, hint="it is no special token of the tokenizer, so the two cannot be told apart")
-        messages, spelt = self._broken(list(talk.messages))
-        tools, more = self._broken(list(talk.tools))
+        messages, spelt = self._broken(list(conversation.messages))
+        tools, more = self._broken(list(conversation.tools))
         if self._loss_on == "all":
             text, spans = self._text(messages, tools), None
         elif _MARKS.search(self._template.text_for(tools)):
@@ -120,11 +121,13 @@ class TalkRenderer:
         return text, spans[-1:] if self._loss_on == "completion" else spans
 
     def _compared(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
-        """By comparing renders of the talk up to each answer, and with it."""
+        """By comparing renders of the conversation up to each answer, and with it."""
         text = self._text(messages, tools)
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if answers and answers[0] == 0:
-            raise DataError("the talk begins with an answer", hint="give the question before it, or leave the row out")
+            raise DataError(
+                "the conversation begins with an answer", hint="give the question before it, or leave the row out"
+            )
         spans = []
         for place in answers[-1:] if self._loss_on == "completion" else answers:
             before = self._text(messages[:place], tools, prompt=True)
@@ -136,7 +139,7 @@ class TalkRenderer:
 
     def _not_nested(self, number: int, answers: int, before: str, until: str, text: str) -> DataError:
         if until.startswith(before):
-            what, shorter, longer = f"writes answer {number} otherwise once the talk goes on", until, text
+            what, shorter, longer = f"writes answer {number} otherwise once the conversation goes on", until, text
         else:
             what, shorter, longer = (
                 f"writes otherwise what stands before answer {number} once it is given",
@@ -173,8 +176,8 @@ class TalkRenderer:
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             number = getattr(error, "lineno", None)
             name = f"{self._template.name}, line {number}," if number else self._template.name
-            message = f"the chat template {name} does not take this talk: {_reason(error)}"
-            hint = f"change the talk, or choose another {KEY}, such as chatml"
+            message = f"the chat template {name} does not take this conversation: {_reason(error)}"
+            hint = f"change the conversation, or choose another {KEY}, such as chatml"
             raise DataError(message, hint=hint) from None
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
 

@@ -1,4 +1,4 @@
-"""Which template makes text of a talk: the tokenizer's own, one of the files in chat_templates/, or a file of the user.
+"""The chat template of a run: the tokenizer's own, one of the files in chat_templates/, or a file of the user.
 
 The named ones are written after the formats that their models document, in plain Jinja that other programs read too.
 """
@@ -27,8 +27,8 @@ _OF_FAMILY = {
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """`text` is Jinja; `special` what it may name, such as eos_token. `for_tools` replaces it for talks with tools,
-    where a tokenizer has a template of its own for them."""
+    """`text` is Jinja; `special` what it may name, such as eos_token. `for_tools` replaces it for conversations
+    with tools, where a tokenizer has a template of its own for them."""
 
     name: str
     text: str

@@ -1,8 +1,9 @@
-"""Rendered talks as tokens and labels.
+"""Rendered conversations as tokens and labels.
 
-A talk is cut where an answer begins and ends, as generation cuts it: what is given is encoded first, and the answer
-behind it. So no token reaches over the edge, and what a model is given later are the very tokens that it learnt behind.
-Where the data spells a special token, the text between the template's own tokens is encoded with all special ones off.
+A conversation is cut where an assistant turn begins and ends, as generation cuts it: what is given is encoded first,
+and the turn behind it. So no token reaches over the edge, and what a model is given later are the very tokens that it
+learnt behind. Where the data spells a special token, the text between the template's own tokens is encoded with all
+special ones off.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _CONTEXT, _OTHER_CONTEXTS = "\n", ("|", "x")
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some text that is encoded at once. `before` is what stands in front of it: "" at the beginning of a talk.
-    Of a talk that spells special tokens, each piece is one that the template wrote (`is_control`) or `is_text`."""
+    """Some text that is encoded at once. `before` is what stands in front of it: "" at the beginning of a conversation.
+    Where the data spells special tokens, each piece is one that the template wrote (`is_control`) or `is_text`."""
 
     text: str
     before: str
@@ -33,43 +34,43 @@ class _Piece:
     is_text: bool = False
 
 
-def encode_talks(tokenizer: Any, talks: Sequence[Rendered]) -> list[tuple[list[int], list[int]]]:
-    """(token ids, labels) of each talk, not cut: labels are the ids of tokens that carry loss, IGNORE elsewhere.
+def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> list[tuple[list[int], list[int]]]:
+    """(token ids, labels) of each conversation, not cut: labels are ids of tokens that carry loss, IGNORE elsewhere.
 
     The first token has no label, as nothing stands before it. Raises DataError for a tokenizer that makes a special
     token of text all the same.
     """
-    pieces = [list(_pieces(talk)) for talk in talks]
+    pieces = [list(_pieces(conversation)) for conversation in conversations]
     flat = [piece for some in pieces for piece in some]
     of_pieces = _encoded(tokenizer, flat)
     _refuse_controls(tokenizer, flat, of_pieces)
     ids = iter(of_pieces)
     found = []
-    for talk, some in zip(talks, pieces, strict=True):
+    for conversation, some in zip(conversations, pieces, strict=True):
         tokens: list[int] = []
         labels: list[int] = []
         for piece in some:
             part = next(ids)
             tokens += part
             labels += part if piece.trained else [IGNORE] * len(part)
-        if talk.adds_end:
+        if conversation.adds_end:
             tokens.append(tokenizer.eos_token_id)
             labels.append(tokenizer.eos_token_id)
         found.append((tokens, [IGNORE, *labels[1:]]))
     return found
 
 
-def _pieces(talk: Rendered) -> Iterator[_Piece]:
-    ends = {end: start for start, end in talk.controls}
-    for start, end, trained in sections(talk):
+def _pieces(conversation: Rendered) -> Iterator[_Piece]:
+    ends = {end: start for start, end in conversation.controls}
+    for start, end, trained in sections(conversation):
         cuts = [start, end]
-        if talk.spelt:
-            inside = (span for span in talk.controls if start <= span[0] and span[1] <= end)
+        if conversation.spelt:
+            inside = (span for span in conversation.controls if start <= span[0] and span[1] <= end)
             cuts = sorted({start, end, *(place for span in inside for place in span)})
         for first, last in pairwise(cuts):
-            before = "" if first == 0 else talk.text[ends[first] : first] if first in ends else _CONTEXT
-            text, is_control = talk.text[first:last], (first, last) in talk.controls
-            if talk.spelt:
+            before = "" if first == 0 else conversation.text[ends[first] : first] if first in ends else _CONTEXT
+            text, is_control = conversation.text[first:last], (first, last) in conversation.controls
+            if conversation.spelt:
                 yield _Piece(text, before, trained, is_control=is_control, is_text=not is_control)
             else:
                 yield _Piece(text, before, trained)
@@ -112,7 +113,7 @@ def _refuse_controls(tokenizer: Any, pieces: Sequence[_Piece], ids: Sequence[Seq
     for piece, part in zip(pieces, ids, strict=True):
         if piece.is_text and (made := controls.intersection(part)):
             token = tokenizer.convert_ids_to_tokens(min(made))
-            message = f"the text spells {token!r}, and this tokenizer makes a token that steers the talk of it"
+            message = f"the text spells {token!r}, and this tokenizer makes a token that steers the conversation of it"
             raise DataError(message, hint="take it out of the data, or choose another task.chat_template")
 
 

@@ -52,7 +52,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     return (
         static.weights(),
         gradients,
-        static.optimiser(),
+        static.optimizer(),
         *steps,
         _evaluation(static, layer, batch, sum(part.bytes for part in (gradients, *steps))),
         MemoryPart(

@@ -9,9 +9,9 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 from __future__ import annotations
 
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.encoder_decoder import layer_of
 from tui_trainer.planning.memory.layers import Layer
-from tui_trainer.planning.memory.optimizer_state import STATES
 from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB
@@ -28,7 +28,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     moments = _with_checkpoints(static, layer, batch) if setup.gradient_checkpointing else _plain(static, layer, batch)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)
-    lasting = (static.weights(), static.optimiser())
+    lasting = (static.weights(), static.optimizer())
     parts = (*lasting, *moment, _evaluation(static, layer, batch, there))
     allocated = sum(part.bytes for part in parts)
     return (
@@ -73,7 +73,7 @@ def _with_checkpoints(static: Static, layer: Layer, batch: Batch) -> tuple[Momen
 def _update(static: Static) -> Moment:
     """All gradients, and what the optimizer makes of one parameter: Adafactor its square and its step, in fp32."""
     gradients = _gradients(static, summed=True, made=False)
-    if not STATES[static.setup.optim].factored:
+    if not OPTIMIZERS[static.setup.optim].factored_state:
         return (gradients,)
     made = 2 * FLOAT * min(largest_parameter(static.shape), static.trained)
     return gradients, MemoryPart(name="update", bytes=made, formula="two fp32 copies of the largest parameter")

@@ -73,7 +73,7 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     """Of the optimizer's state those of one parameter stay together, with its fp32 copy where it has one."""
     static = Static(shape, setup)
-    state = static.optimiser().bytes + (FLOAT * static.trained if static.has_masters else 0)
+    state = static.optimizer().bytes + (FLOAT * static.trained if static.has_masters else 0)
     whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
     each = max(state // max(static.trained, 1), FLOAT) * min(largest_parameter(shape), static.trained)
     shard = min(max(SHARD_BYTES, each), whole)

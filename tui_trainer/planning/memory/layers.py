@@ -129,7 +129,7 @@ class Layer:
 
     @property
     def compute(self) -> int:
-        """Bytes of a number that products are computed in."""
+        """Bytes of a number that matmuls are computed in."""
         return HALF if self.setup.precision != "fp32" else self.residual
 
     @property
@@ -202,7 +202,7 @@ class Layer:
 
     @property
     def _inputs_kept(self) -> float:
-        """Inputs of products whose weight or adapter trains, where nothing else keeps them."""
+        """Inputs of matmuls whose weight or adapter trains, where nothing else keeps them."""
         h = self.shape.hidden_size
         entries: list[Group] = ["attention in", "MLP in"]
         takers = [[x for x in self._linears(group) if self._needs_input(x)] for group in entries]

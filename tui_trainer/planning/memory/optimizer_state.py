@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from tui_trainer.config.training_section import Optimiser
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted, lora_parameters
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.training_setup import TrainingSetup
 
 _FLOAT = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """`each`: bytes of a trained parameter; `factored`: those of a sum for each row and each column of a matrix
-    instead, and of a number for each parameter of a vector."""
-
-    each: float = 0.0
-    factored: bool = False
-
-
-# Sources: the optimizers of torch 2.15, and bitsandbytes 0.50 (two bytes, and two fp32 scales for each block of 256).
-# SGD is built without momentum.
-STATES: dict[Optimiser, State] = {
-    "adamw_torch_fused": State(each=8.0),
-    "adafactor": State(factored=True),
-    "sgd": State(),
-    "adamw_8bit": State(each=2 + 2 * _FLOAT / 256),
-    "paged_adamw_8bit": State(each=2 + 2 * _FLOAT / 256),
-    "paged_adamw_32bit": State(each=8.0),
-}
-
-
 def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     """Of `trained` parameters."""
-    state = STATES[setup.optim]
-    if not state.factored:
-        return int(state.each * trained)
+    optimizer = OPTIMIZERS[setup.optim]
+    if not optimizer.factored_state:
+        return int(optimizer.state_bytes * trained)
     tensors = _adapters(shape, setup, trained) if setup.has_adapter else _weights(shape)
     return _FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
 

@@ -1,4 +1,4 @@
-"""The lines of the memory table, and what every device keeps: weights, optimiser, logits."""
+"""The lines of the memory table, and what every device keeps: weights, optimizer, logits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Static:
 
     @property
     def compute_size(self) -> int:
-        """Bytes of a number that products are computed in."""
+        """Bytes of a number that matmuls are computed in."""
         return HALF if self.setup.precision != "fp32" else self.weight_size
 
     @property
@@ -114,10 +114,10 @@ class Static:
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
         return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
 
-    def optimiser(self) -> MemoryPart:
+    def optimizer(self) -> MemoryPart:
         found = state_bytes(self.shape, self.setup, self.trained)
         formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
-        return MemoryPart(name="optimiser", bytes=found, formula=formula)
+        return MemoryPart(name="optimizer", bytes=found, formula=formula)
 
     @property
     def gradient_bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""How well classes and numbers are predicted, in numpy.
+"""How well classes and numbers are predicted, by scikit-learn's definitions.
 
 F1 of a class is 2 TP / (2 TP + FP + FN), and 0 where nothing has it and nothing was taken for it. Macro: the mean over
 the classes that occur in labels or predictions, with several labels a row over all; weighted: over the labels; micro:
-of the sums. scikit-learn's f1_score has the same averages.
+of the sums. Scores of numbers are an expression of numpy each, and spare the import.
 """
 
 from __future__ import annotations
@@ -29,49 +29,44 @@ Floats = NDArray[np.float64]
 def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
     """Of one label a row: numbers of classes, int64 [N] each. The table is the confusion matrix, true classes below
     each other; of more than 20 classes the largest, and the others together."""
-    counts_CC = confusion(labels_N, predicted_N, len(names))
-    columns, rows = _shown_table(counts_CC, names)
+    columns, rows = _shown_table(labels_N, predicted_N, names)
     return Scores(
-        values=class_values(counts_CC), table_title="true class / predicted", table_columns=columns, table_rows=rows
+        values=class_values(labels_N, predicted_N),
+        table_title="true class / predicted",
+        table_columns=columns,
+        table_rows=rows,
     )
 
 
-def confusion(labels_N: Ints, predicted_N: Ints, classes: int) -> Ints:
-    """int64 [C, C]: row t, column p counts the rows of class t that were taken for p."""
-    flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
-    return flat.reshape(classes, classes)
-
-
-def class_values(counts_CC: Ints) -> dict[str, float]:
+def class_values(labels_N: Ints, predicted_N: Ints) -> dict[str, float]:
     """Accuracy, macro and weighted F1."""
-    true, rows = np.diag(counts_CC), counts_CC.sum(axis=1)
-    f1 = _f1(true, counts_CC.sum(axis=0) - true, rows - true)
-    met = counts_CC.sum(axis=0) + rows > 0
-    total = max(int(rows.sum()), 1)
-    return {
-        "accuracy": float(true.sum()) / total,
-        "macro_f1": float(f1[met].mean()) if met.any() else 0.0,
-        "weighted_f1": float((f1 * rows).sum()) / total,
+    from sklearn.metrics import accuracy_score, f1_score
+
+    f1 = {
+        f"{average}_f1": float(f1_score(labels_N, predicted_N, average=average, zero_division=0))
+        for average in ("macro", "weighted")
     }
+    return {"accuracy": float(accuracy_score(labels_N, predicted_N)), **f1}
 
 
 def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]) -> Scores:
     """Of several labels a row: 0 or 1 for each class. The table has what is counted of each class."""
-    true = (labels_NC & predicted_NC).sum(axis=0)
-    false, missed = predicted_NC.sum(axis=0) - true, labels_NC.sum(axis=0) - true
-    f1 = _f1(true, false, missed)
-    largest = _largest(true + missed)
+    from sklearn.metrics import f1_score, precision_recall_fscore_support
+
+    # A single column would be taken for one label a row: a class that never occurs stands beside.
+    labels, predicted = (np.pad(values, ((0, 0), (0, 1))) for values in (labels_NC, predicted_NC))
+    found = precision_recall_fscore_support(labels, predicted, zero_division=0)
+    precision, recall, f1, support = (column[:-1].tolist() for column in found)
     return Scores(
         values={
             "exact_match": float((labels_NC == predicted_NC).all(axis=1).mean()),
-            "macro_f1": float(f1.mean()),
-            "micro_f1": float(_f1(true.sum()[None], false.sum()[None], missed.sum()[None])[0]),
+            "macro_f1": sum(f1) / len(f1),
+            "micro_f1": float(f1_score(labels, predicted, average="micro", zero_division=0)),
         },
         table_title="class",
         table_columns=("precision", "recall", "f1", "rows"),
         table_rows={
-            names[at]: (_share(true[at], false[at]), _share(true[at], missed[at]), f1[at], int(true[at] + missed[at]))
-            for at in largest
+            names[at]: (precision[at], recall[at], f1[at], support[at]) for at in _largest(labels_NC.sum(axis=0))
         },
     )
 
@@ -95,21 +90,19 @@ def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
     )
 
 
-def _f1(true: Ints, false: Ints, missed: Ints) -> Floats:
-    return np.asarray(2 * true / np.maximum(2 * true + false + missed, 1), dtype=np.float64)
-
-
-def _share(true: int, wrong: int) -> float:
-    return float(true / max(true + wrong, 1))
-
-
 def _largest(rows_C: Ints) -> list[int]:
     """The classes with the most rows, in the order of their numbers."""
     chosen = np.argsort(-rows_C, kind="stable")[:MOST_CLASSES]
     return sorted(int(at) for at in chosen)
 
 
-def _shown_table(counts_CC: Ints, names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Sequence[float]]]:
+def _shown_table(
+    labels_N: Ints, predicted_N: Ints, names: Sequence[str]
+) -> tuple[tuple[str, ...], Mapping[str, Sequence[float]]]:
+    """int64 [C, C]: row t, column p counts the rows of class t that were taken for p."""
+    classes = len(names)
+    flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
+    counts_CC = flat.reshape(classes, classes)
     shown = _largest(counts_CC.sum(axis=1))
     rest = [at for at in range(len(names)) if at not in set(shown)]
     groups = [[at] for at in shown] + ([rest] if rest else [])

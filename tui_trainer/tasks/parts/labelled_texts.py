@@ -20,7 +20,7 @@ from tui_trainer.models.heads import Head
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
-from tui_trainer.tasks.parts.table import TableReader
+from tui_trainer.tasks.parts.learns_from_data import TableReader
 
 SEGMENTS = "token_type_ids"
 _SHOWN_CLASSES = 12
@@ -59,9 +59,9 @@ class LabelledTexts(TableReader):
             self._columns[place] = self._choices.choose(label, others)
         self._text = self._columns[place]
         if self._labels is None:
-            wish = self.config.task.problem_type
+            requested = self.config.task.problem_type
             values = [row.values.get(column) for row in head]
-            self.kind = kind_of(values, label, column) if wish == "auto" else wish
+            self.kind = kind_of(values, label, column) if requested == "auto" else requested
             self._labels = LabelReader(column, self.kind)
             refuse_settings(self.config, self.kind)
             self.classes = 1 if self.kind == "regression" else 0
@@ -95,7 +95,7 @@ class LabelledTexts(TableReader):
     def settle(self) -> None:
         if self.kind != "regression":
             self._settle_classes()
-        self._refuse_no_room()
+        self.refuse_no_room("a text", pair=bool(self._pair))
         if self._has_segments():
             self.columns = (COLUMN, LABELS, SEGMENTS)
 
@@ -116,17 +116,6 @@ class LabelledTexts(TableReader):
 
     def _source(self) -> str:
         return next(iter(self._columns))[0]
-
-    def _refuse_no_room(self) -> None:
-        """Special tokens that leave no place for a text."""
-        pair = bool(self._pair)
-        frame = (
-            self._specials.frame_tokens(pair=pair) if self.learns else self.tokenizer.num_special_tokens_to_add(pair)
-        )
-        if self.max_length <= frame:
-            message = f"is {self.max_length}, and {frame} tokens are put around a text"
-            hint = f"set it to {max(frame + 1, 128)}"
-            raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
     def _has_segments(self) -> bool:
         """Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them."""

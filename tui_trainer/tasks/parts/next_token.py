@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.data.batching.pack import expected_packed_rows
-from tui_trainer.models.writing import Sampling, continued, filling_id, written
+from tui_trainer.models.writing import Sampling, continued, pad_token_id, written
 from tui_trainer.tasks.contract import Objective, Scorer
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ class LearnsNextToken:
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         return None
 
-    def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
-    ) -> Mapping[str, float]:
-        return {}
-
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
     ) -> tuple[str, str]:
@@ -60,7 +55,7 @@ class LearnsNextToken:
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
     ) -> str:
         """The text's continuation."""
-        return written(model, tokenizer, tokenizer(text)["input_ids"] or [filling_id(tokenizer)], sampling)
+        return written(model, tokenizer, tokenizer(text)["input_ids"] or [pad_token_id(tokenizer)], sampling)
 
 
 def packed_rows(config: Config, inputs: Sequence[int], rows: int) -> float | None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNSEEN = -1
+BASELINE_ROWS = 50_000  # are enough to count the tokens of answers in
 Integers = NDArray[np.integer]
 Indices = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
@@ -63,6 +64,12 @@ def ngram_losses(
         # the gram that ends at one token is the context, one longer, of the next
         train_context, context = _shifted(train_gram), _shifted(gram)
     return losses
+
+
+def unigram_loss(train_ids: Integers, eval_ids: Integers, *, vocabulary: int) -> float:
+    """Mean nats per token when each is predicted by how often it occurs; ids beyond `vocabulary` are known too."""
+    size = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1)
+    return ngram_losses(train_ids, eval_ids, np.ones(len(eval_ids), dtype=np.bool_), vocabulary=size, orders=(0,))[0]
 
 
 def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts, Indices]:

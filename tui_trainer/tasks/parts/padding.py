@@ -11,12 +11,12 @@ from tui_trainer.models.families.encoder import PADDING_COUNTS
 from tui_trainer.tasks.contract import Task
 
 
-def padding_collate(task: Task, config: Config, model: Any, pad_id: int, widest_row: int) -> Collate:
-    """The task's own; where the model is told of padding, up to even widths, `widest_row` at the most."""
+def padding_collate(task: Task, config: Config, model: Any, pad_id: int, longest_row: int) -> Collate:
+    """The task's own; where the model is told of padding, up to even widths, `longest_row` at the most."""
     own = task.collate(model, pad_id)
     if width_step(task, model.config.model_type) == 1:
         return own
-    return in_even_widths(own, pad_id, widest_row, config.task.max_target_length)
+    return in_even_widths(own, pad_id, longest_row, config.task.max_target_length)
 
 
 def width_step(task: Task, model_type: str) -> int:

@@ -19,7 +19,7 @@ from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizing.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.tokenizing.tokenizer import tokenizer_facts, tokens_per_character
-from tui_trainer.models.writing import filling_id
+from tui_trainer.models.writing import pad_token_id
 from tui_trainer.tasks.contract import Tell
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.data.preparing.token_rows import TokenRow
 
 # Of byte-level BPE on English text, where no tokenizer is at hand to count with.
 _USUAL_TOKENS_PER_CHARACTER = 0.25
@@ -48,7 +49,7 @@ class StartsFromModel:
         model, scratch = config.model, trains_tokenizer(config)
         if scratch and config.tuning.method != "full":
             hint = 'set it to "full", or model.init to "pretrained"'
-            message = "random weights cannot be frozen: all of them must move"
+            message = "random weights cannot be frozen: all of them must be trainable"
             return [Problem(message=message, key="tuning.method", hint=hint)]
         if not model.model_name_or_path:
             hint = 'give a folder or a name (--model), or set model.init = "scratch"'
@@ -95,20 +96,31 @@ class StartsFromModel:
         model, labels = config.model, self.labels(config, data)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
         if folder and not trains_tokenizer(config):
-            return load_pretrained(
+            made = load_pretrained(
                 folder,
                 model,
                 dtype,
                 device=device,
                 head=self.head,
                 labels=labels,
-                pad_token_id=filling_id(tokenizer),
+                pad_token_id=pad_token_id(tokenizer),
                 tell=tell,
                 four_bits=FourBits.of(config, model_of(config, self.head).shape),
             )
-        vocabulary = data.counts.vocabulary
-        shape = load_config(folder, config, vocabulary=vocabulary, tokenizer=tokenizer, head=self.head, labels=labels)
-        return new_model(shape, model, dtype, head=self.head)
+        else:
+            size = data.counts.vocabulary
+            shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
+            made = new_model(shape, model, dtype, head=self.head)
+        self.set_generation(config, made, tokenizer)
+        return made
+
+    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """How a new model begins and ends what it writes."""
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        return {}
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
@@ -116,8 +128,8 @@ def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
 
 
 def trains_tokenizer(config: Config) -> bool:
-    """From random weights the tokens are those of the data."""
-    return config.model.init == "scratch"
+    """From random weights the tokens are those of the data, and a character model begins with no others."""
+    return config.model.init == "scratch" or config.task.type == "char_lm"
 
 
 def own_tokenizer(config: Config, head: Head) -> PreTrainedTokenizerBase:

@@ -18,7 +18,7 @@ from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
 from tui_trainer.safe_text import one_line
-from tui_trainer.tasks.parts.table import TableReader
+from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.tag_scores import metrics_of
 from tui_trainer.tasks.parts.word_tokens import closing_tokens, with_words_spaced, word_tokens
 
@@ -82,14 +82,7 @@ class TaggedWords(TableReader):
         self._numbers = {name: number for number, name in enumerate(names)}
         self.classes = len(names)
         refuse_metric(self.config, self._survey.scheme)
-        self._refuse_no_room()
-
-    def _refuse_no_room(self) -> None:
-        """Special tokens that leave no place for a word."""
-        frame = self._specials.frame_tokens(pair=False) if self.learns else self.tokenizer.num_special_tokens_to_add()
-        if self.max_length <= frame:
-            message = f"is {self.max_length}, and {frame} tokens are put around the words"
-            raise ConfigError(Problem(message=message, key="data.max_length", hint="set it to 128"))
+        self.refuse_no_room("the words")
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         tagged: list[Tagged] = [example.content for example in examples]

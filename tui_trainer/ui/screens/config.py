@@ -19,10 +19,12 @@ class ConfigPage(ConfigFiles):
     def opened(self, document: Document) -> None:
         """The config has been read."""
         from tui_trainer.data.samples import samples
+        from tui_trainer.data.sources.hub import names_in_the_cache
         from tui_trainer.tasks import task_names
         from tui_trainer.ui.screens.config_model import ConfigModel
 
-        names = {"data.path": [f"sample:{name}" for name in samples()], "task.type": task_names()}
+        data_sets = [*(f"sample:{name}" for name in samples()), *names_in_the_cache()]
+        names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         self.model = ConfigModel(document, names)
         self._revision = document.revision
 

@@ -37,18 +37,18 @@ class Kind:
 
 WEIGHTS = Kind("weights", "█", "#", "accent")
 GRADIENTS = Kind("gradients", "▚", "%", "chart_raw")
-OPTIMISER = Kind("optimiser", "▓", "+", "warn")
+OPTIMIZER = Kind("optimizer", "▓", "+", "warn")
 ACTIVATIONS = Kind("activations", "▒", "=", "good")
 HEAD = Kind("head and loss", "▞", "o", "chart_smooth")
 REST = Kind("the rest", "░", ":", "dim")
 OTHERS = Kind("in use", "/", "/", "rule")
-KINDS = (WEIGHTS, GRADIENTS, OPTIMISER, ACTIVATIONS, HEAD, REST)
+KINDS = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, HEAD, REST)
 _KIND_OF = {
     "weights": WEIGHTS,
     "16-bit copies": WEIGHTS,
     "gradients": GRADIENTS,
-    "optimiser": OPTIMISER,
-    "update": OPTIMISER,
+    "optimizer": OPTIMIZER,
+    "update": OPTIMIZER,
     "activations": ACTIVATIONS,
     "one layer": ACTIVATIONS,
     "temporaries": ACTIVATIONS,

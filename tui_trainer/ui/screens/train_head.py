@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tui_trainer.runs.events import Progress
+from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.screens.train_panes import shown
@@ -38,7 +39,7 @@ def run_line(state: RunState, interrupted: bool, width: int, glyphs: Glyphs) -> 
     if state.total_steps:
         total = f"{state.total_steps:,}"
         line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
-    eta = None if interrupted else state.eta_seconds
+    eta = None if interrupted else eta_seconds(state)
     right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta is not None else []
     name: Line = [(shown(state.name[:_NAME_LIMIT], glyphs), "bold")]
     room = max(width - width_of(line) - width_of(right), 8)

@@ -16,7 +16,7 @@ from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.spans import Line, Role, Span, fit
 from tui_trainer.units import format_count, format_seconds
 
-_PARTS: Final = ("data", "forward", "backward", "optimiser", "rest")
+_PARTS: Final = ("data", "forward", "backward", "optimizer", "rest")
 _PART_ROLES: Final[tuple[Role, ...]] = ("warn", "chart_smooth", "accent", "chart_eval", "dim")
 _SHORTEST_STACK: Final = 6
 
@@ -73,9 +73,9 @@ def _mean_seconds(state: RunState) -> float | None:
 
 
 def part_shares(steps: Iterable[StepDone]) -> list[float] | None:
-    """The shares of a step that go to data, forward, backward, optimiser and the rest; None without time."""
+    """The shares of a step that go to data, forward, backward, optimizer and the rest; None without time."""
     rows = [
-        (done.data_seconds, done.forward_seconds, done.backward_seconds, done.optimiser_seconds, done.step_seconds)
+        (done.data_seconds, done.forward_seconds, done.backward_seconds, done.optimizer_seconds, done.step_seconds)
         for done in steps
     ]
     *parts, whole = (sum(column) for column in zip(*rows, strict=True)) if rows else (0.0,)

@@ -1,4 +1,4 @@
-"""What the plan said of a run, beside what happens: memory, time, and which weights move."""
+"""What the plan said of a run, beside what happens: memory, time, and which weights are trainable."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def memory_title(state: RunState) -> str:
 
 
 def tuning_line(state: RunState, glyphs: Glyphs) -> list[Line]:
-    """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters move (0.82 %)`; nothing for a model from scratch."""
+    """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`; nothing from scratch."""
     plan = state.plan
     if plan is None or not plan.base_model or plan.trained_parameters is None:
         return []
     how = f"LoRA r {plan.lora_rank} on " if plan.lora_rank else ""
     line: Line = [(how, "dim"), (_name(plan, glyphs), "text"), (": ", "dim"), (_moving(plan), "text")]
-    return [[*line, (f" parameters move{_share_words(plan)}", "dim")]]
+    return [[*line, (f" parameters are trainable{_share_words(plan)}", "dim")]]
 
 
 def plan_rows(state: RunState, glyphs: Glyphs) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Every optimiser: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
+"""Every optimizer: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
 
 import sys
 from types import SimpleNamespace
@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from tui_trainer import optimizers
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
-from tui_trainer.training import optimizers as optimisers
-from tui_trainer.training.optimizer import Updater
-from tui_trainer.training.optimizers import OPTIMISERS
+from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 
 HERE = ("adamw_torch_fused", "adafactor", "sgd")
@@ -23,17 +23,17 @@ def small_model(dtype=torch.float32) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
 
 
-def updater_of(model, optim="adamw_torch_fused", **settings) -> Updater:
-    return Updater(model, TrainingSection(optim=optim, weight_decay=0.1, **settings), lr=0.01)
+def optimizer_of(model, optim="adamw_torch_fused", **settings) -> RunOptimizer:
+    return RunOptimizer(model, TrainingSection(optim=optim, weight_decay=0.1, **settings), lr=0.01)
 
 
-def train(model, updater, steps, first=0, lr=0.01):
+def train(model, optimizer, steps, first=0, lr=0.01):
     for step in range(first, first + steps):
         draw = torch.Generator().manual_seed(step)
         dtype = next(model.parameters()).dtype
         loss = model(torch.randn(5, 8, generator=draw).to(dtype)).square().float().sum()
         loss.backward()
-        updater.apply(loss.detach(), lr=lr, max_grad_norm=1.0)
+        optimizer.apply(loss.detach(), lr=lr, max_grad_norm=1.0)
     return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
 
 
@@ -41,50 +41,50 @@ def train(model, updater, steps, first=0, lr=0.01):
 @pytest.mark.parametrize("optim", HERE)
 def test_a_saved_state_goes_on_to_the_bit(optim, dtype):
     model = small_model(dtype)
-    updater = updater_of(model, optim)
-    train(model, updater, 3)
-    state = {name: tensor.clone() for name, tensor in updater.tensors().items()}
+    optimizer = optimizer_of(model, optim)
+    train(model, optimizer, 3)
+    state = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    expected = train(model, updater, 4, first=3)
+    expected = train(model, optimizer, 4, first=3)
     again = small_model(dtype)
     again.load_state_dict(weights)
-    other = updater_of(again, optim)
-    other.load_tensors(dict(state))
+    other = optimizer_of(again, optim)
+    other.load_shards([dict(state)])
     assert torch.equal(train(again, other, 4, first=3), expected)
     if optim == "adamw_torch_fused":
         forgetful = small_model(dtype)
         forgetful.load_state_dict(weights)
-        assert not torch.equal(train(forgetful, updater_of(forgetful, optim), 4, first=3), expected), "the control"
+        assert not torch.equal(train(forgetful, optimizer_of(forgetful, optim), 4, first=3), expected), "the control"
 
 
 @pytest.mark.parametrize("optim", HERE)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_moves_nothing(optim, poison):
     model = small_model()
-    updater = updater_of(model, optim)
-    train(model, updater, 2)
+    optimizer = optimizer_of(model, optim)
+    train(model, optimizer, 2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     loss = model(torch.full((1, 8), poison)).sum()
     loss.backward()
-    norm = updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0)
+    norm = optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=1.0)
     assert not torch.isfinite(norm)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert not torch.equal(train(model, updater, 1), torch.cat([p.flatten() for p in before])), "it goes on"
+    assert not torch.equal(train(model, optimizer, 1), torch.cat([p.flatten() for p in before])), "it goes on"
 
 
 def test_small_updates_of_16_bit_weights_are_kept_in_their_fp32_copies():
     model, exact = small_model(torch.bfloat16), small_model()
     start = torch.cat([p.detach().float().flatten() for p in model.parameters()])
-    moved = train(model, updater_of(model), 60, lr=2e-5)
-    reference = train(exact, updater_of(exact), 60, lr=2e-5)
+    moved = train(model, optimizer_of(model), 60, lr=2e-5)
+    reference = train(exact, optimizer_of(exact), 60, lr=2e-5)
     plain = small_model(torch.bfloat16)
-    optimiser = torch.optim.AdamW(plain.parameters(), lr=2e-5, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=2e-5, weight_decay=0.1)
     for step in range(60):
         draw = torch.Generator().manual_seed(step)
         plain(torch.randn(5, 8, generator=draw).bfloat16()).square().float().sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     lost = torch.cat([p.detach().float().flatten() for p in plain.parameters()])
     assert (moved != start).float().mean() > 0.3
     assert (lost != start).float().mean() < 0.1, "the control: without copies most updates vanish"
@@ -93,46 +93,46 @@ def test_small_updates_of_16_bit_weights_are_kept_in_their_fp32_copies():
 
 def test_the_state_of_another_model_is_refused():
     model = small_model()
-    updater = updater_of(model)
-    train(model, updater, 1)
-    state = updater.tensors()
-    fresh = updater_of(small_model())
+    optimizer = optimizer_of(model)
+    train(model, optimizer, 1)
+    state = optimizer.tensors()
+    fresh = optimizer_of(small_model())
     with pytest.raises(CheckpointError, match="lacks"):
-        fresh.load_tensors({name: tensor for name, tensor in state.items() if not name.endswith("exp_avg")})
+        fresh.load_shards([{name: tensor for name, tensor in state.items() if not name.endswith("exp_avg")}])
     with pytest.raises(CheckpointError, match=r"unknown tensors, such as those of 7\.weight"):
-        fresh.load_tensors(state | {"7.weight.step": torch.tensor(1.0)})
+        fresh.load_shards([state | {"7.weight.step": torch.tensor(1.0)}])
     with pytest.raises(CheckpointError, match="another shape"):
-        fresh.load_tensors({name: tensor[:1] if "0.weight.exp" in name else tensor for name, tensor in state.items()})
+        fresh.load_shards([{name: tensor[:1] if "0.weight.exp" in name else tensor for name, tensor in state.items()}])
 
 
 def test_the_state_of_another_adafactor_is_refused():
     model = small_model()
-    updater = updater_of(model, "adafactor")
+    optimizer = optimizer_of(model, "adafactor")
     state = {f"{name}.step": torch.tensor(3.0) for name, _ in model.named_parameters()}
     with pytest.raises(CheckpointError, match="lacks RMS"):
-        updater.load_tensors(state | {"0.weight.row_var": torch.ones(16, 1), "0.weight.col_var": torch.ones(1, 8)})
+        optimizer.load_shards([state | {"0.weight.row_var": torch.ones(16, 1), "0.weight.col_var": torch.ones(1, 8)}])
 
 
 def test_a_state_that_nobody_described_is_not_passed_over(monkeypatch):
     model = small_model()
-    updater = updater_of(model)
-    train(model, updater, 1)
-    updater.torch.state[next(model.parameters())]["momentum_of_a_new_kind"] = torch.zeros(1)
+    optimizer = optimizer_of(model)
+    train(model, optimizer, 1)
+    optimizer.torch.state[next(model.parameters())]["momentum_of_a_new_kind"] = torch.zeros(1)
     with pytest.raises(CheckpointError, match="momentum_of_a_new_kind"):
-        updater.tensors()
+        optimizer.tensors()
 
 
-def test_every_name_that_the_config_takes_has_an_optimiser():
+def test_every_name_that_the_config_takes_has_an_optimizer():
     from tui_trainer.config.load import all_settings
 
-    assert set(all_settings()["training.optim"].choices) == set(OPTIMISERS)
+    assert set(all_settings()["training.optim"].choices) == set(OPTIMIZERS)
 
 
 def test_bitsandbytes_that_is_not_there_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "bitsandbytes.optim", None)
     with pytest.raises(RunError, match="needs bitsandbytes"):
-        updater_of(small_model(), "adamw_8bit")
-    assert optimisers.OPTIMISERS["adamw_8bit"].number_keys == {"step"}
+        optimizer_of(small_model(), "adamw_8bit")
+    assert optimizers.OPTIMIZERS["adamw_8bit"].number_keys == {"step"}
 
 
 class PagedAdamW(torch.optim.Optimizer):
@@ -173,15 +173,15 @@ def paged(monkeypatch):
 
 def test_paged_states_stay_in_their_pages_on_resume(paged):
     model = small_model()
-    updater = updater_of(model, paged)
-    train(model, updater, 3)
-    saved = {name: tensor.clone() for name, tensor in updater.tensors().items()}
+    optimizer = optimizer_of(model, paged)
+    train(model, optimizer, 3)
+    saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    expected = train(model, updater, 4, first=3)
+    expected = train(model, optimizer, 4, first=3)
     again = small_model()
     again.load_state_dict(weights)
-    other = updater_of(again, paged)
-    other.load_tensors(dict(saved))
+    other = optimizer_of(again, paged)
+    other.load_shards([dict(saved)])
     states = [state[key] for state in other.torch.state.values() for key in ("state1", "state2")]
     assert len(states) == 8 and all(tensor.is_paged for tensor in states)
     assert {tensor.data_ptr() for tensor in states} == {page.data_ptr() for page in other.torch.pages}
@@ -192,25 +192,25 @@ def test_paged_states_stay_in_their_pages_on_resume(paged):
 
 def test_a_state_that_does_not_fit_the_pages_is_refused(paged):
     model = small_model()
-    updater = updater_of(model, paged)
-    train(model, updater, 1)
-    saved = updater.tensors()
-    fresh = updater_of(small_model(), paged)
+    optimizer = optimizer_of(model, paged)
+    train(model, optimizer, 1)
+    saved = optimizer.tensors()
+    fresh = optimizer_of(small_model(), paged)
     with pytest.raises(CheckpointError, match=r"0\.weight has another form: state1 is torch\.uint8"):
-        fresh.load_tensors({n: t.to(torch.uint8) if n.endswith("weight.state1") else t for n, t in saved.items()})
+        fresh.load_shards([{n: t.to(torch.uint8) if n.endswith("weight.state1") else t for n, t in saved.items()}])
     with pytest.raises(CheckpointError, match=r"0\.weight was made otherwise: absmax1 differ"):
-        fresh.load_tensors(saved | {"0.weight.absmax1": torch.zeros(1)})
+        fresh.load_shards([saved | {"0.weight.absmax1": torch.zeros(1)}])
 
 
 def test_a_scaled_loss_that_overflows_halves_its_scale_and_moves_nothing():
     model = small_model()
-    updater, numbers = updater_of(model), MixedPrecision("fp16", CPU)
+    optimizer, numbers = optimizer_of(model), MixedPrecision("fp16", CPU)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     scales = []
     for _ in range(3):
         loss = model(torch.ones(1, 8)).sum() * 1e36
         numbers.backward(loss)
-        updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
+        optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
         scales.append(float(numbers.tensors()["loss_scale"]))
     assert scales == [32768.0, 16384.0, 8192.0]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -225,10 +225,10 @@ def test_a_scaled_loss_gives_the_gradient_of_an_unscaled_one():
     results = []
     for numbers in (MixedPrecision("fp16", CPU), MixedPrecision("fp32", CPU)):
         model = small_model()
-        updater = updater_of(model)
+        optimizer = optimizer_of(model)
         loss = model(torch.ones(3, 8)).square().sum()
         numbers.backward(loss)
-        norm = updater.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
+        norm = optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=1.0, scaler=numbers.scaler)
         results.append((float(norm), torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-6, rtol=0)

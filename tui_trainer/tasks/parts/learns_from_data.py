@@ -1,4 +1,4 @@
-"""Learning from a table: which sources, how many rows, and what every reader of rows does."""
+"""Learning from data: which sources, how many rows, and what the readers of all tables do."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
-from tui_trainer.data.preparing.cache import ExampleCut, PreparedData, find_entry
-from tui_trainer.data.preparing.character_stream import both
-from tui_trainer.data.preparing.estimate import estimate_examples
-from tui_trainer.data.preparing.examples import Reader, prepare_examples
+from tui_trainer.data.preparing.cache import Cut, PreparedData, RowKind, find_entry
+from tui_trainer.data.preparing.estimate import Rate, estimate
 from tui_trainer.data.preparing.mixture import sources_in
+from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source
-from tui_trainer.errors import Problem
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
-from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.next_token import packed_rows
 from tui_trainer.tasks.parts.sources import sources_of
 from tui_trainer.tasks.parts.start import (
@@ -38,56 +38,64 @@ if TYPE_CHECKING:
 
 # A tokenizer and what it imports take 3 s to begin and 300 MB in each process.
 _LARGE_BYTES, _MOST_PROCESSES = 64 * MIB, 8
-# What a row has besides its text: the tokens that begin and end it.
-_FRAME_TOKENS = 2
 
 
-class LearnsFromTable:
-    """The part of a task that prepares a table. Each task makes a reader of its own."""
+class LearnsFromData:
+    """The part of a task that prepares its data. Each task makes a reader of its own."""
 
     name: str
     head: Head
     packs: bool
     specials: Specials
+    rows: RowKind = "examples"
 
-    def reader(self, config: Config) -> TableReader:
+    def reader(self, config: Config) -> Reader:
         """A new one, which has read nothing yet."""
         raise NotImplementedError
 
-    def reader_of_inputs(self, config: Config) -> TableReader:
+    def reader_of_inputs(self, config: Config) -> Reader:
         """For estimates: its texts are what goes into `input_ids`."""
         return self.reader(config)
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
-        sources, cut = both(*sources_of(config)), self.cut(config)
+        sources, cut = sources_of(config), self.cut(config)
         if prepared := find_entry(sources, cut, cache_dir, progress):
             return self.facts(config, prepared)
         reader = self.reader_of_inputs(config)
-        rate = partial(tokens_a_character, config, self.head)
-        guess = estimate_examples(sources, reader, cut, rate, frame_tokens=_FRAME_TOKENS)
-        return DataFacts.guessed(
-            guess,
-            row_tokens=guess.tokens / max(guess.rows, 1),
-            longest_row=guess.longest_row,
-            packed_rows=self._packed_rows(config, guess.lengths, guess.rows),
-            classes=reader.classes,
+        guess = estimate(sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
+        return DataFacts(
+            rows=guess.rows,
+            eval_rows=guess.eval_rows,
+            tokens=guess.tokens,
+            eval_tokens=guess.eval_tokens,
+            vocabulary=guess.vocabulary,
+            exact=False,
+            reason=guess.reason,
+            sources=guess.sources,
+            splits=guess.splits,
+            **self._row_sizes(config, guess.tokens, guess.labels, guess.rows, guess.lengths, guess.longest_row),
+            classes=getattr(reader, "classes", 0),
             target_tokens=self.target_tokens(config, None),
         )
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
-        sources, wish = both(*sources_of(config)), config.data.num_proc
-        processes = processes_for(sources) if wish == "auto" else wish
-        return prepare_examples(
-            sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes
-        )
+        sources, asked = sources_of(config), config.data.num_proc
+        processes = self._processes_for(sources) if asked == "auto" else asked
+        return prepare(sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         counts = data.counts
-        return DataFacts.counted(
-            counts,
-            row_tokens=counts.train_tokens / max(counts.train_rows, 1),
-            longest_row=counts.longest_row,
-            packed_rows=self._packed_rows(config, data.lengths, counts.train_rows),
+        tokens, labels, rows = counts.train_tokens, counts.train_labels, counts.train_rows
+        return DataFacts(
+            rows=rows,
+            eval_rows=counts.eval_rows,
+            tokens=tokens,
+            eval_tokens=counts.eval_tokens,
+            vocabulary=counts.vocabulary,
+            exact=True,
+            reason="counted in the prepared data",
+            counts=counts,
+            **self._row_sizes(config, tokens, labels, rows, data.lengths, counts.longest_row),
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
             sources=sources_in(data.details),
@@ -95,23 +103,35 @@ class LearnsFromTable:
             details=data.details,
         )
 
+    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        return None
+
     def target_tokens(self, config: Config, data: PreparedData | None) -> int:
         """Of the longest answer; at the most, before the data is prepared."""
         return 0
 
-    def cut(self, config: Config) -> ExampleCut:
+    def rate(self, config: Config) -> Rate:
+        """Tokens a character, for estimates."""
+        return partial(tokens_a_character, config, self.head)
+
+    def frame_tokens(self, config: Config) -> int:
+        """What a row has besides its text, for estimates: the tokens that begin and end it."""
+        return 2
+
+    def cut(self, config: Config) -> Cut:
         data = config.data
-        return ExampleCut(
+        return Cut(
+            rows=self.rows,
             max_length=data.max_length,
             eval_fraction=data.eval_fraction,
             seed=data.seed,
-            max_chars=0,
             tokenizer=tokenizer_of(config, self.head)[0],
+            reading=json.dumps(self.reading(config), sort_keys=True),
+            max_chars=data.max_chars if self.rows != "examples" else 0,
             max_rows=data.max_rows,
             dedup=data.dedup,
             skip_bad_rows=data.on_bad_rows == "skip",
             weights=weights_of(data.path, data.weights),
-            reading=json.dumps(self.reading(config), sort_keys=True),
         )
 
     def reading(self, config: Config) -> dict[str, Any]:
@@ -121,9 +141,25 @@ class LearnsFromTable:
         vocabulary = config.model.scratch.vocab_size if scratch else 0
         return {"task": config.task.model_dump(), "vocabulary": vocabulary, **columns}
 
-    def _packed_rows(self, config: Config, lengths: Sequence[int], rows: int) -> float | None:
-        # Of a row, all tokens but the last are read.
-        return packed_rows(config, [max(length - 1, 1) for length in lengths], rows) if self.packs else None
+    def _row_sizes(
+        self, config: Config, tokens: int, labels: int, rows: int, lengths: Sequence[int], longest_row: int
+    ) -> dict[str, Any]:
+        """What rows put into the model: all tokens, where they do not learn the next one, else one fewer."""
+        if self.rows == "stream":
+            return {"row_tokens": config.data.max_length, "longest_row": config.data.max_length}
+        text = self.rows == "documents"
+        inputs = lengths if text else [max(length - 1, 1) for length in lengths]
+        return {
+            "row_tokens": (labels if text else tokens) / max(rows, 1),
+            "longest_row": longest_row,
+            "packed_rows": packed_rows(config, inputs, rows) if self.packs else None,
+        }
+
+    def _processes_for(self, sources: Sequence[Source]) -> int:
+        """One, and as many as there are cores where a table is large: a new process takes some seconds to begin."""
+        if self.rows != "examples" or sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES:
+            return 1
+        return min(probe().usable_cores, _MOST_PROCESSES)
 
 
 def table_problems(config: Config) -> list[Problem]:
@@ -134,18 +170,10 @@ def table_problems(config: Config) -> list[Problem]:
     return [Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")]
 
 
-def processes_for(sources: Sequence[Source]) -> int:
-    """One, and as many as there are cores where the data is large: a new process takes some seconds to begin."""
-    if sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES:
-        return 1
-    return min(probe().usable_cores, _MOST_PROCESSES)
-
-
 class TableReader(Reader):
     """What the readers of all tasks do alike: a tokenizer, loaded or made when it is needed first."""
 
     columns: tuple[str, ...] = ("input_ids", "labels")
-    held_out = False
     classes = 0
     """Labels that are told apart, as far as is known."""
 
@@ -163,8 +191,14 @@ class TableReader(Reader):
             self._tokenizer = own_tokenizer(self.config, self._head)
         return self._tokenizer
 
-    def settle(self) -> None:
-        return None
+    def refuse_no_room(self, what: str, *, pair: bool = False) -> None:
+        """Raises ConfigError for special tokens that leave no place for `what` stands between them."""
+        count = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
+        frame = count(pair=pair)
+        if self.max_length <= frame:
+            message = f"is {self.max_length}, and {frame} tokens are put around {what}"
+            hint = f"set it to {max(frame + 1, 128)}"
+            raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         made = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
@@ -176,6 +210,3 @@ class TableReader(Reader):
 
     def details(self) -> dict[str, Any]:
         return {"classes": self.classes}
-
-    def notes(self) -> list[str]:
-        return []

@@ -1,4 +1,4 @@
-"""Everything that learns: the model, what moves its weights, and the batches it sees. One for a run."""
+"""What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models.writing import filling_id
+from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.models.writing import pad_token_id
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -22,14 +23,14 @@ from tui_trainer.training.device import device_of
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
-from tui_trainer.training.optimizer import Updater, build_schedule
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.prefetcher import Prefetcher
 from tui_trainer.tuning import find_method
 
 
-class Learner:
-    """Model, loss, optimiser, precision and batches, as the plan says."""
+class Components:
+    """Model, loss, optimizer, precision and batches, as the plan says."""
 
     def __init__(self, job: Job, tell: Tell) -> None:
         """Raises ConfigError when the model cannot be what the plan says."""
@@ -48,11 +49,11 @@ class Learner:
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
-            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.widest_row),
+            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
             packed_width=packed_width,
             by_lengths=by_lengths,
-            fixed_width=plan.widest_row if config.training.torch_compile else 0,
+            fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
         self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
         self.batches = Batches(
@@ -62,12 +63,9 @@ class Learner:
             seed=config.training.seed,
             group_by_length=config.data.group_by_length,
         )
-        self.updater = Updater(self.model, config.training, lr=plan.learning_rate.value)
-        self.learning_rate = build_schedule(
-            config.training,
-            plan.learning_rate.value,
-            warmup_steps=plan.warmup_steps.value,
-            total_steps=plan.total_steps.value,
+        self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+        self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
+            plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
         self._check_chunks(rows, tell)
         if config.training.torch_compile and not compile_layers(self, tell):
@@ -76,10 +74,10 @@ class Learner:
 
     @property
     def pad_id(self) -> int:
-        return filling_id(self.tokenizer)
+        return pad_token_id(self.tokenizer)
 
     def window(self, step: int) -> list[MicroBatch]:
-        """The forward passes of an optimiser step, where they are computed."""
+        """The forward passes of an optimizer step, where they are computed."""
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
@@ -96,7 +94,7 @@ class Learner:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
-        width = self.plan.widest_row
+        width = self.plan.longest_row
         if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype):
             if self._goes_by_lengths(rows):
                 return width, True

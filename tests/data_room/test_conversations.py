@@ -1,4 +1,4 @@
-"""Rows of every form become the same messages; what is no talk is told in one sentence."""
+"""Rows of every form become the same messages; what is no conversation is told in one sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tui_trainer.data.columns.conversations import find_talks
+from tui_trainer.data.columns.conversations import find_conversations
 from tui_trainer.data.columns.text_column import Row
 from tui_trainer.errors import DataError
 
@@ -20,7 +20,7 @@ def row(**values) -> Row:
 
 
 def talk_of(values: dict, **columns):
-    return find_talks([row(**values)], **columns).read(row(**values))
+    return find_conversations([row(**values)], **columns).read(row(**values))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def talk_of(values: dict, **columns):
         ({"question": "Why?", "answer": ANSWERED["content"]}, {}),
         ({"question": "Why?", "answers": {"text": [ANSWERED["content"], "So."], "answer_start": [1]}}, {}),
         ({"Q": "Why?", "A": ANSWERED["content"]}, {"text_column": "Q", "target_column": "A"}),
-        ({"talk": [ASKED, ANSWERED]}, {"text_column": "talk"}),
+        ({"conversation": [ASKED, ANSWERED]}, {"text_column": "conversation"}),
     ],
 )  # fmt: skip
 def test_every_form_gives_the_same_talk(values, columns):
@@ -61,9 +61,9 @@ def test_input_and_context_belong_to_the_question(values, asked):
 def test_system_and_tools_columns_are_kept():
     tools = [{"type": "function", "function": {"name": "add"}}]
     for given in (tools, json.dumps(tools)):
-        talk = talk_of({"prompt": "1 + 1?", "completion": "2", "system": "Be brief.", "tools": given})
-        assert talk.messages[0] == {"role": "system", "content": "Be brief."}
-        assert talk.tools == tuple(tools)
+        conversation = talk_of({"prompt": "1 + 1?", "completion": "2", "system": "Be brief.", "tools": given})
+        assert conversation.messages[0] == {"role": "system", "content": "Be brief."}
+        assert conversation.tools == tuple(tools)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_system_and_tools_columns_are_kept():
     ],
 )
 def test_a_call_is_an_object_however_it_is_written(turn):
-    talk = talk_of({"messages": [ASKED, turn, {"from": "observation", "value": "2"}, ANSWERED]})
-    assert talk.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    assert talk.messages[2] == {"role": "tool", "content": "2"}
+    conversation = talk_of({"messages": [ASKED, turn, {"from": "observation", "value": "2"}, ANSWERED]})
+    assert conversation.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    assert conversation.messages[2] == {"role": "tool", "content": "2"}
 
 
 def test_text_that_is_no_call_stays_the_text_of_its_turn():
@@ -88,7 +88,7 @@ def test_text_that_is_no_call_stays_the_text_of_its_turn():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"messages": None}, ("the talk is null, not a list",)),
+        ({"messages": None}, ("the conversation is null, not a list",)),
         ({"messages": []}, ("no messages",)),
         ({"messages": ["Why?"]}, ("message 1 is a string", "a role and a content")),
         ({"messages": [ASKED, {"role": "assistant", "content": None}]}, ("the content of message 2 is null",)),
@@ -105,7 +105,7 @@ def test_text_that_is_no_call_stays_the_text_of_its_turn():
     ],
 )
 def test_a_row_that_is_no_talk_is_told_with_its_place(values, words):
-    columns = find_talks([row(messages=[ASKED, ANSWERED])])
+    columns = find_conversations([row(messages=[ASKED, ANSWERED])])
     with pytest.raises(DataError) as told:
         columns.read(row(**values))
     for word in (WHERE, *words):
@@ -113,22 +113,25 @@ def test_a_row_that_is_no_talk_is_told_with_its_place(values, words):
 
 
 def test_a_null_answer_is_no_answer():
-    columns = find_talks([row(prompt="a", completion="b")])
+    columns = find_conversations([row(prompt="a", completion="b")])
     with pytest.raises(DataError, match="line 3: the column 'completion' is null, not a string"):
         columns.read(row(prompt="a", completion=None))
 
 
 def test_a_wrong_column_is_told_with_the_nearest_one():
     with pytest.raises(DataError, match=r"train.jsonl: there is no column 'mesages'; did you mean 'messages'\?"):
-        find_talks([row(messages=[ASKED, ANSWERED])], text_column="mesages")
+        find_conversations([row(messages=[ASKED, ANSWERED])], text_column="mesages")
     with pytest.raises(DataError, match=r"no column 'anwser'; did you mean 'answer'\?.*data.target_column"):
-        find_talks([row(question="a", answer="b")], target_column="anwser")
+        find_conversations([row(question="a", answer="b")], target_column="anwser")
 
 
 def test_plain_text_is_sent_to_the_task_for_it():
-    with pytest.raises(DataError, match=r'no column holds talks; columns found: id, text; .*"causal_lm"'):
-        find_talks([row(id=1, text="Once upon a time.")])
+    with pytest.raises(DataError, match=r'no column holds conversations; columns found: id, text; .*"causal_lm"'):
+        find_conversations([row(id=1, text="Once upon a time.")])
 
 
 def test_the_note_says_what_is_not_read():
-    assert "(not read: id, score)" in find_talks([row(id=1, messages=[ASKED], score=2, system="s", tools=None)]).note()
+    assert (
+        "(not read: id, score)"
+        in find_conversations([row(id=1, messages=[ASKED], score=2, system="s", tools=None)]).note()
+    )

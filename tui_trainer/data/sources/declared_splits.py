@@ -1,0 +1,161 @@
+"""Where splits and configurations are written down, so that no name of a file is asked: in folders that the library
+`datasets` made (`save_to_disk`, or its cache), and in a README.md with `configs:`.
+
+Whoever wrote them is believed. `datasets` is imported for a README.md alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tui_trainer.data.sources.named_splits import NamedSplits, Part, split_in
+from tui_trainer.errors import DataError
+from tui_trainer.hub_layout import huggingface_folder
+from tui_trainer.local_paths import from_the_root
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import MIB
+
+README = "README.md"
+_STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
+ABOUT = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
+# Source: generate_fingerprint and Dataset.map of `datasets`: 16 hexadecimal digits, then the process where there are
+# several. They hold the same rows once more.
+LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
+# Source: camelcase_to_snakecase in datasets/naming.py; importing it takes seconds, and a misspelt path comes here.
+_WORDS = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
+_FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
+
+
+def data_files(folder: Path, names: Sequence[str]) -> list[str]:
+    """`names`, which lie in `folder`, without the files that describe the data; where a state file lists the data, what
+    it lists.
+    """
+    if _STATE in names and any(name.endswith(".arrow") for name in names):
+        state = _content(folder / _STATE).get("_data_files")
+        listed = (
+            {entry.get("filename") for entry in state if isinstance(entry, dict)} if isinstance(state, list) else set()
+        )
+        names = [name for name in names if name != _STATE and (not listed or name in listed)]
+    names = [name for name in names if name not in ABOUT - {_STATE}]
+    first_hand = [name for name in names if not LATER_WORK.fullmatch(name)]
+    return first_hand if any(name.endswith(".arrow") for name in first_hand) else names
+
+
+def saved_splits(folder: Path) -> frozenset[str]:
+    """The folders in `folder` that are splits, where a DatasetDict was saved there."""
+    splits = _content(folder / _SPLITS).get("splits")
+    return frozenset(name for name in splits if isinstance(name, str)) if isinstance(splits, list) else frozenset()
+
+
+def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
+    """Of a folder in the cache of `datasets`, by what its dataset_info.json says; None for another folder."""
+    info = _content(folder / _INFO)
+    splits, name = info.get("splits"), info.get("dataset_name")
+    if not isinstance(splits, dict) or not isinstance(name, str):
+        return None
+    listed = list(names)
+    found = {}
+    for split in splits:
+        of_it = re.compile(rf"{re.escape(name)}-{re.escape(split)}(-\d{{5}}-of-\d{{5}})?\.arrow")
+        if files := tuple(file for file in listed if of_it.fullmatch(file)):
+            found[split] = files
+    return _declared(found) if found else None
+
+
+def cached_data_set(repo_id: str, name: str) -> Path | None:
+    """The folder in the cache of `datasets` that holds the configuration `name`, the newest; None where there is none.
+
+    Raises DataError where several configurations are there and none is named.
+    """
+    *owner, last = repo_id.split("/")
+    for words in _WORDS:
+        last = words.sub(r"\1_\2", last)
+    place = _cache_root() / "___".join([*owner, last.lower()])
+    folders = sorted((file.parent for file in place.glob(f"*/*/*/{_INFO}")), key=lambda folder: folder.stat().st_mtime)
+    configurations = sorted({folder.parts[-3] for folder in folders})
+    if not folders or (name and name not in configurations):
+        return None
+    if not name and len(configurations) > 1:
+        raise several_configurations(repo_id, configurations)
+    return next(folder for folder in reversed(folders) if folder.parts[-3] == (name or configurations[0]))
+
+
+def several_configurations(shown: str, configurations: Iterable[str]) -> DataError:
+    listed = one_line(", ".join(configurations), 200)
+    return DataError(f"{shown} holds several configurations: {listed}", hint="set data.name to one of them")
+
+
+def has_configurations(folder: Path) -> bool:
+    """Whether a README.md says how the data of `folder` is configured."""
+    try:
+        with (folder / README).open(encoding="utf-8", errors="replace") as file:
+            front = _FRONT.match(file.read(MIB))
+    except OSError:
+        return False
+    return bool(front and re.search(r"^configs:", front[1], re.MULTILINE))
+
+
+def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, Mapping[str, Any] | None]:
+    """The splits of one configuration, as `datasets` reads README.md, with files named from `folder` on; and its
+    features, as `Features.to_dict` has them, where they are declared.
+
+    Raises DataError where a configuration has to be named and is not, and for a README.md that says nothing sound.
+    """
+    import datasets
+
+    datasets.logging.set_verbosity_error()
+    try:
+        names = datasets.get_dataset_config_names(str(folder))
+        chosen = name or datasets.get_dataset_default_config_name(str(folder)) or ""
+        if chosen not in names:
+            raise (no_configuration(shown, name, names) if name else several_configurations(shown, names))
+        # It leaves a lock file where its cache is, which may be a disk that cannot be written to.
+        with TemporaryDirectory() as elsewhere:
+            builder = datasets.load_dataset_builder(str(folder), chosen, cache_dir=elsewhere)
+        files = builder.config.data_files or {}
+        found = {str(split): tuple(_relative(path, folder) for path in paths) for split, paths in files.items()}
+    except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
+        what = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
+        raise DataError(what, hint="correct its configs, or name the files themselves in data.path") from None
+    return _declared(found), builder.info.features.to_dict() if builder.info.features else None
+
+
+def no_configuration(shown: str, name: str, names: Iterable[str]) -> DataError:
+    has = one_line(", ".join(names), 200)
+    what = f"{shown} has no configuration '{one_line(name, 80)}'"
+    return DataError(what, hint=f"set data.name to one of {has}" if has else "leave data.name empty")
+
+
+def _declared(found: Mapping[str, tuple[str, ...]]) -> NamedSplits:
+    parts = {Part("", split, "declared", split_in(split)): files for split, files in found.items() if files}
+    return NamedSplits(parts=parts)
+
+
+def _relative(path: str, folder: Path) -> str:
+    """What lies outside of the folder stays as it is."""
+    found = Path(path)
+    return found.relative_to(folder).as_posix() if found.is_relative_to(folder) else str(found)
+
+
+def _cache_root() -> Path:
+    """Source: datasets/config.py: HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME."""
+    if cache := os.environ.get("HF_DATASETS_CACHE"):
+        return from_the_root(cache)
+    return huggingface_folder() / "datasets"
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What stands in a small JSON file; empty where it is no object."""
+    try:
+        if not path.is_file() or path.stat().st_size > MIB:
+            return {}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}

@@ -1,0 +1,162 @@
+"""A data set of the Hugging Face Hub: how it is written in data.path, and where it is on this machine.
+
+`hub:owner/name[@revision][/what of it]`, or `owner/name` and `name` where no file or folder is called so. The last
+part is a folder, a file or a glob of the repository; the form is that of huggingface_hub's `hf://` paths. Nothing is
+fetched.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tui_trainer.data.sources.declared_splits import ABOUT, LATER_WORK, README
+from tui_trainer.data.sources.file_formats import form_of
+from tui_trainer.data.sources.named_splits import is_about_the_data
+from tui_trainer.errors import DataError
+from tui_trainer.hub_layout import NAME_PART, cache_folder, is_hub_name, is_revision, repository_folder
+from tui_trainer.safe_text import one_line
+
+PREFIX = "hub:"
+MAIN = "main"
+FORM = "hub:owner/name, with @revision and /folder or /file behind it where they are wanted"
+GLOB_SIGNS = frozenset("*?[")
+# Two kinds of revision hold a `/`; in all others it is written %2F. Source: HfFileSystem.resolve_path of
+# huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
+_REVISION = r"refs/convert/\w+|refs/pr/\d+|[^/@]+"
+_FORM = re.compile(rf"({NAME_PART}/{NAME_PART}|{NAME_PART}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?")
+_NO_ROWS = frozenset({"text", "unknown", "unsupported"})
+_MOST_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class HubPath:
+    """A data set, or a part of one: `inside` is a folder, a file or a glob, empty for all of it."""
+
+    name: str
+    revision: str = MAIN
+    inside: str = ""
+
+    def __str__(self) -> str:
+        revision = self.revision if self.revision.startswith("refs/") else self.revision.replace("/", "%2F")
+        at = "" if self.revision == MAIN else f"@{revision}"
+        return f"{PREFIX}{self.name}{at}{'/' * bool(self.inside)}{self.inside}"
+
+
+def parse_hub_path(path: str, revision: str = "") -> HubPath:
+    """`path` with or without `hub:` before it; `revision` is of what names none itself.
+
+    Raises DataError for what cannot be the name of a data set, and for two revisions.
+    """
+    found = _FORM.fullmatch(path.removeprefix(PREFIX).strip())
+    if not found or not is_hub_name(found[1]):
+        raise DataError(f"'{one_line(path, 120)}' cannot be a data set of the hub", hint=f"it is written {FORM}")
+    at = (found[2] or "").replace("%2F", "/")
+    if at and revision and revision not in (MAIN, at):
+        what = f"{found[1]} is asked for in two revisions"
+        raise DataError(what, hint=f"take out @{one_line(at, 80)}, or {one_line(revision, 80)}")
+    at = at or revision or MAIN
+    if not is_revision(at):
+        raise DataError(f"'{one_line(at, 80)}' cannot be a revision", hint="give a branch, a tag or a commit")
+    steps = [step for step in (found[3] or "").split("/") if step not in ("", ".")]
+    if ".." in steps:
+        raise DataError(f"'{one_line(path, 120)}' leaves its data set", hint=f"it is written {FORM}")
+    return HubPath(found[1], at, "/".join(steps))
+
+
+def snapshot(wanted: HubPath) -> tuple[Path, list[str] | None] | None:
+    """The folder in the hub's cache, and the names of all files of the commit where whoever fetched it kept them."""
+    if not repository_folder("datasets", wanted.name).is_dir():
+        return None
+    from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
+
+    where: dict[str, Any] = {"repo_type": "dataset", "revision": wanted.revision, "cache_dir": str(cache_folder())}
+    try:
+        folder = Path(snapshot_download(wanted.name, **where, local_files_only=True, allow_patterns=README))
+    except errors.IncompleteSnapshotError as error:
+        folder = Path(error.snapshot_path)
+    except errors.LocalEntryNotFoundError:
+        return None
+    try:
+        return folder, [file.path for file in get_cached_repo_tree(wanted.name, **where)]
+    except errors.CachedRepoTreeNotFoundError:
+        return folder, None
+
+
+def names_in_the_cache() -> list[str]:
+    """Data sets that were fetched to this machine before."""
+    found = [folder.name.split("--")[1:] for folder in cache_folder().glob("datasets--*")]
+    return sorted("/".join(steps) for steps in found if is_hub_name("/".join(steps)))
+
+
+def names_wanted(wanted: HubPath, here: Sequence[str], listed: Sequence[str] | None) -> list[str]:
+    """The data that is wanted, of the files that are `here`. Raises DataError where it is not, or not all, of them."""
+    names = chosen_names(here if listed is None else listed, wanted.inside)
+    if missing := len({*names} - {*here}):
+        what = f"{missing:,} of the {len(names):,} files of {one_line(str(wanted), 120)} are not on this machine"
+        raise DataError(what, hint=remedies(wanted))
+    if not names and wanted.inside and listed is None:
+        what = f"{one_line(str(wanted), 120)} is not on this machine, though other files of the data set are"
+        raise DataError(what, hint=remedies(wanted))
+    if not names:
+        raise no_such_part(wanted, listed or here)
+    return names
+
+
+def chosen_names(names: Sequence[str], inside: str) -> list[str]:
+    """The data of what `inside` names: all, a folder, a glob, or one file, which may be of any form. Sorted."""
+    if inside in names:
+        return [inside]
+    if GLOB_SIGNS & {*inside}:
+        return data_names(name for name in names if _matches(name.split("/"), inside.split("/")))
+    return data_names(name for name in names if not inside or name.startswith(f"{inside}/"))
+
+
+def data_names(names: Iterable[str]) -> list[str]:
+    """The files of rows among all files of a repository; where there are none, the .txt files. Sorted."""
+    shown = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
+    rows = [name for name in shown if form_of(PurePosixPath(name)) not in _NO_ROWS and not _describes(name)]
+    return sorted(rows or [name for name in shown if _is_text(name)])
+
+
+def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
+    """For a folder or file that the data set does not have; `names` are those that it has."""
+    found = chosen_names([*names], "")
+    shown = "; ".join(one_line(name, 80) for name in found[:_MOST_SHOWN])
+    what = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
+    return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
+
+
+def not_here(wanted: HubPath) -> DataError:
+    at = "" if wanted.revision == MAIN else f" at {one_line(wanted.revision, 80)}"
+    return DataError(f"the data set {wanted.name}{at} is not on this machine", hint=remedies(wanted))
+
+
+def remedies(wanted: HubPath) -> str:
+    short = wanted.name.rpartition("/")[2]
+    command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
+    return f"run `{command}`, or copy its files into ./{short} and give that path"
+
+
+def _describes(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return last in ABOUT or bool(LATER_WORK.fullmatch(last))
+
+
+def _is_text(name: str) -> bool:
+    path = PurePosixPath(name.lower().removesuffix(".gz"))
+    return path.suffix == ".txt" and not is_about_the_data(name)
+
+
+def _matches(steps: list[str], pattern: list[str]) -> bool:
+    """As `glob.glob` takes a pattern: `*` stays in its folder, `**` is any number of folders."""
+    if not steps or not pattern:
+        return not steps and not pattern
+    if pattern[0] == "**":
+        return _matches(steps, pattern[1:] or ["*"]) or _matches(steps[1:], pattern)
+    return fnmatchcase(steps[0], pattern[0]) and _matches(steps[1:], pattern[1:])

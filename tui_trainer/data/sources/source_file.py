@@ -1,0 +1,152 @@
+"""One file of a source, and how it is opened so that nothing hangs."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tui_trainer.data.sources.file_formats import SUPPORTED, Form, form_of
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+SNIFFED_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """One file to read. `label` is how messages and fingerprints name it; `label` is safe to show.
+
+    `rows` are the first and the one behind the last that are read, where they are not all; `size_bytes` is their share
+    then, and `whole_bytes` all. `features` are declared elsewhere, as `Features.to_dict` has them. What is read from
+    the hub has an address, `remote`, and the hub's hash, `digest`.
+    """
+
+    path: Path
+    label: str
+    size_bytes: int
+    rows: tuple[int, int] | None = None
+    whole_bytes: int = 0
+    remote: str = ""
+    digest: str = ""
+    features: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def compressed(self) -> bool:
+        return self.path.suffix.lower() == ".gz"
+
+    @property
+    def form(self) -> Form:
+        return form_of(self.path)
+
+    @property
+    def holds_rows(self) -> bool:
+        return self.form not in ("text", "unknown")
+
+    @property
+    def whole(self) -> SourceFile:
+        """With all of its rows."""
+        return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
+
+    def size_and_time(self) -> tuple[int, int]:
+        """(size, mtime in ns) as it is now; what is read from the hub is of one commit. Raises DataError."""
+        if self.remote:
+            return self.size_bytes, 0
+        try:
+            facts = self.path.stat()
+        except OSError as error:
+            raise DataError(f"cannot be read any more: {error.strerror}", where=self.label) from None
+        return facts.st_size, facts.st_mtime_ns
+
+
+@contextmanager
+def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The file's own bytes (for the position) and what it holds, unpacked where it is a .gz.
+
+    Every failure to open or to read leaves as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for
+    somebody to write into it.
+    """
+    with _told_in_one_line(file.label), _opened(file) as raw:
+        if not file.compressed:
+            yield raw, raw
+            return
+        with gzip.GzipFile(fileobj=raw) as unpacked:
+            yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+
+
+def _opened(file: SourceFile) -> BinaryIO:
+    if file.remote:
+        from huggingface_hub import HfFileSystem
+
+        return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # whose own readline takes no limit
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    raw = os.fdopen(os.open(file.path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+        raw.close()
+        raise DataError("not a regular file", where=file.label)
+    return raw
+
+
+@contextmanager
+def _told_in_one_line(label: str) -> Iterator[None]:
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"not a sound gzip file ({one_line(str(error), 60)})",
+            where=label,
+            hint="rename it if it is not compressed, or download it again",
+        ) from None
+    except EOFError:
+        raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or type(error).__name__}", where=label) from None
+
+
+def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
+    """A file that somebody named. Raises DataError for one that cannot be read."""
+    label = one_line(label or path.name)
+    if not stat.S_ISREG(mode):
+        raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
+    file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
+    refuse_unsupported(file)
+    with open_bytes(file):  # says now that it may not be read
+        return file
+
+
+def refuse_unsupported(file: SourceFile) -> None:
+    """Raises DataError for a form that nothing here reads."""
+    if file.form == "unsupported":
+        path = file.path
+        ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
+        what = f"{one_line(ending, 20)} files are not supported in this version"
+        raise DataError(what, where=file.label, hint=SUPPORTED)
+
+
+def candidate(path: Path, label: str) -> SourceFile | None:
+    """A file that was met in a folder; None for what is no regular file. It is not opened."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return SourceFile(path=path, label=one_line(label), size_bytes=facts.st_size)
+
+
+def can_be_used(file: SourceFile) -> bool:
+    """Whether a file that was not named itself counts; an unknown ending is settled by its first bytes."""
+    if file.form != "unknown":
+        return file.form != "unsupported"
+    try:
+        with open_bytes(file) as (_, content):
+            return b"\0" not in content.read(SNIFFED_BYTES)
+    except DataError:
+        return False

@@ -1,0 +1,153 @@
+"""Rows of Parquet and Arrow files, a batch at a time: by pyarrow, which `datasets` reads them with as well.
+
+Not by `datasets` itself: that copies Parquet into its own cache, takes seconds to import, and hands on what stands in a
+damaged Arrow file without a look at it, which ends the process. Arrow files are those with the ending .arrow or
+.feather and those of `save_to_disk`; both forms of them, the file and the stream, are read. Features that `datasets`
+wrote into a file are believed: a number that stands for a name (ClassLabel) is given as the name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.decoding import CHUNK_BYTES
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import MIB
+
+BATCH_ROWS = 1000
+BATCH_BYTES = 16 * MIB
+FEATHER_1 = b"FEA1"
+ARROW_FILE = b"ARROW1"
+_KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
+
+Batches = Callable[[list[str]], Iterator[Any]]  # columns -> record batches
+
+
+def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] = ()) -> Iterator[Row]:
+    """Each row of a Parquet file, or of an Arrow IPC file or stream, with some or all of its columns."""
+    kind = _KINDS[form]
+    with _told_in_one_line(label, kind):
+        schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
+        names: list[str] = schema.names if schema is not None else []
+    if doubles := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise DataError(f"two columns are named '{one_line(doubles[0], 40)}'", where=label, hint="rename one of them")
+    named = class_names(schema)
+    row = 0
+    for batch in _guarded(batches([*columns] or names), label, kind):
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            with _told_in_one_line(label, kind, f", row {row + 1:,} or after"):
+                part = batch.slice(start, BATCH_ROWS)
+                part.validate(full=True)
+                values = {name: part.column(place).to_pylist() for place, name in enumerate(part.schema.names)}
+            for found in zip(*values.values(), strict=True):
+                row += 1
+                yield Row(f"{label}, row {row:,}", with_names(dict(zip(values, found, strict=True)), named))
+
+
+def row_count(content: BinaryIO, label: str, form: str) -> int:
+    """Rows of a whole file, from its index or from the heads of its batches: of a Parquet file no row is read."""
+    import pyarrow.parquet as pq
+
+    with _told_in_one_line(label, _KINDS[form]):
+        if form == "parquet":
+            return int(pq.ParquetFile(content).metadata.num_rows)
+        schema, batches = _open_arrow(content, label)
+        return sum(batch.num_rows for batch in batches(schema.names[:1] if schema is not None else []))
+
+
+Namer = Callable[[Any], Any]
+
+
+def class_names(schema: Any) -> dict[str, Namer]:
+    """Of each column with a ClassLabel, as `datasets` writes them into a file: what turns a number into its name."""
+    try:
+        return namers(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def namers(features: Mapping[str, Any]) -> dict[str, Namer]:
+    """The same of `Features.to_dict()`."""
+    return {name: namer for name, feature in features.items() if (namer := _namer(feature))}
+
+
+def with_names(values: dict[str, Any], named: Mapping[str, Namer]) -> dict[str, Any]:
+    return values | {name: of(values[name]) for name, of in named.items() if name in values}
+
+
+def _namer(feature: Any) -> Namer | None:
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+        names = list(feature["names"])
+        return lambda value: names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+    inner = feature[0] if isinstance(feature, list) and feature else None
+    if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
+        inner = feature.get("feature")
+    namer = _namer(inner) if inner else None
+    return (lambda value: [namer(item) for item in value] if isinstance(value, list) else value) if namer else None
+
+
+def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
+    """(schema, batches of some columns)."""
+    import pyarrow.parquet as pq
+
+    # a buffer: without one, the column of a whole row group is read at once
+    file = pq.ParquetFile(content, buffer_size=CHUNK_BYTES, pre_buffer=False)
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    rows = int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))))
+    return file.schema_arrow, lambda names: file.iter_batches(batch_size=rows, columns=names, use_threads=False)
+
+
+def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
+    """The same; no schema and no batch where there is nothing in the file."""
+    import pyarrow as pa
+
+    start = content.read(len(ARROW_FILE))
+    if not start:
+        return None, lambda _: iter(())
+    if start.startswith(FEATHER_1):
+        raise DataError("a Feather file of version 1", where=label, hint="write it again as Parquet")
+
+    def reader(fields: list[int]) -> Any:
+        content.seek(0)
+        opened = pa.ipc.open_file if start == ARROW_FILE else pa.ipc.open_stream
+        return opened(content, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+
+    schema = reader([]).schema
+
+    def batches(names: list[str]) -> Iterator[Any]:
+        opened = reader([schema.get_field_index(name) for name in names])
+        if start == ARROW_FILE:
+            yield from (opened.get_batch(number) for number in range(opened.num_record_batches))
+        else:
+            yield from opened
+
+    return schema, batches
+
+
+def _guarded(batches: Iterator[Any], label: str, kind: str) -> Iterator[Any]:
+    while True:
+        with _told_in_one_line(label, kind):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+@contextmanager
+def _told_in_one_line(label: str, kind: str, place: str = "") -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, MemoryError) as error:
+        raise DataError(
+            f"not a sound {kind} file ({one_line(str(error), 80)})",
+            where=f"{label}{place}",
+            hint="download or copy it again",
+        ) from None

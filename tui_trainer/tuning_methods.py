@@ -1,0 +1,31 @@
+"""The tuning methods, one row each, as people and the plan see them. The code of each is its file in `tuning/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuningMethod:
+    """One method. Adding one adds a row and a file."""
+
+    label: str
+    help: str
+    has_adapter: bool = False
+    """The model's own weights are frozen, and an adapter is trained."""
+    in_four_bits: bool = False
+    """The frozen weights are kept in 4 bits, by bitsandbytes on a GPU."""
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What it needs beside torch and transformers."""
+        return ("peft",) * self.has_adapter + ("bitsandbytes",) * self.in_four_bits
+
+
+TUNING_METHODS: dict[str, TuningMethod] = {
+    "full": TuningMethod(label="all weights", help="all weights of the model are trained"),
+    "lora": TuningMethod(label="LoRA", help="LoRA adapters, the model's own weights are frozen", has_adapter=True),
+    "qlora": TuningMethod(
+        label="QLoRA", help="LoRA, with frozen weights in 4 bits on a GPU", has_adapter=True, in_four_bits=True
+    ),
+}
