@@ -11,11 +11,13 @@ import pytest
 from tui_trainer.checklist.contract import Context, Verdict
 from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_measured
 from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.overheads import evaluation_seconds
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning.duration import EVALUATION_SHARE
 from tui_trainer.runs.events import CheckpointSaved, StepDone, TextSampled
 from tui_trainer.units import GIB, MIB
 
@@ -245,6 +247,15 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed():
     assert any("not measured here yet" in detail for detail in assumed.details if detail.startswith("checkpoints"))
     assert any("measured in run r" in detail for detail in measured.details if detail.startswith("checkpoints"))
     assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
+
+
+def test_an_evaluation_of_as_many_rows_as_a_step_takes_a_third_of_its_time(sheep):
+    """A step of a small file has no more rows than the file, whatever the effective batch is."""
+    settings = (f"data.path={sheep}", "data.max_length=16", "training.effective_batch_size=512")
+    seen = context(load_config(Request(assignments=settings)))
+    rows = seen.planned.train_rows.value
+    assert 0 < rows < seen.planned.effective_batch_size.value
+    assert evaluation_seconds(seen, rows) == pytest.approx(seen.step_seconds * EVALUATION_SHARE)
 
 
 @pytest.mark.parametrize(("save_steps", "steps"), [("1", 2), ("1", 9), ("0.02", 100), ("0.5", 5), ("5", 5)])

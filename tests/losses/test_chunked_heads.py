@@ -12,6 +12,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.start import load_config
+from tui_trainer.losses.chunked_head import chunked_head_loss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models import logits
@@ -136,6 +137,21 @@ def test_capped_chunks_in_16_bits_are_near_to_fp32(dtype, batch):
         found = NextTokenLoss(model, chunk_tokens=CHUNK)(batch)
     for mine, theirs in zip(gradients(model, found), exact, strict=True):
         assert (mine - theirs).norm() <= 0.1 * theirs.norm()
+
+
+def test_the_gradient_of_a_head_in_16_bits_is_as_exact_in_many_chunks_as_in_one():
+    draw = torch.Generator().manual_seed(1)
+    # All of one sign: what is added last is below the last bit of a sum in 16 bits.
+    hidden, labels = torch.rand(2048, 8, generator=draw) + 0.5, torch.zeros(2048, dtype=torch.int64)
+
+    def gradient(dtype: torch.dtype, chunk_tokens: int) -> torch.Tensor:
+        weight = torch.zeros(16, 8, dtype=dtype, requires_grad=True)
+        chunked_head_loss(hidden.to(dtype), weight, labels, chunk_tokens).backward()
+        return weight.grad.float()
+
+    exact = gradient(torch.float32, 2048)
+    one, many = ((gradient(torch.bfloat16, chunk) - exact).norm() / exact.norm() for chunk in (2048, 1))
+    assert one < 0.01 and many < 0.01
 
 
 def test_logits_that_a_model_changes_in_a_way_that_is_not_known_are_not_chunked(batch, monkeypatch):

@@ -239,6 +239,22 @@ def test_the_judgement_of_pickles_is_that_of_torch(tmp_path):
         assert (foreign_calls(path) == ()) == loads, content
 
 
+def test_a_name_that_only_begins_like_a_plain_one_is_foreign(tmp_path):
+    import torch
+
+    path = tmp_path / "x.bin"
+    for content in ([setattr], [torch.zeros(1), {1, 2}, setattr]):
+        torch.save(content, path)
+        assert foreign_calls(path) == ("__builtin__.setattr",), "a set is plain, setattr is not"
+
+
+def test_a_call_by_the_oldest_opcode_is_seen(tmp_path):
+    path = tmp_path / "x.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", b"(S'touch canary'\niposix\nsystem\n.")
+    assert foreign_calls(path) == ("posix.system",)
+
+
 def test_a_broken_bin_file_is_one_sentence(copied):
     path = as_bin(copied)
     with zipfile.ZipFile(path, "w") as archive:

@@ -6,6 +6,7 @@ import torch
 from tests.planning.families import config_of, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.optimizers import OPTIMIZERS
@@ -198,6 +199,31 @@ def test_accumulating_on_a_card_holds_the_sum_beside_the_activations():
     once, more = (wide(TrainingSetup(device="cuda", precision="bf16"), accumulation=n) for n in (1, 2))
     assert more["gradients"] == 4 * shape_of(WIDE).parameters
     assert "gradients" not in once
+
+
+def test_under_checkpointing_the_sum_is_there_too_while_the_loss_is_computed():
+    once, more = (
+        wide(TrainingSetup(device="cuda", precision="bf16", gradient_checkpointing=True), accumulation=n)
+        for n in (1, 2)
+    )
+    assert "gradients" not in once, "logits of a long batch are the peak"
+    assert more["head and loss"] == once["head and loss"] and more["gradients"] == 4 * shape_of(WIDE).parameters
+
+
+def test_an_evaluation_with_4_bits_unpacks_as_well(monkeypatch):
+    setup = replace(lora(device="cuda", four_bits=FourBits(), **HALF), method="qlora")
+    expected = Static(shape_of(WIDE), setup).unpacking_bytes(512 * 32)
+    assert expected > 2 * 2048 * 8192
+    unpacked = parts(setup, micro_batch=1, eval_batch=512, config=WIDE)["evaluation"]
+    monkeypatch.setattr(Static, "unpacking_bytes", lambda self, tokens: 0)
+    assert unpacked - parts(setup, micro_batch=1, eval_batch=512, config=WIDE)["evaluation"] == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_head_that_trains_beside_adapters_has_its_gradients_in_chunks(device):
+    setup = lora(device=device, loss_chunk_tokens=1024, **HALF)
+    frozen, trained = (wide(replace(setup, saves_head=head))["head and loss"] for head in (False, True))
+    assert trained - frozen == (2 * 4 + 2) * 128256 * 2048
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

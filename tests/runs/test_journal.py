@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 import stat
@@ -211,3 +212,30 @@ def test_a_journal_that_was_made_anew_is_read_from_its_start(tmp_path):
     with JournalWriter(path) as writer:
         writer.append(*phases(5))
     assert names(reader.read_new()) == names(phases(5))
+
+
+def test_half_a_line_of_a_journal_that_is_gone_does_not_spoil_the_first_line_of_the_new_one(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    reader = JournalReader(path)
+    path.write_bytes(to_line(phases(1)[0]).encode()[:20])
+    assert reader.read_new() == []
+    path.rename(tmp_path / "old")
+    with JournalWriter(path) as writer:
+        writer.append(*phases(3))
+    assert names(reader.read_new()) == names(phases(3))
+    assert reader.skipped == 0
+
+
+def test_a_disk_that_syncs_again_is_not_failing_any_more(tmp_path, monkeypatch):
+    def broken(fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with JournalWriter(tmp_path / "journal.jsonl") as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            writer.sync()
+        assert writer.failing == "Input/output error"
+        writer.append(*phases(1))
+        assert writer.failing == "Input/output error", "the write went well, and is not on the disk"
+        writer.sync()
+        assert writer.failing is None

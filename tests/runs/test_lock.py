@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import json
 import os
@@ -89,6 +90,26 @@ def test_a_dead_owner_a_reused_pid_and_nonsense_are_succeeded(path, changes):
     assert owner(path) is None
     with RunLock(path):
         assert owner(path).pid == os.getpid()
+
+
+@pytest.mark.parametrize("seconds", [-60.0, 60.0])
+def test_a_process_that_got_the_pid_soon_after_is_not_the_owner(path, seconds):
+    named(path, process_started=psutil.Process(os.getppid()).create_time() + seconds)
+    assert owner(path) is None
+    with RunLock(path):
+        assert owner(path).pid == os.getpid()
+
+
+def test_where_the_file_system_knows_no_locks_the_name_of_the_owner_keeps_others_out(path, monkeypatch):
+    def no_locks(fd, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with RunLock(path):
+        assert owner(path).pid == os.getpid()
+    named(path)
+    with pytest.raises(FolderError, match=f"in use by process {os.getppid()}"):
+        RunLock(path).acquire()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x00", b"{", b"[]", b"null", b"\xff"])

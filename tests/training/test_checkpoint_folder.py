@@ -100,6 +100,14 @@ def test_what_a_kill_left_is_cleared_and_nothing_else(three):
     assert sorted(path.name for path in three.iterdir()) == [".mine", "step-10", "step-100"]
 
 
+def test_a_checkpoint_is_removed_beside_what_a_kill_left_of_one_of_its_name(three):
+    left = three / ".removing-step-9"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    rotate(three, keep=2)
+    assert sorted(path.name for path in three.iterdir()) == ["step-10", "step-100"]
+
+
 def test_a_checkpoint_that_exists_damaged_is_replaced(three):
     (three / "step-100" / "model.safetensors").write_bytes(b"")
     make(three, 100)
@@ -222,3 +230,13 @@ def test_a_run_whose_two_newest_checkpoints_are_damaged_keeps_what_it_saves_next
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
     assert steps_saved(folder.checkpoints) == [10, 8, 6]
     assert newest_whole(folder.checkpoints, lambda damage: pytest.fail(damage)).step == 10
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_begins_anew_beside_them(tiny_run):
+    folder, _ = tiny_run("damaged", {"checkpoint.save_steps": 5, "checkpoint.save_total_limit": 2})
+    for step in (10, 5):
+        (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert [event.resumed_from_step for event in read_all(folder.journal) if isinstance(event, RunStarted)] == [None, 0]
+    names = sorted(path.name for path in folder.checkpoints.iterdir())
+    assert names == ["damaged-step-10", "damaged-step-5", "step-10", "step-5"]

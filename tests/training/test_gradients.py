@@ -18,7 +18,7 @@ from tui_trainer.training.batches import Layout
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.step import take_step
+from tui_trainer.training.step import StepReport, StepSeconds, take_step
 from tui_trainer.tuning import find_method
 
 CPU = torch.device("cpu")
@@ -67,9 +67,9 @@ def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
     return list(layout.window(rows))
 
 
-def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> None:
+def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> StepReport:
     mixed_precision, clock = MixedPrecision("fp32", CPU), Clock(CPU)
-    take_step(lambda: batches, loss, optimizer, mixed_precision, clock, lr=lr, max_grad_norm=max_grad_norm)
+    return take_step(lambda: batches, loss, optimizer, mixed_precision, clock, lr=lr, max_grad_norm=max_grad_norm)
 
 
 class _KeepGradients:
@@ -142,6 +142,24 @@ def test_packed_rows_without_their_positions_would_give_another_gradient(rows):
     blind = [replace(batch, inputs={"input_ids": batch.inputs["input_ids"]}) for batch in window(rows, 1, 32)]
     right = gradients(window(rows, 4))
     assert max((gradients(blind)[name] - right[name]).abs().max() for name in right) > 1e-3
+
+
+@pytest.mark.parametrize(("micro_batch", "width"), [(1, 0), (2, 0), (4, 0), (1, 16), (1, 32)])
+def test_a_step_counts_its_documents_and_labels_however_it_is_cut(rows, micro_batch, width):
+    batches, model = window(rows, micro_batch, width), model_of()
+    report = step(batches, NextTokenLoss(model), _KeepGradients(model))
+    assert (report.samples, report.tokens) == (len(rows), sum(ROW_LENGTHS) - len(rows))
+    assert len(report.forwards) == len(batches)
+
+
+def test_the_parts_of_a_step_add_up_to_its_time():
+    """Two passes: forward 2 and 1.5 s, backward what is left until the gradient is there."""
+    report = StepReport(
+        loss_sum=torch.zeros(()), grad_norm=torch.zeros(()), tokens=1, input_tokens=1, samples=1, lr=0.1,
+        data_seconds=0.5, forwards=((1.0, 3.0), (5.0, 6.5)), accumulated=9.0, updated=10.0,
+    )  # fmt: skip
+    assert report.seconds() == StepSeconds(data=0.5, forward=3.5, backward=4.5, optimizer=1.0)
+    assert report.seconds().total == 0.5 + (10.0 - 1.0)
 
 
 def loss_of(model):

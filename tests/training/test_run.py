@@ -26,7 +26,8 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
-from tui_trainer.training import checkpoint
+from tui_trainer.tasks import find_task
+from tui_trainer.training import checkpoint, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 
 
@@ -149,6 +150,24 @@ def test_baselines_are_measured_and_the_model_card_names_what_matters(learnt):
         f"{of_kind(learnt, EvalDone)[-1].loss:.4f}",
     ):
         assert word in card, word
+
+
+def test_baselines_are_measured_on_the_rows_that_evaluation_reads(tiny_run, monkeypatch):
+    task, measured, evaluated = type(find_task("char_lm")), [], []
+    baselines, windows = task.baselines, session.windows
+
+    def measure(self, config, data, chosen):
+        measured.append(list(chosen))
+        return baselines(self, config, data, chosen)
+
+    def evaluate(rows, chosen, layout):
+        evaluated.append(list(chosen))
+        return windows(rows, chosen, layout)
+
+    monkeypatch.setattr(task, "baselines", measure)
+    monkeypatch.setattr(session, "windows", evaluate)
+    folder, _ = tiny_run("few")
+    assert measured == evaluated and len(measured[0]) == 8 < of_kind(folder, DataPrepared)[0].eval_rows
 
 
 def test_everything_in_the_run_folder_is_private(learnt):
