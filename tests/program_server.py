@@ -32,6 +32,7 @@ torch torch.nn.functional torch.optim torch.utils.checkpoint transformers transf
 transformers.models.auto.modeling_auto transformers.models.auto.tokenization_auto
 transformers.models.llama.modeling_llama transformers.tokenization_utils_tokenizers transformers.optimization
 transformers.generation.utils safetensors.torch tokenizers numpy pyarrow orjson xxhash psutil pynvml
+huggingface_hub huggingface_hub.file_download huggingface_hub._snapshot_download datasets sklearn.metrics
 textual.app textual.screen textual.drivers.linux_driver pydantic typer typer.testing tomlkit tomli_w yaml
 """.split()
 

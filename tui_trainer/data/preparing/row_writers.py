@@ -51,7 +51,7 @@ class RowWriter:
         for name in self._schema.names:
             values, lengths = columns[name]
             offsets = np.concatenate(([0], np.cumsum(lengths)))
-            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32())))
+            arrays.append(pa.ListArray.from_arrays(_int32(offsets), _int32(values)))
         self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
         self.row_count += len(lengths)
         self.longest_row = max(self.longest_row, int(columns[COLUMN][1].max(initial=0)))
@@ -62,6 +62,15 @@ class RowWriter:
         RowWriter.add(
             self, {COLUMN: (tokens[np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)], lengths)}
         )
+
+
+def _int32(numbers: NDArray[Any]) -> Any:
+    """An Arrow array of the same numbers. `pyarrow.array` would import pandas to ask whether they are its own."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(
+        pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers, dtype=np.int32))]
+    )
 
 
 class StreamWriter(RowWriter):

@@ -41,6 +41,14 @@ class TokenRow:
         return len(self.tokens)
 
 
+def _numbers(array: Any) -> Tokens:
+    """The numbers of an Arrow array of int32, in place. `to_numpy` would import pandas."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.empty(0, dtype=np.int32)
+    return np.frombuffer(buffer, dtype=np.int32)[array.offset : array.offset + len(array)]
+
+
 class Rows:
     """Read-only rows of one file. Costs no memory of its own but the offsets; can be sent to another process."""
 
@@ -52,7 +60,7 @@ class Rows:
         for batch in _batches(self.path):
             self._first_rows.append(rows)
             for name, column in batch.items():
-                part = column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy().astype(np.int64)
+                part = _numbers(column.values), _numbers(column.offsets).astype(np.int64)
                 self._columns.setdefault(name, []).append(part)
             rows += len(batch[COLUMN])
         self._count = rows
