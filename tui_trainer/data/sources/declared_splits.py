@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tui_trainer.data.sources.named_splits import NamedSplits, Part, split_in
+from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
 from tui_trainer.hub_layout import huggingface_folder
 from tui_trainer.local_paths import from_the_root
@@ -29,6 +30,7 @@ ABOUT = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
 LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
 # Source: camelcase_to_snakecase in datasets/naming.py; importing it takes seconds, and a misspelt path comes here.
 _WORDS = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
+_SHARD = re.compile(r"(.*?)(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?:\.\w+)*)")
 _FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
@@ -36,15 +38,19 @@ def data_files(folder: Path, names: Sequence[str]) -> list[str]:
     """`names`, which lie in `folder`, without the files that describe the data; where a state file lists the data, what
     it lists.
     """
-    if _STATE in names and any(name.endswith(".arrow") for name in names):
-        state = _content(folder / _STATE).get("_data_files")
-        listed = (
-            {entry.get("filename") for entry in state if isinstance(entry, dict)} if isinstance(state, list) else set()
-        )
+    if _STATE in names and "_data_files" in _content(folder / _STATE):
+        listed = _listed(folder)
         names = [name for name in names if name != _STATE and (not listed or name in listed)]
     names = [name for name in names if name not in ABOUT - {_STATE}]
     first_hand = [name for name in names if not LATER_WORK.fullmatch(name)]
     return first_hand if any(name.endswith(".arrow") for name in first_hand) else names
+
+
+def _listed(folder: Path) -> list[str]:
+    """The data of a folder of `save_to_disk`, as its state file lists it."""
+    state = _content(folder / _STATE).get("_data_files")
+    entries = state if isinstance(state, list) else []
+    return [str(entry["filename"]) for entry in entries if isinstance(entry, dict) and "filename" in entry]
 
 
 def saved_splits(folder: Path) -> frozenset[str]:
@@ -63,9 +69,8 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
     found = {}
     for split in splits:
         of_it = re.compile(rf"{re.escape(name)}-{re.escape(split)}(-\d{{5}}-of-\d{{5}})?\.arrow")
-        if files := tuple(file for file in listed if of_it.fullmatch(file)):
-            found[split] = files
-    return _declared(found) if found else None
+        found[split] = tuple(file for file in listed if of_it.fullmatch(file))
+    return _declared(found) if any(found.values()) else None
 
 
 def cached_data_set(repo_id: str, name: str) -> Path | None:
@@ -93,12 +98,16 @@ def several_configurations(shown: str, configurations: Iterable[str]) -> DataErr
 
 def has_configurations(folder: Path) -> bool:
     """Whether a README.md says how the data of `folder` is configured."""
+    return re.search(r"^configs:", _front(folder), re.MULTILINE) is not None
+
+
+def _front(folder: Path) -> str:
     try:
         with (folder / README).open(encoding="utf-8", errors="replace") as file:
             front = _FRONT.match(file.read(MIB))
     except OSError:
-        return False
-    return bool(front and re.search(r"^configs:", front[1], re.MULTILINE))
+        return ""
+    return front[1] if front else ""
 
 
 def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, Mapping[str, Any] | None]:
@@ -123,7 +132,9 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
     except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
         what = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
         raise DataError(what, hint="correct its configs, or name the files themselves in data.path") from None
-    return _declared(found), builder.info.features.to_dict() if builder.info.features else None
+    written = _front(folder)
+    exact = frozenset(name for names in found.values() for name in names if name in written)
+    return _declared(found, exact), builder.info.features.to_dict() if builder.info.features else None
 
 
 def no_configuration(shown: str, name: str, names: Iterable[str]) -> DataError:
@@ -132,15 +143,52 @@ def no_configuration(shown: str, name: str, names: Iterable[str]) -> DataError:
     return DataError(what, hint=f"set data.name to one of {has}" if has else "leave data.name empty")
 
 
-def _declared(found: Mapping[str, tuple[str, ...]]) -> NamedSplits:
+def _declared(found: Mapping[str, tuple[str, ...]], exact: frozenset[str] = frozenset()) -> NamedSplits:
+    """A file that a validation or test split names is none of train, as long as train has others."""
     parts = {Part("", split, "declared", split_in(split)): files for split, files in found.items() if files}
-    return NamedSplits(parts=parts)
+    splits = NamedSplits(parts=parts, exact=exact, gone=tuple(split for split, files in found.items() if not files))
+    held_out = splits.held_out_files
+    for part in splits.of("train"):
+        parts[part] = tuple(name for name in parts[part] if name not in held_out) or parts[part]
+    return splits
+
+
+def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[str]:
+    """What belongs to the files that are `read` and is not there: the other shards of `-00000-of-00003`, and the rest
+    of what a state.json lists.
+    """
+    there: dict[tuple[str, ...], set[int]] = {}
+    for name in named:
+        if shard := _SHARD.fullmatch(name):
+            there.setdefault(shard.group(1, 3, 4), set()).add(int(shard[2]))
+    groups: dict[tuple[str, ...], str] = {}
+    for name in read:
+        shard = _SHARD.fullmatch(name)
+        groups.setdefault(shard.group(1, 3, 4) if shard else (name.rpartition("/")[0],), name)
+    missing = []
+    for group, name in groups.items():
+        place, above = named[name].path.parent, name[: name.rfind("/") + 1]
+        lasts = _listed(place) if name.endswith(".arrow") and not named[name].remote else []
+        if len(group) > 1:
+            first, count, form = group[0].removeprefix(above), int(group[1]), group[2]
+            from_one = count in there[group]
+            absent = (n for n in range(from_one, count + from_one) if n not in there[group])
+            lasts += [f"{first}{n:05d}-of-{group[1]}{form}" for n in absent]
+        missing += [
+            above + last
+            for last in dict.fromkeys(lasts)
+            if above + last not in named and (named[name].remote or not (place / last).exists())
+        ]
+    return missing
 
 
 def _relative(path: str, folder: Path) -> str:
     """What lies outside of the folder stays as it is."""
-    found = Path(path)
-    return found.relative_to(folder).as_posix() if found.is_relative_to(folder) else str(found)
+    found = Path(os.path.abspath(path))  # noqa: PTH100  # absolute() keeps `..`, and resolve() follows links into the hub's cache
+    for place in (Path(os.path.abspath(folder)), folder.resolve()):  # noqa: PTH100
+        if found.is_relative_to(place):
+            return found.relative_to(place).as_posix()
+    return str(found)
 
 
 def _cache_root() -> Path:

@@ -12,6 +12,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tui_trainer.data.sources.declared_splits import (
     configured_splits,
     data_files,
     has_configurations,
+    missing_files,
     no_configuration,
     saved_splits,
     splits_of_cache,
@@ -46,6 +48,7 @@ from tui_trainer.local_paths import at_home
 from tui_trainer.safe_text import one_line
 
 _MOST_SHOWN = 6
+_FETCH_AGAIN = "copy or download the data set again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +124,7 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
     if stat.S_ISDIR(mode):
         return _of_a_folder(place, path, choice)
     split = split_of_file(place.name)
-    shown = _Shown(f"'{one_line(path, 120)}'", place.parent)
+    shown = _Shown(f"'{one_line(path, 120)}'", place.parent, pattern=glob.escape(str(place)))
     return _chosen({place.name: named_file(place, mode)}, NamedSplits(), shown, choice, split or "", split)
 
 
@@ -132,11 +135,15 @@ class _Shown:
     name: str = field(kw_only=False)
     place: Path | None = field(kw_only=False, default=None)
     wanted: HubPath | None = None
-    is_glob: bool = False
+    pattern: str = ""  # where some of the names below are asked for, and not all
 
     def written(self, inside: str) -> str:
         path = str(replace(self.wanted, inside=inside) if self.wanted else (self.place or Path()) / inside)
         return path.replace(",", "\\,")
+
+    def asks_for(self, inside: str) -> bool:
+        name = inside if self.wanted else str((self.place or Path()) / inside)
+        return fnmatchcase(name, self.pattern)
 
 
 def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
@@ -146,7 +153,10 @@ def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
     if choice.name and (place / choice.name).is_dir():
         return _of_a_folder(place / choice.name, f"{path}/{choice.name}", replace(choice, name=""))
     named = _named_from(place, _usable(_files_below(place), path, place))
-    splits = splits_of_cache(place, named) or tell_apart(named, saved_splits(place))
+    saved = saved_splits(place)
+    splits = splits_of_cache(place, named) or tell_apart(named, saved)
+    if gone := saved - {part.folder for part in splits.parts}:
+        splits = replace(splits, gone=(*splits.gone, *sorted(gone)))
     return _chosen(named, splits, shown, choice, place.name, split_in(place.name))
 
 
@@ -185,8 +195,10 @@ def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
         return _configured(folder, choice, shown)
     named = {name: named_file(folder / name, (folder / name).stat().st_mode, f"{wanted.name}/{name}") for name in names}
     named, choice = _of_a_configuration(named, choice)
-    shown = replace(shown, is_glob=bool(GLOB_SIGNS & {*wanted.inside}))
-    return _chosen(named, tell_apart(named), shown, choice)
+    if GLOB_SIGNS & {*wanted.inside} or names == [wanted.inside]:
+        shown = replace(shown, pattern=wanted.inside)
+    last = wanted.inside.rpartition("/")[2]
+    return _chosen(named, tell_apart(named), shown, choice, last, split_in(last))
 
 
 def _streamed(wanted: HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
@@ -220,7 +232,7 @@ def _of_a_glob(pattern: Path, path: str, choice: Choice) -> FoundFiles:
     steps = takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts)
     place = Path(*steps)
     named = _named_from(place, _usable(files, path, None))
-    shown = _Shown(f"'{one_line(path, 120)}'", place, is_glob=True)
+    shown = _Shown(f"'{one_line(path, 120)}'", place, pattern=str(pattern))
     return _chosen(named, tell_apart(named), shown, choice, place.name, split_in(place.name))
 
 
@@ -239,6 +251,28 @@ def _chosen(
     """`label` and `split` are of the whole, where its files name no split."""
     if choice.name and not choice.measured:  # what is measured on may be another data set, without configurations
         raise no_configuration(shown.name, choice.name, _configurations(named))
+    found = _told_apart(named, splits, shown, choice, label, split)
+    read = {file.path for file in found.chosen.files}
+    validation = () if choice.measured or choice.splits else found.others
+    read |= {file.path for other in validation if other.split == "validation" for file in other.files}
+    names = [name for name, file in named.items() if file.path in read and name not in splits.exact]
+    missing = [name for name in missing_files(named, names) if not shown.pattern or shown.asks_for(name)]
+    if missing:
+        more = f" and {len(missing) - _MOST_SHOWN:,} more" if len(missing) > _MOST_SHOWN else ""
+        listed = one_line(", ".join(missing[:_MOST_SHOWN]), 240) + more
+        what = f"{shown.name} is not whole: missing {'is' if len(missing) == 1 else 'are'} {listed}"
+        raise DataError(what, hint="copy or download the rest, or name each file in data.path, with commas")
+    return found
+
+
+def _told_apart(
+    named: Mapping[str, SourceFile],
+    splits: NamedSplits,
+    shown: _Shown,
+    choice: Choice,
+    label: str,
+    split: Split | None,
+) -> FoundFiles:
     if not splits.parts:
         whole = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
         known = {"train": whole} if not split else {label: whole, split: whole}
@@ -256,20 +290,24 @@ def _chosen(
             raise _several_parts(named, splits, shown, f"several are named {twice}")
         known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
+        if gone := next((label for label in choice.splits if label in splits.gone and label not in known), ""):
+            raise DataError(f"{shown.name}: {gone} is declared and its files are missing", hint=_FETCH_AGAIN)
         chosen = _picked(known, shown, choice)
         taken = chosen.several or (chosen,)
         others = tuple(other for part in parts if (other := files_of(part)).files not in [one.files for one in taken])
         return FoundFiles(chosen=chosen, others=others, beside=splits.beside)
     found = splits.measured() if choice.measured else splits.trained()
     kinds = {part.split for part in splits.parts}
-    if isinstance(found, str) and shown.is_glob and len(kinds) == 1 and (kind := kinds.pop()):
+    names_it = shown.pattern or (len(splits.parts) == 1 and {split} == kinds and not splits.gone)
+    if isinstance(found, str) and names_it and len(kinds) == 1 and (kind := kinds.pop()):
         # `*/train.jsonl` names exactly the training files of several places.
         files = tuple(named[name] for names in splits.parts.values() for name in names)
         return FoundFiles(chosen=SplitFiles(label=kind, split=kind, files=files), beside=splits.beside)
     if isinstance(found, str):
         raise _several_parts(named, splits, shown, found)
     others = tuple(files_of(part) for part in parts if part != found)
-    return FoundFiles(chosen=files_of(found), others=others, beside=splits.beside)
+    remark = f"{', '.join(splits.gone)}: declared, and the files are missing" if splits.gone else ""
+    return FoundFiles(chosen=files_of(found), others=others, beside=splits.beside, remark=remark)
 
 
 def _picked(known: Mapping[str, SplitFiles], shown: _Shown, choice: Choice) -> SplitFiles:
@@ -292,11 +330,20 @@ def _several_parts(named: Mapping[str, SourceFile], splits: NamedSplits, shown: 
         below = tuple(name for name in named if name.startswith(f"{part.folder}/"))
         ways.append((part.folder,) if part.folder and below == files else files)
     listed = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
+    labels = Counter(part.label for part, _ in ordered)
+    if only := [one_line(label, 60) for label, count in labels.items() if label and count == 1]:
+        hint = f"set data.split to {' or '.join(only[:_MOST_SHOWN])}; or "
+    else:
+        hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
-    hint = f"name one in data.path, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
+    hint += f"name one in data.path, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
     hint += "data.eval_path; what data.path names with commas is read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
+    if splits.gone and doubt.startswith(splits.gone):
+        return DataError(f"{shown.name}: {one_line(doubt, 160)}; there is {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
+    if len(ordered) == 1:
+        return DataError(f"{shown.name} holds only {ordered[0][0].label}: {listed}", hint=hint)
     why = f" ({one_line(doubt, 160)})" if doubt else ""
     return DataError(f"{shown.name} holds several splits or configurations: {listed}{why}", hint=hint)
 
