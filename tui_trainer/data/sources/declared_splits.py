@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from tui_trainer.data.sources.named_splits import NamedSplits, Part, split_in
 from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import huggingface_folder
+from tui_trainer.hub_layout import huggingface_folder, repository_folder
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB
@@ -30,6 +31,8 @@ ABOUT = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
 LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
 # Source: camelcase_to_snakecase in datasets/naming.py; importing it takes seconds, and a misspelt path comes here.
 _WORDS = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
+# What load_dataset makes of `data_files`: a part of the data set under a name that nobody chose.
+_FRAGMENT = re.compile(r".*-[0-9a-f]{16}")
 _SHARD = re.compile(r"(.*?)(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?:\.\w+)*)")
 _FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
@@ -73,22 +76,33 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
     return _declared(found) if any(found.values()) else None
 
 
-def cached_data_set(repo_id: str, name: str) -> Path | None:
-    """The folder in the cache of `datasets` that holds the configuration `name`, the newest; None where there is none.
+def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
+    """The folder in the cache of `datasets` that holds the configuration `name`; None where there is none.
 
-    Raises DataError where several configurations are there and none is named.
+    Raises DataError where several configurations are there and none is named, and for several commits where it is not
+    known which `revision` is.
     """
     *owner, last = repo_id.split("/")
     for words in _WORDS:
         last = words.sub(r"\1_\2", last)
     place = _cache_root() / "___".join([*owner, last.lower()])
     folders = sorted((file.parent for file in place.glob(f"*/*/*/{_INFO}")), key=lambda folder: folder.stat().st_mtime)
-    configurations = sorted({folder.parts[-3] for folder in folders})
-    if not folders or (name and name not in configurations):
-        return None
+    main = repository_folder("datasets", repo_id) / "refs/main"
+    commit = revision
+    with suppress(OSError):
+        commit = main.with_name(revision).read_text(encoding="utf-8").strip()
+    is_main = revision == main.name
+    folders = [folder for folder in folders if is_main or folder.name == commit]
+    configurations = sorted({folder.parts[-3] for folder in folders if not _FRAGMENT.fullmatch(folder.parts[-3])})
     if not name and len(configurations) > 1:
         raise several_configurations(repo_id, configurations)
-    return next(folder for folder in reversed(folders) if folder.parts[-3] == (name or configurations[0]))
+    wanted = name or next(iter(configurations), "")
+    folders = [folder for folder in folders if folder.parts[-3] == wanted]
+    commits = sorted({folder.name for folder in folders})
+    if len(commits) > 1 and commit not in commits:
+        what = f"{repo_id} is in the cache of datasets in several commits: {one_line(', '.join(commits), 200)}"
+        raise DataError(what, hint="set data.revision to one of them")
+    return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 
 
 def several_configurations(shown: str, configurations: Iterable[str]) -> DataError:

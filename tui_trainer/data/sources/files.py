@@ -29,7 +29,6 @@ from tui_trainer.data.sources.declared_splits import (
 from tui_trainer.data.sources.file_formats import SUPPORTED
 from tui_trainer.data.sources.hub import (
     GLOB_SIGNS,
-    MAIN,
     HubPath,
     data_names,
     names_wanted,
@@ -183,8 +182,8 @@ def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
     shown = _Shown(one_line(str(wanted), 120), wanted=wanted)
     found = snapshot(wanted)
     here = _names_in(found[0]) if found else []
-    is_main = wanted.revision == MAIN and not wanted.inside  # the cache of `datasets` knows no other
-    if is_main and not data_names(here) and (stored := cached_data_set(wanted.name, choice.name)):
+    is_empty = not wanted.inside and not data_names(here)
+    if is_empty and (stored := cached_data_set(wanted.name, choice.name, wanted.revision)):
         return _of_a_folder(stored, str(wanted), replace(choice, name=""))
     if not data_names(here) and choice.streaming:
         return _streamed(wanted, choice, shown)
