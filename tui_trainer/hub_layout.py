@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from tui_trainer.local_paths import from_the_root
 
@@ -63,3 +63,11 @@ def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where the cache keeps all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
+
+
+def network_errors() -> tuple[type[Exception], ...]:
+    """What huggingface_hub lets through where the hub is not reached, or a connection breaks; it is imported for it."""
+    from huggingface_hub import errors
+
+    # The bases of its own error are those of the HTTP library under it, which has changed more than once.
+    return cast("tuple[type[Exception], ...]", (OSError, *errors.HfHubHTTPError.__bases__))

@@ -582,3 +582,39 @@ def test_of_the_cache_of_datasets_the_commit_of_main_is_read_and_no_fragment(at_
     shutil.rmtree(place / "default")
     with pytest.raises(DataError, match="no data set org/stored of the hub on this machine"):
         open_source("org/stored")
+
+
+@pytest.mark.parametrize(
+    ("front", "words"),
+    [
+        ("configs:\n- config_name: [x\n", "does not say where its data is: while parsing"),
+        ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where its data is: while scanning"),
+        ("configs:\n- config_name: default\n  data_files: a.py\n", "Dataset scripts are no longer supported"),
+        ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
+         "names data on the net: https://127.0.0.1:9/u.csv; download"),
+        ("configs:\n- config_name: default\n  data_files: train.csv\n  skiprows: 2\n", "sets skiprows to 2, which is"),
+        ("configs:\n- data_files: train.csv\n  header: null\n", "sets header to None, which is"),
+        ("configs:\n- config_name: default\n  data_files: train.jsonl\n  field: rows\n", "sets field to 'rows', which"),
+    ],
+)  # fmt: skip
+def test_a_readme_that_cannot_be_followed_is_named_with_what_to_do(front, words, tmp_path):
+    folder = tmp_path / "d"
+    write(folder / "train.csv", rows("train"))
+    write(folder / "train.jsonl", rows("train"))
+    if "a.py" in front:
+        (folder / "d.py").write_text("x = 1")
+    (folder / "README.md").write_text(f"---\n{front}---\n")
+    with pytest.raises(DataError, match=re.escape(words)) as error:
+        open_source(str(folder))
+    assert "the README.md of '" in str(error.value) and "in data.path" in str(error.value)
+
+
+def test_a_readme_says_how_the_fields_of_a_table_are_separated_and_called(tmp_path):
+    (tmp_path / "train.csv").write_text("a, b;1\nc, d;2\n")
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  sep: ';'\n  header: null\n"
+        "  names: [text, label]\n---\n"
+    )
+    found = open_source(str(tmp_path)).rows(ProblemList(), choices=ColumnChoices(""))
+    assert [row.values for row in found] == [{"text": "a, b", "label": "1"}, {"text": "c, d", "label": "2"}]
+    assert len(list(open_source(str(tmp_path), choice=Choice(split="train[1:]")).documents())) == 1

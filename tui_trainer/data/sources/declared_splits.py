@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +35,11 @@ _WORDS = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
 # What load_dataset makes of `data_files`: a part of the data set under a name that nobody chose.
 _FRAGMENT = re.compile(r".*-[0-9a-f]{16}")
 _SHARD = re.compile(r"(.*?)(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?:\.\w+)*)")
+# Of the configurations of `datasets`: what says nothing of how rows are read, and what `_reading` passes on.
+_FOLLOWED = frozenset(
+    "name version data_dir data_files description features chunksize batch_size block_size use_threads memory_map "
+    "verbose sep delimiter names column_names header".split()
+)
 _FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
@@ -124,16 +130,21 @@ def _front(folder: Path) -> str:
     return front[1] if front else ""
 
 
-def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, Mapping[str, Any] | None]:
-    """The splits of one configuration, as `datasets` reads README.md, with files named from `folder` on; and its
-    features, as `Features.to_dict` has them, where they are declared.
+def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, dict[str, Any]]:
+    """The splits of one configuration, as `datasets` reads README.md, with files named from `folder` on; and what it
+    declares of each file, by the fields of SourceFile.
 
-    Raises DataError where a configuration has to be named and is not, and for a README.md that says nothing sound.
+    Raises DataError where a configuration has to be named and is not, for a README.md that says nothing sound, and for
+    what is not followed here: files that lie on the net, and most options of readers.
     """
     import datasets
+    import yaml
 
     datasets.logging.set_verbosity_error()
     try:
+        if address := next(_addresses(yaml.safe_load(_front(folder))["configs"]), ""):
+            what = f"the README.md of {shown} names data on the net: {one_line(address, 120)}"
+            raise DataError(what, hint="download that file, and name the files themselves in data.path")
         names = datasets.get_dataset_config_names(str(folder))
         chosen = name or datasets.get_dataset_default_config_name(str(folder)) or ""
         if chosen not in names:
@@ -143,12 +154,51 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
             builder = datasets.load_dataset_builder(str(folder), chosen, cache_dir=elsewhere)
         files = builder.config.data_files or {}
         found = {str(split): tuple(_relative(path, folder) for path in paths) for split, paths in files.items()}
-    except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
+    except (
+        *(ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError),
+    ) as error:
         what = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
         raise DataError(what, hint="correct its configs, or name the files themselves in data.path") from None
     written = _front(folder)
     exact = frozenset(name for names in found.values() for name in names if name in written)
-    return _declared(found, exact), builder.info.features.to_dict() if builder.info.features else None
+    features = builder.info.features.to_dict() if builder.info.features else None
+    return _declared(found, exact), {"features": features, **_reading(builder.config, shown)}
+
+
+def _addresses(configs: object) -> Iterator[str]:
+    """What is no path among all that names files, at any depth."""
+    if isinstance(configs, str) and "://" in configs:
+        yield configs
+    elif isinstance(configs, list):
+        for each in configs:
+            yield from _addresses(each)
+    elif isinstance(configs, dict):
+        for key, value in configs.items():
+            if key != "description":
+                yield from _addresses(value)
+
+
+def _reading(config: Any, shown: str) -> dict[str, Any]:
+    """How the tables are read, by the fields of SourceFile. Raises DataError for an option that is not followed."""
+    for option in fields(config):
+        default = option.default_factory() if option.default_factory is not MISSING else option.default
+        value = getattr(config, option.name)
+        is_same = value == default or (option.name == "encoding" and str(value).lower() in ("utf-8", "utf8"))
+        if option.name not in _FOLLOWED and not is_same:
+            raise _not_followed(option.name, value, shown)
+    names, header = getattr(config, "names", None), getattr(config, "header", "infer")
+    if header not in ("infer", None if names else 0):
+        raise _not_followed("header", header, shown)
+    separator = str(getattr(config, "sep", ","))
+    if len(separator) != 1:
+        raise _not_followed("sep", separator, shown)
+    # The library's own default, which is guessed here.
+    return {"separator": "" if separator == "," else separator, "header": tuple(map(str, names or ()))}
+
+
+def _not_followed(option: str, value: object, shown: str) -> DataError:
+    what = f"the README.md of {shown} sets {option} to {one_line(repr(value), 60)}, which is not followed here"
+    return DataError(what, hint="write the data again in a plain form, and name its files in data.path")
 
 
 def no_configuration(shown: str, name: str, names: Iterable[str]) -> DataError:

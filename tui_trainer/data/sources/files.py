@@ -160,10 +160,10 @@ def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
 
 
 def _configured(place: Path, choice: Choice, shown: _Shown) -> FoundFiles:
-    splits, features = configured_splits(place, choice.name, shown.name)
+    splits, declared = configured_splits(place, choice.name, shown.name)
     owner = f"{shown.wanted.name}/" if shown.wanted else ""
     found = {name: candidate(place / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
-    named = {name: replace(file, features=features) for name, file in found.items() if file}
+    named = {name: replace(file, **declared) for name, file in found.items() if file}
     return _chosen(named, splits, shown, replace(choice, name=""))
 
 

@@ -137,7 +137,8 @@ class Source:
         done = 0
         for entry in self.entries:
             part = (entry.rows, entry.features) if entry.rows or entry.features else ()
-            total.update(repr((entry.label, _digest(entry, meter, done), *part)).encode())
+            form = (entry.separator, entry.header) if entry.separator or entry.header else ()
+            total.update(repr((entry.label, _digest(entry, meter, done), *part, *form)).encode())
             done += entry.size_bytes
         meter.finish(done)
         return str(total.hexdigest())
