@@ -325,6 +325,6 @@ def test_a_network_that_breaks_while_rows_are_read_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(source_file, "_opened", lambda _: io.BufferedReader(Breaks()))
     remote = SourceFile(path=Path("hf:/a.jsonl"), label="o/n/a.jsonl", size_bytes=9, remote="hf://a.jsonl", digest="0")
-    with pytest.raises(DataError, match=r"o/n/a.jsonl: cannot be read: the server went away; data.streaming"):
-        with source_file.open_bytes(remote) as (_, content):
-            content.read(9)
+    told = r"o/n/a.jsonl: cannot be read: the server went away; data.streaming"
+    with pytest.raises(DataError, match=told), source_file.open_bytes(remote) as (_, content):
+        content.read(9)

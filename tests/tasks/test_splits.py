@@ -593,7 +593,7 @@ def test_of_the_cache_of_datasets_the_commit_of_main_is_read_and_no_fragment(at_
         ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
          "names data on the net: https://127.0.0.1:9/u.csv; download"),
         ("configs:\n- config_name: default\n  data_files: train.csv\n  skiprows: 2\n", "sets skiprows to 2, which is"),
-        ("configs:\n- data_files: train.csv\n  header: null\n", "sets header to None, which is"),
+        ("configs:\n- {config_name: x, data_files: train.csv, header: null}\n", "sets header to None, which is"),
         ("configs:\n- config_name: default\n  data_files: train.jsonl\n  field: rows\n", "sets field to 'rows', which"),
     ],
 )  # fmt: skip
@@ -618,3 +618,18 @@ def test_a_readme_says_how_the_fields_of_a_table_are_separated_and_called(tmp_pa
     found = open_source(str(tmp_path)).rows(ProblemList(), choices=ColumnChoices(""))
     assert [row.values for row in found] == [{"text": "a, b", "label": "1"}, {"text": "c, d", "label": "2"}]
     assert len(list(open_source(str(tmp_path), choice=Choice(split="train[1:]")).documents())) == 1
+
+
+def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_path):
+    path = write(tmp_path / "a.jsonl", rows("train"))
+    (tmp_path / "link.jsonl").symlink_to(path)
+
+    def shares(split: str, eval_split: str) -> bool:
+        sources = [str(path)], [str(tmp_path / "link.jsonl")]
+        found, held_out = training_and_evaluation(*sources, "auto", Choice(split=split), eval_split)
+        assert held_out and (eval_split in held_out.description or not eval_split)
+        return any("trained on as well" in use.words() for use in found.splits)
+
+    assert shares("", "") and shares("train[:90%]", "train[80%:]") and not shares("train[:80%]", "train[80%:]")
+    plan = estimated_plan(loaded(path, data__eval_path=path))
+    assert plan.splits[0].shares_rows and read_plan_file(plan.model_dump_json().encode()).splits == plan.splits

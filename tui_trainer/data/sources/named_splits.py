@@ -113,13 +113,17 @@ class NamedSplits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitUse:
-    """Of one source; a split as `test (test.csv)` or `train (2 files)`. `note`: what else a person should know."""
+    """Of one source; a split as `test (test.csv)` or `train (2 files)`. `note`: what else a person should know.
+
+    `shares_rows`: some that are evaluated on are trained on as well.
+    """
 
     source: str
     trains: str = ""
     evaluates: str = ""
     left_alone: tuple[str, ...] = ()
     note: str = ""
+    shares_rows: bool = False
 
     def words(self) -> str:
         """`corpus: train (train.csv) is trained on; validation (valid.csv) is evaluated on; left alone: ...`."""
@@ -127,6 +131,7 @@ class SplitUse:
             f"{self.trains} is trained on" if self.trains else "",
             f"{self.evaluates} is evaluated on" if self.evaluates else "",
             f"left alone: {', '.join(self.left_alone)}" if self.left_alone else "",
+            "rows that are evaluated on are trained on as well" if self.shares_rows else "",
             self.note,
         ]
         return f"{self.source}: {'; '.join(filter(None, said))}"

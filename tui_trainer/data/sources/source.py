@@ -198,10 +198,11 @@ def open_source(path: str, text_column: str = AUTO, choice: Choice = EVERYTHING)
 
 def source_of_files(path: str, text_column: str, found: SplitFiles, *, is_split: bool) -> Source:
     """`is_split`: they are not all that `path` names."""
+    slice_of = f", {one_line(found.label, 80)}" if "[" in found.label and found.several else ""
     return Source(
         path=path,
         text_column=text_column,
-        description=_description(f"{path}, split {found.label}" if is_split else path, found.files),
+        description=_description(f"{path}, split {found.label}" if is_split else path, found.files, slice_of),
         bytes_on_disk=sum(entry.size_bytes for entry in found.files),
         entries=found.files,
         split=found if found.label else None,
@@ -272,10 +273,10 @@ def _bytes_of(sample: Sample) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _description(path: str, entries: tuple[SourceFile, ...]) -> str:
+def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "") -> str:
     size = format_bytes(sum(entry.size_bytes for entry in entries))
     if len(entries) == 1:
-        return f"{entries[0].label} ({size})"
+        return f"{entries[0].label}{slice_of} ({size})"
     return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
 
 

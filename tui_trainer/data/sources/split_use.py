@@ -68,8 +68,6 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
         if (held := own.get(part.path)) and held.split:
             labels = {one.label for one in held.split.several}
             evaluated, unused = [held.split], [one for one in part.others if not {one.label, one.split} & labels]
-            if _share_rows(part, held):
-                notes.append("rows that are evaluated on are trained on as well")
         unused = [one for one in unused if not any(file.path.resolve() in read for file in one.files)]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
@@ -82,8 +80,9 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
             evaluates=", ".join(map(_shown, evaluated)),
             left_alone=_left_alone(unused, part.beside),
             note="; ".join(filter(None, notes)),
+            shares_rows=any(_share_rows(part, held) for held in (held_out.parts if held_out else ())),
         )
-        if use.evaluates or use.left_alone or use.note:
+        if use.evaluates or use.left_alone or use.note or use.shares_rows:
             yield use
     if held_out is None or not named_by:
         return
@@ -100,6 +99,8 @@ def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
 
 
 def _share_rows(one: Source, other: Source) -> bool:
+    if one.sample or other.sample:
+        return one.path == other.path
     rows: dict[Path, list[tuple[int, float]]] = {}
     for entry in one.entries:
         rows.setdefault(entry.path.resolve(), []).append(entry.rows or (0, math.inf))
