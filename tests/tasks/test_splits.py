@@ -19,7 +19,7 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.size_estimate import size_of
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.data.sources.split_use import training_and_evaluation
@@ -633,3 +633,44 @@ def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_
     assert shares("", "") and shares("train[:90%]", "train[80%:]") and not shares("train[:80%]", "train[80%:]")
     plan = estimated_plan(loaded(path, data__eval_path=path))
     assert plan.splits[0].shares_rows and read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
+
+
+def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
+    write(tmp_path / "cf/en.jsonl", rows("train"))
+    (tmp_path / "cf/README.md").write_text("---\nconfigs:\n- config_name: en\n  data_files: en.jsonl\n---\n")
+    write(tmp_path / "ev/v.jsonl", rows("validation"))
+    (tmp_path / "ev/README.md").write_text("---\nconfigs:\n- config_name: plain\n  data_files: v.jsonl\n---\n")
+    asked = [str(tmp_path / "cf")], "auto", Choice(name="en", split="train[:5]")
+
+    def held_out(path: str, eval_split: str = "") -> int:
+        source = training_and_evaluation(asked[0], [path], *asked[1:], eval_split)[1]
+        assert source
+        return len(list(source.rows(ProblemList(), choices=ColumnChoices(""))))
+
+    assert held_out(str(tmp_path / "ev")) == 4 and held_out("sample:python-docstrings") > 0
+    for path, words in (
+        ("sample:python-docstrings", "data.eval_split names one"),
+        (str(tmp_path / "ev"), "has no split"),
+    ):
+        with pytest.raises(DataError, match=rf"{words}.*data.eval_split"):
+            held_out(path, "dev")
+    with pytest.raises(DataError, match=r"data.eval_split: no row is in 'train\[9:\]'"):
+        held_out(str(tmp_path / "ev"), "train[9:]")
+    with pytest.raises(DataError, match="has no configuration 'fr'"):
+        open_source(str(tmp_path / "cf"), choice=Choice(name="fr"))
+    for kind in ("dev_a", "dev_b"):
+        write(tmp_path / f"two/{kind}-00000-of-00001.jsonl", rows("validation"))
+    with pytest.raises(DataError, match=r"set data.eval_split to dev_a or dev_b; or name one in data.eval_path"):
+        held_out(str(tmp_path / "two"))
+
+
+def test_what_is_of_the_hub_alone_is_noticed_for_a_local_path(at_home):
+    write(at_home / "corpus/rows.jsonl", rows("train"))
+    found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", Choice(revision="v9", streaming=True))[0]
+    told = "data.revision and data.streaming are of data sets of the hub, and not used for what is here"
+    assert [use.note for use in found.splits] == [told]
+    write(snapshot("corpus", at_home / "hf") / "train.jsonl", rows("train"))
+    for path in ("corpus", str(at_home / "corpus")):
+        [use] = training_and_evaluation([path], [], "auto")[0].splits
+        assert "not the data set of the hub of the same name, which is hub:corpus" in use.words()
+    assert not open_source("hub:corpus", choice=Choice(revision="main")).remark

@@ -111,6 +111,10 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 
 
+class NoConfiguration(DataError):
+    """A configuration is asked for that a data set does not have."""
+
+
 def several_configurations(shown: str, configurations: Iterable[str]) -> DataError:
     listed = one_line(", ".join(configurations), 200)
     return DataError(f"{shown} holds several configurations: {listed}", hint="set data.name to one of them")
@@ -201,10 +205,10 @@ def _not_followed(option: str, value: object, shown: str) -> DataError:
     return DataError(what, hint="write the data again in a plain form, and name its files in data.path")
 
 
-def no_configuration(shown: str, name: str, names: Iterable[str]) -> DataError:
+def no_configuration(shown: str, name: str, names: Iterable[str]) -> NoConfiguration:
     has = one_line(", ".join(names), 200)
     what = f"{shown} has no configuration '{one_line(name, 80)}'"
-    return DataError(what, hint=f"set data.name to one of {has}" if has else "leave data.name empty")
+    return NoConfiguration(what, hint=f"set data.name to one of {has}" if has else "leave data.name empty")
 
 
 def _declared(found: Mapping[str, tuple[str, ...]], exact: frozenset[str] = frozenset()) -> NamedSplits:

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.declared_splits import (
+    NoConfiguration,
     cached_data_set,
     configured_splits,
     data_files,
@@ -51,27 +53,6 @@ _FETCH_AGAIN = "copy or download the data set again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """What of a path is wanted: a configuration, splits (`train`, `train[:10%]+validation`), a revision of the hub; and
-    whether what is not on this machine is read from there.
-
-    Empty stands for the only one or the default; of splits that is the one to train on or, with `measured`, to evaluate
-    on.
-    """
-
-    name: str = ""
-    split: str = ""
-    revision: str = ""
-    streaming: bool = False
-    measured: bool = False
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that are named, without their slices."""
-        return tuple(part.partition("[")[0].strip() for part in self.split.split("+")) if self.split.strip() else ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFiles:
     """Files of one split: how it is called, and which of the three it is, if any. `several`: of what it is put
     together, where data.split names it.
@@ -102,6 +83,15 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
     What is on this disk wins over a name on the hub. Raises DataError when there is none that can be used, for splits
     that cannot be told apart, and for a configuration or split that is not there.
     """
+    try:
+        return _found(path, choice)
+    except NoConfiguration:
+        if not choice.measured:
+            raise
+        return _found(path, replace(choice, name=""))  # data.name is of data.path
+
+
+def _found(path: str, choice: Choice) -> FoundFiles:
     if not path.strip() or "\0" in path:
         raise DataError(
             "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
@@ -248,7 +238,7 @@ def _chosen(
     split: Split | None = None,
 ) -> FoundFiles:
     """`label` and `split` are of the whole, where its files name no split."""
-    if choice.name and not choice.measured:  # what is measured on may be another data set, without configurations
+    if choice.name:
         raise no_configuration(shown.name, choice.name, _configurations(named))
     found = _told_apart(named, splits, shown, choice, label, split)
     read = {file.path for file in found.chosen.files}
@@ -286,7 +276,7 @@ def _told_apart(
     if choice.splits:
         labels = Counter(part.label for part in parts)
         if twice := next((label for label in choice.splits if labels[label] > 1), ""):
-            raise _several_parts(named, splits, shown, f"several are named {twice}")
+            raise _several_parts(named, splits, shown, choice, f"several are named {twice}")
         known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
         if gone := next((label for label in choice.splits if label in splits.gone and label not in known), ""):
@@ -303,7 +293,7 @@ def _told_apart(
         files = tuple(named[name] for names in splits.parts.values() for name in names)
         return FoundFiles(chosen=SplitFiles(label=kind, split=kind, files=files), beside=splits.beside)
     if isinstance(found, str):
-        raise _several_parts(named, splits, shown, found)
+        raise _several_parts(named, splits, shown, choice, found)
     others = tuple(files_of(part) for part in parts if part != found)
     remark = f"{', '.join(splits.gone)}: declared, and the files are missing" if splits.gone else ""
     return FoundFiles(chosen=files_of(found), others=others, beside=splits.beside, remark=remark)
@@ -314,28 +304,29 @@ def _picked(known: Mapping[str, SplitFiles], shown: _Shown, choice: Choice) -> S
     for label in choice.splits:
         if label not in known:
             has = one_line(", ".join(known), 200)
-            raise DataError(f"{shown.name} has no split '{one_line(label, 60)}'", hint=f"it has {has}")
+            hint = f"it has {has}; change {choice.split_setting}"
+            raise DataError(f"{shown.name} has no split '{one_line(label, 60)}'", hint=hint)
     several = tuple(replace(known[label], label=label) for label in choice.splits)
     kinds = {one.split for one in several}
     files = tuple(dict.fromkeys(file for one in several for file in one.files))
     return SplitFiles(label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, several=several)
 
 
-def _several_parts(named: Mapping[str, SourceFile], splits: NamedSplits, shown: _Shown, doubt: str) -> DataError:
+def _several_parts(
+    named: Mapping[str, SourceFile], splits: NamedSplits, shown: _Shown, choice: Choice, doubt: str
+) -> DataError:
     """For files of which nobody knows which to train on, and what to write in data.path for each part of them."""
     ordered = sorted(splits.parts.items(), key=lambda item: "train" not in item[0].label.lower())
-    ways = []
-    for part, files in ordered:
-        below = tuple(name for name in named if name.startswith(f"{part.folder}/"))
-        ways.append((part.folder,) if part.folder and below == files else files)
+    below = Counter(str(folder) for name in named for folder in PurePosixPath(name).parents)
+    ways = [(part.folder,) if part.folder and below[part.folder] == len(files) else files for part, files in ordered]
     listed = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
     labels = Counter(part.label for part, _ in ordered)
     if only := [one_line(label, 60) for label, count in labels.items() if label and count == 1]:
-        hint = f"set data.split to {' or '.join(only[:_MOST_SHOWN])}; or "
+        hint = f"set {choice.split_setting} to {' or '.join(only[:_MOST_SHOWN])}; or "
     else:
         hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
-    hint += f"name one in data.path, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
+    hint += f"name one in {choice.path_setting}, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
     hint += "data.eval_path; what data.path names with commas is read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"

@@ -19,7 +19,8 @@ from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
-from tui_trainer.data.sources.files import Choice, SplitFiles, find_files
+from tui_trainer.data.sources.choice import Choice
+from tui_trainer.data.sources.files import SplitFiles, find_files
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.reading import Document, documents_of, first_characters, read_file, rows_of
 from tui_trainer.data.sources.slices import cut
@@ -184,14 +185,15 @@ def open_source(path: str, text_column: str = AUTO, choice: Choice = EVERYTHING)
     Raises DataError when there is none, or none that can be used. Rows are counted where a slice of a split is wanted.
     """
     if path.startswith(PREFIX):
-        if choice.name or choice.split:
-            setting = "data.name" if choice.name else "data.split"
+        name = "" if choice.measured else choice.name  # which is of data.path
+        if name or choice.split:
+            setting = "data.name" if name else choice.split_setting
             raise DataError(f"a sample has no parts, and {setting} names one", hint=f"leave {setting} empty")
         return _sample_source(path, text_column)
     found = find_files(path, choice)
     for file in found.chosen.files:
         refuse_unsupported(file)
-    chosen = cut(found.chosen, choice.split) if "[" in choice.split else found.chosen
+    chosen = cut(found.chosen, choice.split, choice.split_setting) if "[" in choice.split else found.chosen
     source = source_of_files(path, text_column, chosen, is_split=bool(found.others) or chosen is not found.chosen)
     return replace(source, others=found.others, beside=found.beside, remark=found.remark)
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tui_trainer.data.sources.files import Choice, SplitFiles
+from tui_trainer.data.sources.choice import Choice
+from tui_trainer.data.sources.files import SplitFiles
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import EVERYTHING, Source, join_sources, open_sources, source_of_files
 from tui_trainer.data.sources.source_file import SourceFile
@@ -23,7 +24,7 @@ def training_and_evaluation(
     eval_split: str = "",
 ) -> tuple[Source, Source | None]:
     """What is trained on, and what is evaluated on where that is named: by `eval_paths` and `eval_split`, or else by
-    validation splits. Of `paths`, `choice` is what is wanted.
+    validation splits. Of `paths`, `choice` is what is wanted; of `eval_paths` its configuration where they have it.
 
     Raises DataError for what `open_sources` refuses, and for validation splits that cannot be told or that only some of
     the sources have.
