@@ -44,7 +44,7 @@ from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, spli
 from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.data.sources.source_file import SourceFile, can_be_used, candidate, named_file
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import could_be_on_the_hub
+from tui_trainer.hub_layout import could_be_on_the_hub, repository_folder
 from tui_trainer.local_paths import at_home
 from tui_trainer.safe_text import one_line
 
@@ -84,11 +84,26 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
     that cannot be told apart, and for a configuration or split that is not there.
     """
     try:
-        return _found(path, choice)
+        found = _found(path, choice)
     except NoConfiguration:
         if not choice.measured:
             raise
-        return _found(path, replace(choice, name=""))  # data.name is of data.path
+        found = _found(path, replace(choice, name=""))  # data.name is of data.path
+    return replace(found, remark="; ".join(filter(None, [found.remark, *_not_of_the_hub(path, choice)])))
+
+
+def _not_of_the_hub(path: str, choice: Choice) -> Iterator[str]:
+    """What a person who meant the hub should know of a path of this disk."""
+    place = at_home(path)
+    if path.startswith(HUB_PREFIX) or (not os.path.lexists(place) and not set(path) & GLOB_SIGNS):
+        return
+    settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
+    if settings:
+        what = " and ".join(settings)
+        yield f"{what} {'is' if len(settings) == 1 else 'are'} of data sets of the hub, and not used for what is here"
+    name = os.path.relpath(place)
+    if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
+        yield f"the folder is read, and not the data set of the hub of the same name, which is {HUB_PREFIX}{name}"
 
 
 def _found(path: str, choice: Choice) -> FoundFiles:
@@ -326,8 +341,8 @@ def _several_parts(
     else:
         hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
-    hint += f"name one in {choice.path_setting}, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
-    hint += "data.eval_path; what data.path names with commas is read together"
+    hint += f"name one in {choice.path_setting}, such as {one_line(', '.join(map(shown.written, short)), 160)}"
+    hint += ", and another in data.eval_path; what data.path names with commas is read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
     if splits.gone and doubt.startswith(splits.gone):
