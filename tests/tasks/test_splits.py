@@ -509,11 +509,17 @@ def test_a_declared_train_whose_files_are_gone_is_missed(at_home):
     saved_dict(at_home / "saved")
     shutil.rmtree(at_home / "saved/train")
     cache_of_datasets(at_home / "corpus")
+    (at_home / "other").mkdir()
     next((at_home / "hf/datasets").glob("*/*/*/*/source-train.arrow")).unlink()
     for path in ("saved", "org/stored"):
         for choice in (Choice(), Choice(split="train[:1]")):
             with pytest.raises(DataError, match="train is declared and its files are missing"):
                 open_source(path, choice=choice)
+    saved_folder(at_home / "other")
+    (at_home / "other/dataset_dict.json").write_text(
+        '{"splits": ["train", "train_more", "validation", "test", "more"]}'
+    )
+    assert open_source("other").remark == "train_more: declared, and the files are missing"
 
 
 def test_missing_shards_are_named(at_home):

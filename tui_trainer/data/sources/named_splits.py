@@ -95,7 +95,8 @@ class NamedSplits:
 
     def trained(self) -> Part | str:
         """The part to train on, or why it cannot be said which that is."""
-        if gone := next((split for split in self.gone if split_in(split) == "train"), ""):
+        gone = next((split for split in self.gone if split_in(split) == "train"), "")
+        if gone and not any(part.label == "train" for part in self.parts):
             return f"{gone} is declared and its files are missing"
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
