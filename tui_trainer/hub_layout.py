@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import Literal, cast
 
 from tui_trainer.local_paths import from_the_root
 
@@ -18,7 +18,12 @@ Repository = Literal["models", "datasets"]
 NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _HUB_NAME = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
 _LONGEST_NAME = 96
-_FILE_ENDING = re.compile(r"\.[A-Za-z]\w*$")
+# Those of files of data (a test compares them with the forms that are read), of weights and of settings: a name on the
+# hub may have a dot in it.
+_FILE_ENDINGS = frozenset(
+    ".txt .md .rst .py .jsonl .ndjson .json .csv .tsv .parquet .arrow .feather .conll .bio .iob .iob2 .bioes .gz "
+    ".xlsx .docx .pdf .zip .tar .tgz .zst .bz2 .xz .7z .safetensors .bin .pt .gguf .yaml .yml .toml .sh".split()
+)
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 
 
@@ -29,8 +34,8 @@ def is_hub_name(name: str) -> bool:
 
 
 def could_be_on_the_hub(path: str) -> bool:
-    """Whether a path in a config may be such a name: it has no ending of a file."""
-    return is_hub_name(path) and not _FILE_ENDING.search(path)
+    """Whether a path in a config may be such a name: it has no known ending of a file."""
+    return is_hub_name(path) and PurePosixPath(path).suffix.lower() not in _FILE_ENDINGS
 
 
 def is_revision(revision: str) -> bool:
@@ -63,3 +68,11 @@ def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where the cache keeps all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
+
+
+def network_errors() -> tuple[type[Exception], ...]:
+    """What huggingface_hub lets through where the hub is not reached, or a connection breaks; it is imported for it."""
+    from huggingface_hub import errors
+
+    # The bases of its own error are those of the HTTP library under it, which has changed more than once.
+    return cast("tuple[type[Exception], ...]", (OSError, *errors.HfHubHTTPError.__bases__))

@@ -91,6 +91,9 @@ def test_rows_of_a_validation_split_are_held_out_whatever_the_share(basis):
     assert finding.evidence == "900 rows of the validation split, validation (valid.csv), are held out"
     few = context.plan.model_copy(update={"eval_rows": rows.model_copy(update={"value": 3})})
     assert look("held_out", replace(context, plan=few)).status == "warn"
+    shared = context.plan.model_copy(update={"splits": (replace(use, shares_rows=True),)})
+    finding = look("held_out", replace(context, plan=shared))
+    assert finding.status == "warn" and "corpus: rows that are evaluated on are trained on as well" in finding.evidence
 
 
 @pytest.mark.parametrize("name", CHECKS)

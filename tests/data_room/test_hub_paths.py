@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tui_trainer.data.sources.file_formats import FORMS
 from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, parse_hub_path
 from tui_trainer.data.sources.named_splits import tell_apart
 from tui_trainer.errors import DataError
@@ -46,7 +47,7 @@ def test_a_revision_of_the_config_is_of_what_names_none_itself():
 
 
 def test_only_a_name_without_the_ending_of_a_file_is_taken_for_one_of_the_hub():
-    for name in ("tweet_eval", "org/conversations", "org/conversations-1.5"):
+    for name in ("tweet_eval", "org/conversations", "org/conversations-1.5", "o/My.Data"):
         assert could_be_on_the_hub(name), name
     for path in (
         "conversations.txt",
@@ -57,6 +58,7 @@ def test_only_a_name_without_the_ending_of_a_file_is_taken_for_one_of_the_hub():
         "org/ta lks",
     ):
         assert not could_be_on_the_hub(path), path
+    assert not any(could_be_on_the_hub(f"org/rows{ending}") for ending in [*FORMS, ".gz", ".JSONL"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.data import decoding
-from tui_trainer.data.sources import reading
+from tui_trainer.data.sources import reading, source_file
 from tui_trainer.data.sources.source import open_source
+from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
 
 GOOD_ROW = b'{"text": "fine"}\n'
@@ -309,3 +311,20 @@ def test_the_sample_is_read_without_repeats():
 def test_an_unknown_sample_is_named_with_its_nearest_neighbour():
     with pytest.raises(DataError, match="did you mean sample:python-reference"):
         open_source("sample:python-referense")
+
+
+def test_a_network_that_breaks_while_rows_are_read_is_one_sentence(monkeypatch):
+    from huggingface_hub import errors
+
+    class Breaks(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, _: object) -> int:
+            raise errors.HfHubHTTPError.__bases__[0]("the server went away\nin the middle")
+
+    monkeypatch.setattr(source_file, "_opened", lambda _: io.BufferedReader(Breaks()))
+    remote = SourceFile(path=Path("hf:/a.jsonl"), label="o/n/a.jsonl", size_bytes=9, remote="hf://a.jsonl", digest="0")
+    told = r"o/n/a.jsonl: cannot be read: the server went away; data.streaming"
+    with pytest.raises(DataError, match=told), source_file.open_bytes(remote) as (_, content):
+        content.read(9)

@@ -13,7 +13,7 @@ import pytest
 from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.hub import HubPath
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.downloading.data_set import files_to_fetch
@@ -82,7 +82,7 @@ def fetch(path: str, *arguments: str, environment: dict[str, str]):
 STREAMED = """
 import sys
 from pathlib import Path
-from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.size_estimate import size_of
 from tui_trainer.data.sources.split_use import training_and_evaluation
 from tui_trainer.errors import DataError

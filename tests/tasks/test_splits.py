@@ -19,9 +19,10 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.size_estimate import size_of
 from tui_trainer.data.sources.source import open_source
+from tui_trainer.data.sources.split_use import training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
@@ -261,7 +262,9 @@ def test_texts_that_are_all_named_for_splits_are_told_apart(tmp_path):
 def test_what_cannot_be_told_apart_is_refused_with_what_to_write(extra, tmp_path):
     for name in ("train.csv", "test.csv", extra):
         write(tmp_path / name, rows("train"))
-    with pytest.raises(ConfigError, match=rf"several splits or .*; name one in data.path, such as {tmp_path}/train"):
+    with pytest.raises(
+        ConfigError, match=rf"several splits or .*; set data.split to .*name one in data.path, such as {tmp_path}/train"
+    ):
         estimated_plan(loaded(tmp_path))
 
 
@@ -465,3 +468,215 @@ def test_a_bad_row_of_a_slice_is_named_by_its_own_line(tmp_path):
     with pytest.raises(DataError, match=r"a.jsonl, line 6: the column 'text' is a number"):
         list(open_source(str(tmp_path / "a.jsonl"), choice=Choice(split="train[4:]")).documents())
     assert len(list(open_source(str(tmp_path / "a.jsonl"), choice=Choice(split="train[6:]")).documents())) == 4
+
+
+def readme(folder: Path, **splits: str) -> Path:
+    """A README.md that declares one configuration."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = "".join(f"  - split: {split}\n    path: '{path}'\n" for split, path in splits.items())
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{listed}---\n")
+    return folder
+
+
+def test_a_file_that_a_declared_test_split_names_is_not_trained_on(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / f"d/{split}.jsonl", rows(split))
+    readme(tmp_path / "d", train="*.jsonl", test="test.jsonl")
+    found, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto")
+    assert [file.name for file in found.files] == ["train.jsonl"]
+    assert "left alone: test (" in found.splits[0].words()
+    every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", Choice(split="train+test"))
+    assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
+    readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")
+    with pytest.raises(DataError, match=r"\(test.jsonl is of train and of another split as well\)"):
+        open_source(str(tmp_path / "d"))
+    both = training_and_evaluation([str(tmp_path / "d")], [], "auto", Choice(split="train[:1]"), "train[1:]")
+    assert both[0].splits == () or all(not use.left_alone for use in both[0].splits)
+
+
+def test_a_test_split_alone_is_trained_on_only_where_it_is_named(at_home):
+    write(at_home / "corpus/test.jsonl", rows("test"))
+    write(snapshot("org/one", at_home / "hf") / "data/test-00000-of-00001.jsonl", rows("test"))
+    for path in ("corpus", "org/one", "hub:org/one/data"):
+        with pytest.raises(DataError, match=r"holds only test: .*; set data.split to test"):
+            open_source(path)
+        assert len(list(open_source(path, choice=Choice(split="test")).documents())) == 3
+    for path in ("corpus/test.jsonl", "corpus/*.jsonl", "hub:org/one/data/test-*"):
+        assert len(list(open_source(path).documents())) == 3, path
+
+
+def test_a_declared_train_whose_files_are_gone_is_missed(at_home):
+    saved_dict(at_home / "saved")
+    shutil.rmtree(at_home / "saved/train")
+    cache_of_datasets(at_home / "corpus")
+    (at_home / "other").mkdir()
+    next((at_home / "hf/datasets").glob("*/*/*/*/source-train.arrow")).unlink()
+    for path in ("saved", "org/stored"):
+        for choice in (Choice(), Choice(split="train[:1]")):
+            with pytest.raises(DataError, match="train is declared and its files are missing"):
+                open_source(path, choice=choice)
+    saved_folder(at_home / "other")
+    (at_home / "other/dataset_dict.json").write_text(
+        '{"splits": ["train", "train_more", "validation", "test", "more"]}'
+    )
+    assert open_source("other").remark == "train_more: declared, and the files are missing"
+
+
+def test_missing_shards_are_named(at_home):
+    from datasets import Dataset
+
+    place = snapshot("org/one", at_home / "hf")
+    for folder in (at_home / "corpus", place):
+        write(folder / "train-00000-of-00003.jsonl", rows("train"))
+        write(folder / "test-00001-of-00002.jsonl", rows("test"))
+    readme(at_home / "declared", train="train-*")
+    write(at_home / "declared/train-00000-of-00003.jsonl", rows("train"))
+    named = r"missing are train-00001-of-00003.jsonl, train-00002-of-00003.jsonl; copy"
+    for path in ("corpus", "org/one", "corpus/*.jsonl", "declared"):
+        with pytest.raises(DataError, match=named):
+            open_source(path)
+    for path in ("corpus/train-00000-of-00003.jsonl", "hub:org/one/train-00000-of-00003.jsonl", "corpus/train-00000*"):
+        assert len(open_source(path).files) == 1, path
+    write(at_home / "corpus/train-00001-of-00003.jsonl", rows("train"))
+    write(at_home / "corpus/train-00002-of-00003.jsonl", rows("train"))
+    assert len(open_source("corpus").files) == 3  # a shard of test is missing, and nobody reads it
+    Dataset.from_list(rows("train")).save_to_disk(at_home / "saved", num_shards=4)
+    (at_home / "saved/data-00002-of-00004.arrow").unlink()
+    with pytest.raises(DataError, match=r"missing is data-00002-of-00004.arrow"):
+        open_source("saved")
+    Dataset.from_list(rows("train")).select([]).save_to_disk(at_home / "empty")
+    with pytest.raises(DataError, match="no usable file in 'empty': nothing was found"):
+        open_source("empty")
+
+
+def test_of_several_splits_of_a_kind_the_one_with_its_very_name_is_taken(tmp_path):
+    for split in ("train", "validation", "test", "more"):
+        write(tmp_path / f"{split}.jsonl", rows("train" if split == "more" else split))
+    splits = {"train_extra": "more.jsonl", "train": "train.jsonl", "validation": "validation.jsonl"}
+    readme(tmp_path, **splits, validation_other="test.jsonl")
+    found, held_out = training_and_evaluation([str(tmp_path)], [], "auto")
+    assert [file.name for file in found.files] == ["train.jsonl"]
+    assert held_out and [file.name for file in held_out.files] == ["validation.jsonl"]
+    readme(tmp_path, train_extra="more.jsonl", train_other="train.jsonl")
+    with pytest.raises(DataError, match=r"several are named train.*; set data.split to train_extra or train_other; or"):
+        open_source(str(tmp_path))
+
+
+def test_labels_and_fingerprints_do_not_depend_on_how_a_folder_is_written(at_home, monkeypatch):
+    write(at_home / "d/train.jsonl", rows("train"))
+    readme(at_home / "d", train="train.jsonl")
+    (at_home / "link").symlink_to(at_home / "d")
+    found = [open_source(str(path)) for path in ("d", at_home / "d", "corpus/../d", "link")]
+    assert {source.entries[0].label for source in found} == {"train.jsonl"}
+    assert len({source.fingerprint() for source in found}) == 1
+
+
+def test_of_the_cache_of_datasets_the_commit_of_main_is_read_and_no_fragment(at_home):
+    place = at_home / "hf/datasets/org___stored"
+    for made in ("default/0.0.0/aa", "default/0.0.0/bb", "default-0123456789abcdef/0.0.0/cc"):
+        write(place / made / "x-train.arrow", rows("train"))
+        (place / made / "dataset_info.json").write_text("{}")
+    with pytest.raises(DataError, match=r"org/stored is in the cache of datasets in several commits: aa, bb; set data"):
+        open_source("org/stored")
+    for revision in ("aa", "bb"):
+        assert open_source("org/stored", choice=Choice(revision=revision)).files[0].parent.name == revision
+    refs = snapshot("org/stored", at_home / "hf").parents[1] / "refs/main"
+    refs.write_text("aa")
+    assert open_source("org/stored").files[0].parent.name == "aa"
+    fragment = Choice(name="default-0123456789abcdef")
+    assert open_source("org/stored", choice=fragment).files[0].parent.name == "cc"
+    shutil.rmtree(place / "default")
+    with pytest.raises(DataError, match="no data set org/stored of the hub on this machine"):
+        open_source("org/stored")
+
+
+@pytest.mark.parametrize(
+    ("front", "words"),
+    [
+        ("configs:\n- config_name: [x\n", "does not say where its data is: while parsing"),
+        ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where its data is: while scanning"),
+        ("configs:\n- config_name: default\n  data_files: a.py\n", "Dataset scripts are no longer supported"),
+        ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
+         "names data on the net: https://127.0.0.1:9/u.csv; download"),
+        ("configs:\n- config_name: default\n  data_files: train.csv\n  skiprows: 2\n", "sets skiprows to 2, which is"),
+        ("configs:\n- {config_name: x, data_files: train.csv, header: null}\n", "sets header to None, which is"),
+        ("configs:\n- config_name: default\n  data_files: train.jsonl\n  field: rows\n", "sets field to 'rows', which"),
+    ],
+)  # fmt: skip
+def test_a_readme_that_cannot_be_followed_is_named_with_what_to_do(front, words, tmp_path):
+    folder = tmp_path / "d"
+    write(folder / "train.csv", rows("train"))
+    write(folder / "train.jsonl", rows("train"))
+    if "a.py" in front:
+        (folder / "d.py").write_text("x = 1")
+    (folder / "README.md").write_text(f"---\n{front}---\n")
+    with pytest.raises(DataError, match=re.escape(words)) as error:
+        open_source(str(folder))
+    assert "the README.md of '" in str(error.value) and "in data.path" in str(error.value)
+
+
+def test_a_readme_says_how_the_fields_of_a_table_are_separated_and_called(tmp_path):
+    (tmp_path / "train.csv").write_text("a, b;1\nc, d;2\n")
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  sep: ';'\n  header: null\n"
+        "  names: [text, label]\n---\n"
+    )
+    found = open_source(str(tmp_path)).rows(ProblemList(), choices=ColumnChoices(""))
+    assert [row.values for row in found] == [{"text": "a, b", "label": "1"}, {"text": "c, d", "label": "2"}]
+    assert len(list(open_source(str(tmp_path), choice=Choice(split="train[1:]")).documents())) == 1
+
+
+def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_path):
+    path = write(tmp_path / "a.jsonl", rows("train"))
+    (tmp_path / "link.jsonl").symlink_to(path)
+
+    def shares(split: str, eval_split: str) -> bool:
+        sources = [str(path)], [str(tmp_path / "link.jsonl")]
+        found, held_out = training_and_evaluation(*sources, "auto", Choice(split=split), eval_split)
+        assert held_out and (eval_split in held_out.description or not eval_split)
+        return any("trained on as well" in use.words() for use in found.splits)
+
+    assert shares("", "") and shares("train[:90%]", "train[80%:]") and not shares("train[:80%]", "train[80%:]")
+    plan = estimated_plan(loaded(path, data__eval_path=path))
+    assert plan.splits[0].shares_rows and read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
+
+
+def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
+    write(tmp_path / "cf/en.jsonl", rows("train"))
+    (tmp_path / "cf/README.md").write_text("---\nconfigs:\n- config_name: en\n  data_files: en.jsonl\n---\n")
+    write(tmp_path / "ev/v.jsonl", rows("validation"))
+    (tmp_path / "ev/README.md").write_text("---\nconfigs:\n- config_name: plain\n  data_files: v.jsonl\n---\n")
+    asked = [str(tmp_path / "cf")], "auto", Choice(name="en", split="train[:5]")
+
+    def held_out(path: str, eval_split: str = "") -> int:
+        source = training_and_evaluation(asked[0], [path], *asked[1:], eval_split)[1]
+        assert source
+        return len(list(source.rows(ProblemList(), choices=ColumnChoices(""))))
+
+    assert held_out(str(tmp_path / "ev")) == 4 and held_out("sample:python-docstrings") > 0
+    for path, words in (
+        ("sample:python-docstrings", "data.eval_split names one"),
+        (str(tmp_path / "ev"), "has no split"),
+    ):
+        with pytest.raises(DataError, match=rf"{words}.*data.eval_split"):
+            held_out(path, "dev")
+    with pytest.raises(DataError, match=r"data.eval_split: no row is in 'train\[9:\]'"):
+        held_out(str(tmp_path / "ev"), "train[9:]")
+    with pytest.raises(DataError, match="has no configuration 'fr'"):
+        open_source(str(tmp_path / "cf"), choice=Choice(name="fr"))
+    for kind in ("dev_a", "dev_b"):
+        write(tmp_path / f"two/{kind}-00000-of-00001.jsonl", rows("validation"))
+    with pytest.raises(DataError, match=r"set data.eval_split to dev_a or dev_b; or name one in data.eval_path"):
+        held_out(str(tmp_path / "two"))
+
+
+def test_what_is_of_the_hub_alone_is_noticed_for_a_local_path(at_home):
+    write(at_home / "corpus/rows.jsonl", rows("train"))
+    found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", Choice(revision="v9", streaming=True))[0]
+    told = "data.revision and data.streaming are of data sets of the hub, and not used for what is here"
+    assert [use.note for use in found.splits] == [told]
+    write(snapshot("corpus", at_home / "hf") / "train.jsonl", rows("train"))
+    for path in ("corpus", str(at_home / "corpus")):
+        [use] = training_and_evaluation([path], [], "auto")[0].splits
+        assert "not the data set of the hub of the same name, which is hub:corpus" in use.words()
+    assert not open_source("hub:corpus", choice=Choice(revision="main")).remark

@@ -51,7 +51,8 @@ def _fetch_model(name: str, revision: str, yes: bool) -> bool:
 def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     """Ends with the lines to use, and what else can be chosen of the data set."""
     from tui_trainer.config.editing import toml_text
-    from tui_trainer.data.sources.files import Choice, find_files
+    from tui_trainer.data.sources.choice import Choice
+    from tui_trainer.data.sources.files import find_files
     from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.downloading.data_set import download_data
     from tui_trainer.errors import DataError

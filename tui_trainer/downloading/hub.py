@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.errors import FolderError, InputError, Problem, RunError
 from tui_trainer.hardware.places import read_place
-from tui_trainer.hub_layout import Repository, repository_folder
+from tui_trainer.hub_layout import Repository, network_errors, repository_folder
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
@@ -212,8 +212,6 @@ def told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
     """huggingface_hub's errors and those of the network under it, as ours."""
     from huggingface_hub import errors
 
-    # The bases of its own error are those of the HTTP library under it, which has changed more than once.
-    network = cast("tuple[type[Exception], ...]", (OSError, *errors.HfHubHTTPError.__bases__))
     try:
         yield
     except (FolderError, RunError):
@@ -230,7 +228,7 @@ def told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
         raise kind.refuse(f"the hub has no {kind.word} {name} that this account may see", hint=hint) from None
     except errors.OfflineModeIsEnabled:
         raise RunError("HF_HUB_OFFLINE is set, so that nothing is downloaded; unset it and try again") from None
-    except network as error:
+    except network_errors() as error:
         raise RunError(network_sentence(kind, name, error)) from None
 
 

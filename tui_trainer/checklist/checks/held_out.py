@@ -11,6 +11,9 @@ _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
 def look(context: Context) -> Verdict:
     plan, data = context.plan, context.config.data
     share = data.eval_fraction
+    if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
+        sentence = f"{', '.join(shared)}: rows that are evaluated on are trained on as well"
+        return warned(sentence, advice="name rows in data.eval_path or data.eval_split that data.split leaves out")
     if data.eval_path:
         return _apart(context, "data.eval_path")
     if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):

@@ -25,9 +25,17 @@ LOOKED_CHARACTERS = 1 * MIB
 
 
 def read_csv(
-    content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices, delimiter: str = ""
+    content: BinaryIO,
+    label: str,
+    problems: ProblemList,
+    choices: ColumnChoices,
+    delimiter: str = "",
+    columns: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """The records below the header. Without `delimiter` it is guessed, and a guess other than ',' is remarked."""
+    """The records below the header, or all of them where `columns` are its names.
+
+    Without `delimiter` it is guessed, and a guess other than ',' is remarked.
+    """
     lines = _text_lines(content, label)
     head = _head(lines)
     if not delimiter:
@@ -35,7 +43,7 @@ def read_csv(
         if delimiter != ",":
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
     records = _records(chain(head, lines), label, delimiter)
-    header = next(records, (0, ()))[1]
+    header = columns or next(records, (0, ()))[1]
     _refuse_doubles(header, label)
     for line, fields in records:
         where = f"{label}, line {line}"
@@ -110,11 +118,12 @@ def _refuse_doubles(header: Sequence[str], label: str) -> None:
 
 
 def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:
+    sign = DELIMITER_NAMES.get(delimiter, repr(delimiter))
     fields = "1 field" if found == 1 else f"{found:,} fields"
     return DataError(
         f"the row has {fields}, the header {wanted:,}",
         where=where,
-        hint=f"a text that holds {DELIMITER_NAMES[delimiter].replace('tabs', 'a tab')} stands in double quotes",
+        hint=f"a text that holds {sign.replace('tabs', 'a tab')} stands in double quotes",
     )
 
 

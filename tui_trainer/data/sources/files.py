@@ -12,14 +12,18 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.declared_splits import (
+    NoConfiguration,
     cached_data_set,
     configured_splits,
     data_files,
     has_configurations,
+    missing_files,
     no_configuration,
     saved_splits,
     splits_of_cache,
@@ -27,7 +31,6 @@ from tui_trainer.data.sources.declared_splits import (
 from tui_trainer.data.sources.file_formats import SUPPORTED
 from tui_trainer.data.sources.hub import (
     GLOB_SIGNS,
-    MAIN,
     HubPath,
     data_names,
     names_wanted,
@@ -41,32 +44,12 @@ from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, spli
 from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.data.sources.source_file import SourceFile, can_be_used, candidate, named_file
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import could_be_on_the_hub
+from tui_trainer.hub_layout import could_be_on_the_hub, repository_folder
 from tui_trainer.local_paths import at_home
 from tui_trainer.safe_text import one_line
 
 _MOST_SHOWN = 6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """What of a path is wanted: a configuration, splits (`train`, `train[:10%]+validation`), a revision of the hub; and
-    whether what is not on this machine is read from there.
-
-    Empty stands for the only one or the default; of splits that is the one to train on or, with `measured`, to evaluate
-    on.
-    """
-
-    name: str = ""
-    split: str = ""
-    revision: str = ""
-    streaming: bool = False
-    measured: bool = False
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that are named, without their slices."""
-        return tuple(part.partition("[")[0].strip() for part in self.split.split("+")) if self.split.strip() else ()
+_FETCH_AGAIN = "copy or download the data set again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +83,30 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
     What is on this disk wins over a name on the hub. Raises DataError when there is none that can be used, for splits
     that cannot be told apart, and for a configuration or split that is not there.
     """
+    try:
+        found = _found(path, choice)
+    except NoConfiguration:
+        if not choice.measured:
+            raise
+        found = _found(path, replace(choice, name=""))  # data.name is of data.path
+    return replace(found, remark="; ".join(filter(None, [found.remark, *_not_of_the_hub(path, choice)])))
+
+
+def _not_of_the_hub(path: str, choice: Choice) -> Iterator[str]:
+    """What a person who meant the hub should know of a path of this disk."""
+    place = at_home(path)
+    if path.startswith(HUB_PREFIX) or (not os.path.lexists(place) and not set(path) & GLOB_SIGNS):
+        return
+    settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
+    if settings:
+        what = " and ".join(settings)
+        yield f"{what} {'is' if len(settings) == 1 else 'are'} of data sets of the hub, and not used for what is here"
+    name = os.path.relpath(place)
+    if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
+        yield f"the folder is read, and not the data set of the hub of the same name, which is {HUB_PREFIX}{name}"
+
+
+def _found(path: str, choice: Choice) -> FoundFiles:
     if not path.strip() or "\0" in path:
         raise DataError(
             "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
@@ -121,7 +128,7 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
     if stat.S_ISDIR(mode):
         return _of_a_folder(place, path, choice)
     split = split_of_file(place.name)
-    shown = _Shown(f"'{one_line(path, 120)}'", place.parent)
+    shown = _Shown(f"'{one_line(path, 120)}'", place.parent, pattern=glob.escape(str(place)))
     return _chosen({place.name: named_file(place, mode)}, NamedSplits(), shown, choice, split or "", split)
 
 
@@ -132,11 +139,15 @@ class _Shown:
     name: str = field(kw_only=False)
     place: Path | None = field(kw_only=False, default=None)
     wanted: HubPath | None = None
-    is_glob: bool = False
+    pattern: str = ""  # where some of the names below are asked for, and not all
 
     def written(self, inside: str) -> str:
         path = str(replace(self.wanted, inside=inside) if self.wanted else (self.place or Path()) / inside)
         return path.replace(",", "\\,")
+
+    def asks_for(self, inside: str) -> bool:
+        name = inside if self.wanted else str((self.place or Path()) / inside)
+        return fnmatchcase(name, self.pattern)
 
 
 def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
@@ -146,15 +157,18 @@ def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
     if choice.name and (place / choice.name).is_dir():
         return _of_a_folder(place / choice.name, f"{path}/{choice.name}", replace(choice, name=""))
     named = _named_from(place, _usable(_files_below(place), path, place))
-    splits = splits_of_cache(place, named) or tell_apart(named, saved_splits(place))
+    saved = saved_splits(place)
+    splits = splits_of_cache(place, named) or tell_apart(named, saved)
+    if gone := saved - {part.folder for part in splits.parts}:
+        splits = replace(splits, gone=(*splits.gone, *sorted(gone)))
     return _chosen(named, splits, shown, choice, place.name, split_in(place.name))
 
 
 def _configured(place: Path, choice: Choice, shown: _Shown) -> FoundFiles:
-    splits, features = configured_splits(place, choice.name, shown.name)
+    splits, declared = configured_splits(place, choice.name, shown.name)
     owner = f"{shown.wanted.name}/" if shown.wanted else ""
     found = {name: candidate(place / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
-    named = {name: replace(file, features=features) for name, file in found.items() if file}
+    named = {name: replace(file, **declared) for name, file in found.items() if file}
     return _chosen(named, splits, shown, replace(choice, name=""))
 
 
@@ -173,8 +187,8 @@ def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
     shown = _Shown(one_line(str(wanted), 120), wanted=wanted)
     found = snapshot(wanted)
     here = _names_in(found[0]) if found else []
-    is_main = wanted.revision == MAIN and not wanted.inside  # the cache of `datasets` knows no other
-    if is_main and not data_names(here) and (stored := cached_data_set(wanted.name, choice.name)):
+    is_empty = not wanted.inside and not data_names(here)
+    if is_empty and (stored := cached_data_set(wanted.name, choice.name, wanted.revision)):
         return _of_a_folder(stored, str(wanted), replace(choice, name=""))
     if not data_names(here) and choice.streaming:
         return _streamed(wanted, choice, shown)
@@ -185,8 +199,10 @@ def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
         return _configured(folder, choice, shown)
     named = {name: named_file(folder / name, (folder / name).stat().st_mode, f"{wanted.name}/{name}") for name in names}
     named, choice = _of_a_configuration(named, choice)
-    shown = replace(shown, is_glob=bool(GLOB_SIGNS & {*wanted.inside}))
-    return _chosen(named, tell_apart(named), shown, choice)
+    if GLOB_SIGNS & {*wanted.inside} or names == [wanted.inside]:
+        shown = replace(shown, pattern=wanted.inside)
+    last = wanted.inside.rpartition("/")[2]
+    return _chosen(named, tell_apart(named), shown, choice, last, split_in(last))
 
 
 def _streamed(wanted: HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
@@ -220,7 +236,7 @@ def _of_a_glob(pattern: Path, path: str, choice: Choice) -> FoundFiles:
     steps = takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts)
     place = Path(*steps)
     named = _named_from(place, _usable(files, path, None))
-    shown = _Shown(f"'{one_line(path, 120)}'", place, is_glob=True)
+    shown = _Shown(f"'{one_line(path, 120)}'", place, pattern=str(pattern))
     return _chosen(named, tell_apart(named), shown, choice, place.name, split_in(place.name))
 
 
@@ -237,8 +253,30 @@ def _chosen(
     split: Split | None = None,
 ) -> FoundFiles:
     """`label` and `split` are of the whole, where its files name no split."""
-    if choice.name and not choice.measured:  # what is measured on may be another data set, without configurations
+    if choice.name:
         raise no_configuration(shown.name, choice.name, _configurations(named))
+    found = _told_apart(named, splits, shown, choice, label, split)
+    read = {file.path for file in found.chosen.files}
+    validation = () if choice.measured or choice.splits else found.others
+    read |= {file.path for other in validation if other.split == "validation" for file in other.files}
+    names = [name for name, file in named.items() if file.path in read and name not in splits.exact]
+    missing = [name for name in missing_files(named, names) if not shown.pattern or shown.asks_for(name)]
+    if missing:
+        more = f" and {len(missing) - _MOST_SHOWN:,} more" if len(missing) > _MOST_SHOWN else ""
+        listed = one_line(", ".join(missing[:_MOST_SHOWN]), 240) + more
+        what = f"{shown.name} is not whole: missing {'is' if len(missing) == 1 else 'are'} {listed}"
+        raise DataError(what, hint="copy or download the rest, or name each file in data.path, with commas")
+    return found
+
+
+def _told_apart(
+    named: Mapping[str, SourceFile],
+    splits: NamedSplits,
+    shown: _Shown,
+    choice: Choice,
+    label: str,
+    split: Split | None,
+) -> FoundFiles:
     if not splits.parts:
         whole = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
         known = {"train": whole} if not split else {label: whole, split: whole}
@@ -253,23 +291,27 @@ def _chosen(
     if choice.splits:
         labels = Counter(part.label for part in parts)
         if twice := next((label for label in choice.splits if labels[label] > 1), ""):
-            raise _several_parts(named, splits, shown, f"several are named {twice}")
+            raise _several_parts(named, splits, shown, choice, f"several are named {twice}")
         known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
+        if gone := next((label for label in choice.splits if label in splits.gone and label not in known), ""):
+            raise DataError(f"{shown.name}: {gone} is declared and its files are missing", hint=_FETCH_AGAIN)
         chosen = _picked(known, shown, choice)
         taken = chosen.several or (chosen,)
         others = tuple(other for part in parts if (other := files_of(part)).files not in [one.files for one in taken])
         return FoundFiles(chosen=chosen, others=others, beside=splits.beside)
     found = splits.measured() if choice.measured else splits.trained()
     kinds = {part.split for part in splits.parts}
-    if isinstance(found, str) and shown.is_glob and len(kinds) == 1 and (kind := kinds.pop()):
+    names_it = shown.pattern or (len(splits.parts) == 1 and {split} == kinds and not splits.gone)
+    if isinstance(found, str) and names_it and len(kinds) == 1 and (kind := kinds.pop()):
         # `*/train.jsonl` names exactly the training files of several places.
         files = tuple(named[name] for names in splits.parts.values() for name in names)
         return FoundFiles(chosen=SplitFiles(label=kind, split=kind, files=files), beside=splits.beside)
     if isinstance(found, str):
-        raise _several_parts(named, splits, shown, found)
+        raise _several_parts(named, splits, shown, choice, found)
     others = tuple(files_of(part) for part in parts if part != found)
-    return FoundFiles(chosen=files_of(found), others=others, beside=splits.beside)
+    remark = f"{', '.join(splits.gone)}: declared, and the files are missing" if splits.gone else ""
+    return FoundFiles(chosen=files_of(found), others=others, beside=splits.beside, remark=remark)
 
 
 def _picked(known: Mapping[str, SplitFiles], shown: _Shown, choice: Choice) -> SplitFiles:
@@ -277,26 +319,36 @@ def _picked(known: Mapping[str, SplitFiles], shown: _Shown, choice: Choice) -> S
     for label in choice.splits:
         if label not in known:
             has = one_line(", ".join(known), 200)
-            raise DataError(f"{shown.name} has no split '{one_line(label, 60)}'", hint=f"it has {has}")
+            hint = f"it has {has}; change {choice.split_setting}"
+            raise DataError(f"{shown.name} has no split '{one_line(label, 60)}'", hint=hint)
     several = tuple(replace(known[label], label=label) for label in choice.splits)
     kinds = {one.split for one in several}
     files = tuple(dict.fromkeys(file for one in several for file in one.files))
     return SplitFiles(label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, several=several)
 
 
-def _several_parts(named: Mapping[str, SourceFile], splits: NamedSplits, shown: _Shown, doubt: str) -> DataError:
+def _several_parts(
+    named: Mapping[str, SourceFile], splits: NamedSplits, shown: _Shown, choice: Choice, doubt: str
+) -> DataError:
     """For files of which nobody knows which to train on, and what to write in data.path for each part of them."""
     ordered = sorted(splits.parts.items(), key=lambda item: "train" not in item[0].label.lower())
-    ways = []
-    for part, files in ordered:
-        below = tuple(name for name in named if name.startswith(f"{part.folder}/"))
-        ways.append((part.folder,) if part.folder and below == files else files)
+    below = Counter(str(folder) for name in named for folder in PurePosixPath(name).parents)
+    ways = [(part.folder,) if part.folder and below[part.folder] == len(files) else files for part, files in ordered]
     listed = "; ".join(one_line(", ".join(way), 80) for way in ways[:_MOST_SHOWN])
+    labels = Counter(part.label for part, _ in ordered)
+    if only := [one_line(label, 60) for label, count in labels.items() if label and count == 1]:
+        hint = f"set {choice.split_setting} to {' or '.join(only[:_MOST_SHOWN])}; or "
+    else:
+        hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
-    hint = f"name one in data.path, such as {one_line(', '.join(map(shown.written, short)), 160)}, and another in "
-    hint += "data.eval_path; what data.path names with commas is read together"
+    hint += f"name one in {choice.path_setting}, such as {one_line(', '.join(map(shown.written, short)), 160)}"
+    hint += ", and another in data.eval_path; what data.path names with commas is read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
+    if splits.gone and doubt.startswith(splits.gone):
+        return DataError(f"{shown.name}: {one_line(doubt, 160)}; there is {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
+    if len(ordered) == 1:
+        return DataError(f"{shown.name} holds only {ordered[0][0].label}: {listed}", hint=hint)
     why = f" ({one_line(doubt, 160)})" if doubt else ""
     return DataError(f"{shown.name} holds several splits or configurations: {listed}{why}", hint=hint)
 

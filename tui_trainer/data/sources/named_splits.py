@@ -67,14 +67,21 @@ class NamedSplits:
     """What the names of files say. Without `parts` they name no split, and are read together.
 
     `beside`: what is no part of the data. `remark`: what a person should know where names only look like splits.
+    `gone`: splits that are declared and of which no file is there. `exact`: files that are declared one by one.
     """
 
     parts: Parts = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    exact: frozenset[str] = frozenset()
     beside: tuple[str, ...] = ()
     remark: str = ""
 
     def of(self, split: Split) -> list[Part]:
         return [part for part in self.parts if part.split == split]
+
+    @property
+    def held_out_files(self) -> set[str]:
+        return {name for part, names in self.parts.items() if part.split in ("validation", "test") for name in names}
 
     @property
     def doubt(self) -> str:
@@ -88,9 +95,15 @@ class NamedSplits:
 
     def trained(self) -> Part | str:
         """The part to train on, or why it cannot be said which that is."""
-        if len(self.parts) == 1:
+        gone = next((split for split in self.gone if split_in(split) == "train"), "")
+        if gone and not any(part.label == "train" for part in self.parts):
+            return f"{gone} is declared and its files are missing"
+        if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
-        return self.doubt or _only(self.of("train"), "train")
+        found = self.doubt or _only(self.of("train"), "train")
+        if isinstance(found, Part) and (held_out := self.held_out_files) >= {*self.parts[found]}:
+            return f"{_some(sorted(held_out & {*self.parts[found]}))} is of {found.label} and of another split as well"
+        return found
 
     def measured(self) -> Part | str:
         """The part to evaluate on where nothing else is wanted of these files, or why that cannot be said."""
@@ -101,13 +114,17 @@ class NamedSplits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitUse:
-    """Of one source; a split as `test (test.csv)` or `train (2 files)`. `note`: what else a person should know."""
+    """Of one source; a split as `test (test.csv)` or `train (2 files)`. `note`: what else a person should know.
+
+    `shares_rows`: some that are evaluated on are trained on as well.
+    """
 
     source: str
     trains: str = ""
     evaluates: str = ""
     left_alone: tuple[str, ...] = ()
     note: str = ""
+    shares_rows: bool = False
 
     def words(self) -> str:
         """`corpus: train (train.csv) is trained on; validation (valid.csv) is evaluated on; left alone: ...`."""
@@ -115,6 +132,7 @@ class SplitUse:
             f"{self.trains} is trained on" if self.trains else "",
             f"{self.evaluates} is evaluated on" if self.evaluates else "",
             f"left alone: {', '.join(self.left_alone)}" if self.left_alone else "",
+            "rows that are evaluated on are trained on as well" if self.shares_rows else "",
             self.note,
         ]
         return f"{self.source}: {'; '.join(filter(None, said))}"
@@ -236,8 +254,9 @@ def _stem(name: str) -> str:
 
 
 def _only(parts: Sequence[Part], wanted: str) -> Part | str:
-    if len(parts) == 1:
-        return parts[0]
+    exact = [part for part in parts if part.label == part.split]
+    if len(parts) == 1 or len(exact) == 1:
+        return (exact or parts)[0]
     if not parts:
         return f"none of them is named {wanted}"
     return f"several are named {wanted}: {_some([f'{part.label} ({part.form})' for part in parts])}"

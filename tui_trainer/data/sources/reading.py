@@ -95,9 +95,9 @@ def _all_rows_of(
         case "json":
             yield from read_json(content, label, problems)
         case "csv":
-            yield from read_csv(content, label, problems, choices)
+            yield from read_csv(content, label, problems, choices, file.separator, file.header)
         case "tsv":
-            yield from read_csv(content, label, problems, choices, TAB)
+            yield from read_csv(content, label, problems, choices, file.separator or TAB, file.header)
         case "conll":
             yield from read_conll(content, label, problems)
         case _:

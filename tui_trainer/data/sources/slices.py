@@ -14,8 +14,8 @@ from tui_trainer.safe_text import one_line
 _counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
 
 
-def cut(chosen: SplitFiles, wanted: str) -> SplitFiles:
-    """The slices that are `wanted` of the splits in `chosen.several`.
+def cut(chosen: SplitFiles, wanted: str, setting: str) -> SplitFiles:
+    """The slices that are `wanted` of the splits in `chosen.several`; `setting` names them.
 
     Raises DataError for what is no slice, and where no row is in it.
     """
@@ -28,14 +28,14 @@ def cut(chosen: SplitFiles, wanted: str) -> SplitFiles:
         slices = ReadInstruction.from_spec(wanted).to_absolute({label: sum(each) for label, each in counts.items()})
     except (ValueError, AssertionError) as error:
         hint = "slices are written train[:10%], train[100:200] or train[-500:]"
-        raise DataError(f"'{shown}' is no part of a split: {one_line(str(error), 120)}", hint=hint) from None
+        raise DataError(f"{setting}: '{shown}' is no part of a split: {one_line(str(error), 120)}", hint=hint) from None
     found = [
         entry
         for piece in slices
         for entry in _rows_of(files[piece.splitname], counts[piece.splitname], piece.from_ or 0, piece.to)
     ]
     if not found:
-        raise DataError(f"no row is in '{shown}'", hint=f"there are {sum(map(sum, counts.values())):,} rows")
+        raise DataError(f"{setting}: no row is in '{shown}'", hint=f"there are {sum(map(sum, counts.values())):,} rows")
     return replace(chosen, files=tuple(found))
 
 

@@ -19,7 +19,8 @@ from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
-from tui_trainer.data.sources.files import Choice, SplitFiles, find_files
+from tui_trainer.data.sources.choice import Choice
+from tui_trainer.data.sources.files import SplitFiles, find_files
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.reading import Document, documents_of, first_characters, read_file, rows_of
 from tui_trainer.data.sources.slices import cut
@@ -137,7 +138,8 @@ class Source:
         done = 0
         for entry in self.entries:
             part = (entry.rows, entry.features) if entry.rows or entry.features else ()
-            total.update(repr((entry.label, _digest(entry, meter, done), *part)).encode())
+            form = (entry.separator, entry.header) if entry.separator or entry.header else ()
+            total.update(repr((entry.label, _digest(entry, meter, done), *part, *form)).encode())
             done += entry.size_bytes
         meter.finish(done)
         return str(total.hexdigest())
@@ -183,24 +185,26 @@ def open_source(path: str, text_column: str = AUTO, choice: Choice = EVERYTHING)
     Raises DataError when there is none, or none that can be used. Rows are counted where a slice of a split is wanted.
     """
     if path.startswith(PREFIX):
-        if choice.name or choice.split:
-            setting = "data.name" if choice.name else "data.split"
+        name = "" if choice.measured else choice.name  # which is of data.path
+        if name or choice.split:
+            setting = "data.name" if name else choice.split_setting
             raise DataError(f"a sample has no parts, and {setting} names one", hint=f"leave {setting} empty")
         return _sample_source(path, text_column)
     found = find_files(path, choice)
     for file in found.chosen.files:
         refuse_unsupported(file)
-    chosen = cut(found.chosen, choice.split) if "[" in choice.split else found.chosen
+    chosen = cut(found.chosen, choice.split, choice.split_setting) if "[" in choice.split else found.chosen
     source = source_of_files(path, text_column, chosen, is_split=bool(found.others) or chosen is not found.chosen)
     return replace(source, others=found.others, beside=found.beside, remark=found.remark)
 
 
 def source_of_files(path: str, text_column: str, found: SplitFiles, *, is_split: bool) -> Source:
     """`is_split`: they are not all that `path` names."""
+    slice_of = f", {one_line(found.label, 80)}" if "[" in found.label and found.several else ""
     return Source(
         path=path,
         text_column=text_column,
-        description=_description(f"{path}, split {found.label}" if is_split else path, found.files),
+        description=_description(f"{path}, split {found.label}" if is_split else path, found.files, slice_of),
         bytes_on_disk=sum(entry.size_bytes for entry in found.files),
         entries=found.files,
         split=found if found.label else None,
@@ -271,10 +275,10 @@ def _bytes_of(sample: Sample) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _description(path: str, entries: tuple[SourceFile, ...]) -> str:
+def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "") -> str:
     size = format_bytes(sum(entry.size_bytes for entry in entries))
     if len(entries) == 1:
-        return f"{entries[0].label} ({size})"
+        return f"{entries[0].label}{slice_of} ({size})"
     return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
 
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from tui_trainer.data.sources.file_formats import SUPPORTED, Form, form_of
 from tui_trainer.errors import DataError
+from tui_trainer.hub_layout import network_errors
 from tui_trainer.safe_text import one_line
 
 SNIFFED_BYTES = 4096
@@ -25,8 +26,9 @@ class SourceFile:
     """One file to read. `label` is how messages and fingerprints name it; `label` is safe to show.
 
     `rows` are the first and the one behind the last that are read, where they are not all; `size_bytes` is their share
-    then, and `whole_bytes` all. `features` are declared elsewhere, as `Features.to_dict` has them. What is read from
-    the hub has an address, `remote`, and the hub's hash, `digest`.
+    then, and `whole_bytes` all. Declared elsewhere are `features`, as `Features.to_dict` has them, and of a table of
+    text its `separator` and a `header` that it has not itself. What is read from the hub has an address, `remote`, and
+    the hub's hash, `digest`.
     """
 
     path: Path
@@ -37,6 +39,8 @@ class SourceFile:
     remote: str = ""
     digest: str = ""
     features: Mapping[str, Any] | None = field(default=None, hash=False)
+    separator: str = ""
+    header: tuple[str, ...] = ()
 
     @property
     def compressed(self) -> bool:
@@ -73,7 +77,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     Every failure to open or to read leaves as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for
     somebody to write into it.
     """
-    with _told_in_one_line(file.label), _opened(file) as raw:
+    with _told_in_one_line(file), _opened(file) as raw:
         if not file.compressed:
             yield raw, raw
             return
@@ -95,7 +99,9 @@ def _opened(file: SourceFile) -> BinaryIO:
 
 
 @contextmanager
-def _told_in_one_line(label: str) -> Iterator[None]:
+def _told_in_one_line(file: SourceFile) -> Iterator[None]:
+    label = file.label
+    failures: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
     try:
         yield
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -106,8 +112,11 @@ def _told_in_one_line(label: str) -> Iterator[None]:
         ) from None
     except EOFError:
         raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or type(error).__name__}", where=label) from None
+    except failures as error:
+        first = one_line(next(iter(str(error).strip().splitlines()), ""), 160) if file.remote else ""
+        reason = first or getattr(error, "strerror", "") or type(error).__name__
+        hint = "data.streaming reads it from the hub; try again where there is a network" if file.remote else ""
+        raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
 def named_file(path: Path, mode: int, label: str = "") -> SourceFile:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tui_trainer.data.sources.files import Choice, SplitFiles
+from tui_trainer.data.sources.choice import Choice
+from tui_trainer.data.sources.files import SplitFiles
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import EVERYTHING, Source, join_sources, open_sources, source_of_files
 from tui_trainer.data.sources.source_file import SourceFile
@@ -23,7 +24,7 @@ def training_and_evaluation(
     eval_split: str = "",
 ) -> tuple[Source, Source | None]:
     """What is trained on, and what is evaluated on where that is named: by `eval_paths` and `eval_split`, or else by
-    validation splits. Of `paths`, `choice` is what is wanted.
+    validation splits. Of `paths`, `choice` is what is wanted; of `eval_paths` its configuration where they have it.
 
     Raises DataError for what `open_sources` refuses, and for validation splits that cannot be told or that only some of
     the sources have.
@@ -40,6 +41,7 @@ def _validation_of(source: Source) -> Source | None:
     parts, found = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]
+        splits = [other for other in splits if other.label == "validation"] or splits
         if len(splits) > 1:
             what = f"has several validation splits: {', '.join(map(_shown, splits))}"
             raise DataError(what, where=one_line(part.path, 200), hint="name one in data.eval_split")
@@ -57,7 +59,8 @@ def _validation_of(source: Source) -> Source | None:
 
 def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
     """`named_by`: the setting that says what is evaluated on, if one does."""
-    measured = {entry.path.absolute() for entry in held_out.entries} if held_out else set()
+    measured = {entry.path.resolve() for entry in held_out.entries} if held_out else set()
+    read = measured | {entry.path.resolve() for entry in source.entries}
     own = {one.path: one for one in held_out.parts} if held_out and named_by == "data.eval_split" else {}
     for part in source.parts:
         evaluated = [other for other in part.others if _lies_in(other, measured)]
@@ -66,8 +69,7 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
         if (held := own.get(part.path)) and held.split:
             labels = {one.label for one in held.split.several}
             evaluated, unused = [held.split], [one for one in part.others if not {one.label, one.split} & labels]
-            if _share_rows(part, held):
-                notes.append("rows that are evaluated on are trained on as well")
+        unused = [one for one in unused if not any(file.path.resolve() in read for file in one.files)]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
             notes.append(f"by its name it is a {part.split.split} split, and trained on because {setting} names it")
@@ -79,28 +81,31 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
             evaluates=", ".join(map(_shown, evaluated)),
             left_alone=_left_alone(unused, part.beside),
             note="; ".join(filter(None, notes)),
+            shares_rows=any(_share_rows(part, held) for held in (held_out.parts if held_out else ())),
         )
-        if use.evaluates or use.left_alone or use.note:
+        if use.evaluates or use.left_alone or use.note or use.shares_rows:
             yield use
     if held_out is None or not named_by:
         return
-    trained, told = {entry.path.absolute() for entry in source.entries}, {part.path for part in source.parts}
+    told = {part.path for part in source.parts}
     for part in held_out.parts:
-        unused = [other for other in part.others if not _lies_in(other, trained)]
+        unused = [one for one in part.others if not any(file.path.resolve() in read for file in one.files)]
         if part.split and unused and part.path not in told:
             left_alone = _left_alone(unused, part.beside)
             yield SplitUse(source=one_line(part.path, 200), evaluates=_shown(part.split), left_alone=left_alone)
 
 
 def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
-    return all(file.path.absolute() in paths for file in split.files)
+    return all(file.path.resolve() in paths for file in split.files)
 
 
 def _share_rows(one: Source, other: Source) -> bool:
+    if one.sample or other.sample:
+        return one.path == other.path
     rows: dict[Path, list[tuple[int, float]]] = {}
     for entry in one.entries:
-        rows.setdefault(entry.path.absolute(), []).append(entry.rows or (0, math.inf))
-    of_other = ((entry.path.absolute(), *(entry.rows or (0, math.inf))) for entry in other.entries)
+        rows.setdefault(entry.path.resolve(), []).append(entry.rows or (0, math.inf))
+    of_other = ((entry.path.resolve(), *(entry.rows or (0, math.inf))) for entry in other.entries)
     return any(first < end and start < last for path, first, last in of_other for start, end in rows.get(path, ()))
 
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 from tui_trainer.data.sources.declared_splits import README, configured_splits, has_configurations
 from tui_trainer.data.sources.hub import HubPath, chosen_names, no_such_part
 from tui_trainer.data.sources.named_splits import NamedSplits
 from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
+from tui_trainer.hub_layout import network_errors
 from tui_trainer.safe_text import one_line
 
 
@@ -61,8 +61,8 @@ def remote_splits(wanted: HubPath, name: str) -> tuple[dict[str, SourceFile], Na
                 for file in chosen_names([*files], ""):
                     (folder / file).parent.mkdir(parents=True, exist_ok=True)
                     (folder / file).touch()
-                splits, features = configured_splits(folder, name, one_line(str(wanted), 120))
-                return {file: replace(found, features=features) for file, found in files.items()}, splits
+                splits, declared = configured_splits(folder, name, one_line(str(wanted), 120))
+                return {file: replace(found, **declared) for file, found in files.items()}, splits
     names = chosen_names([*files], wanted.inside)
     if not names:
         raise no_such_part(wanted, files)
@@ -73,14 +73,12 @@ def remote_splits(wanted: HubPath, name: str) -> tuple[dict[str, SourceFile], Na
 def _told_in_one_line(wanted: HubPath) -> Iterator[None]:
     from huggingface_hub import errors
 
-    # The bases of its own error are those of the HTTP library under it, which has changed more than once.
-    network = cast("tuple[type[Exception], ...]", (OSError, *errors.HfHubHTTPError.__bases__))
     try:
         yield
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         what = f"the hub has no data set {wanted.name} at {one_line(wanted.revision, 80)} that this account may see"
         raise DataError(what, hint="look for a misspelling; a private or gated one needs `hf auth login`") from None
-    except network as error:
+    except network_errors() as error:
         reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
         hint = "data.streaming reads it from the hub; download it where there is a network, and set it to false"
         raise DataError(f"the data set {wanted.name} cannot be streamed: {reason}", hint=hint) from None

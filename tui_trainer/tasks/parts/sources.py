@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
-from tui_trainer.data.sources.files import Choice
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.split_use import training_and_evaluation
 
