@@ -81,7 +81,8 @@ def source_rows(
         used = int(copies[start : start + count].sum())
         if not used and weight < 1:
             message = f"none of its {count:,} rows is left to train on with a weight of {weight:g}"
-            hint = "raise its number in data.weights, or take the source out"
+            whole = "; a text file is one row, which is used whole or not at all" if count == 1 else ""
+            hint = f"raise its number in data.weights, or take the source out{whole}"
             raise DataError(message, where=part.description, hint=hint)
         found.append(SourceRows(description=part.description, weight=weight, rows=count, rows_per_epoch=used))
         start += count
