@@ -6,12 +6,10 @@ The checkers take a text, so that each is also shown a text that breaks its rule
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import tui_trainer
-from tests.benchmarks.structure import circles, graph_of, modules_of
+from tests.benchmarks.structure import circles, graph_of, imports_of, modules_of
 
 PACKAGE = Path(tui_trainer.__file__).resolve().parent
 # From the top down. A room sees the lines below its own and not its neighbours.
@@ -27,8 +25,8 @@ LEVELS = (
     {"models"},
     {"data", "config", "hardware", "runs"},
     {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
-    {"errors", "units", "safe_text", "hub_layout"},
-    {"local_paths"},
+    {"errors", "units", "hub_layout"},
+    {"local_paths", "safe_text"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 ONE_ROOM = {"__main__": "cli"}
@@ -39,43 +37,8 @@ HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "bitsandbyte
 HEAVY_ROOMS = {"training", "exporting", "losses"}
 ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
-# Classes and modules have the field's own names.
-OTHER_WORDS = {"Regime": "TrainingSetup", "Desk": "ControlHandler", "Ahead": "Prefetcher", "Updater": "RunOptimizer",
-               "Learner": "Components"}  # fmt: skip
-OTHER_MODULES = {"regime": "training_setup", "desk": "control_handler", "ahead": "prefetcher", "learner": "components"}
 LONGEST_FUNCTION = 80
 LONGEST_FILE = 400
-
-
-@dataclass(frozen=True)
-class Import:
-    """`name` is what is imported, in full; `deferred` when it happens in a function or only for the type checker."""
-
-    name: str
-    line: int
-    deferred: bool
-
-
-def imports_of(text: str, path: str) -> list[Import]:
-    """Every import of a module; `from a import b` counts as `a.b`."""
-    package = ["tui_trainer", *Path(path).parent.parts]
-
-    def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                yield from (Import(alias.name, child.lineno, deferred) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                above = package[: len(package) - child.level + 1] if child.level else []
-                start = ".".join([*above, *filter(None, [child.module])])
-                yield from (Import(f"{start}.{alias.name}", child.lineno, deferred) for alias in child.names)
-            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-                yield from walk(ast.Module(child.body, []), True)
-                yield from walk(ast.Module(child.orelse, []), deferred)
-            else:
-                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from walk(child, deferred or inside)
-
-    return list(walk(ast.parse(text), False))
 
 
 def room_of(path: str) -> str:
@@ -156,7 +119,7 @@ def test_imports_go_down_only():
 
 def test_no_modules_import_each_other():
     """Not through others, in functions or for the type checker either."""
-    graph = graph_of(modules_of(PACKAGE.parent))
+    graph = graph_of(modules_of(PACKAGE.parent), PACKAGE.parent)
     assert len(graph) >= 300 and "tui_trainer.runs.events" in graph["tui_trainer.runs.state"]
     assert circles(graph) == []
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]

@@ -27,6 +27,8 @@ NAMES = {
     "stacks": "encoder-decoder",
     "wish": "requested",
 }
+# Whole names of classes and modules.
+WHOLE_NAMES = {"ahead": "prefetcher"}
 # In any text: code with its strings and docstrings, profiles, README.
 PHRASES = {
     r"\btalks?\b": "conversation",
@@ -70,6 +72,9 @@ def other_words(text: str, name: str) -> list[str]:
     if name.endswith(".py"):
         names = names_in(text) | set(Path(name).stem.split("_"))
         found += [f"{part}, say {NAMES[part]}" for part in sorted(names & NAMES.keys())]
+        classes = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+        whole = {one.lower() for one in (*classes, Path(name).stem)}
+        found += [f"{one}, say {WHOLE_NAMES[one]}" for one in sorted(whole & WHOLE_NAMES.keys())]
     return [f"{name}: {one}" for one in found]
 
 
@@ -98,6 +103,8 @@ def test_the_words_are_those_of_the_field():
         ("class ModelAnatomy: ...", "a.py"),
         ("def f(wish): ...", "a.py"),
         ("", "regime.py"),
+        ("", "ahead.py"),
+        ("class Ahead: ...", "a.py"),
         ("x = self._learner", "a.py"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
 from tui_trainer.local_paths import from_the_root
+from tui_trainer.safe_text import one_line
 
 Repository = Literal["models", "datasets"]
 
@@ -68,6 +69,11 @@ def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where the cache keeps all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
+
+
+def network_reason(error: BaseException) -> str:
+    """The first line of what such an error says, else its kind."""
+    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
 
 
 def network_errors() -> tuple[type[Exception], ...]:

@@ -11,6 +11,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "tui_trainer"
@@ -27,25 +28,48 @@ def modules_of(root: Path) -> dict[str, Path]:
     return found
 
 
-def imported(name: str, path: Path) -> Iterator[str]:
+@dataclass(frozen=True)
+class Import:
+    """`name` is what is imported, in full; `deferred` when it happens in a function or only for the type checker."""
+
+    name: str
+    line: int
+    deferred: bool
+
+
+def imports_of(text: str, path: str) -> list[Import]:
+    """Every import of a module; `from a import b` counts as `a.b`. `path` is from the package on."""
+    package = [PACKAGE, *Path(path).parent.parts]
+
+    def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, child.lineno, deferred) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                above = package[: len(package) - child.level + 1] if child.level else []
+                start = ".".join([*above, *filter(None, [child.module])])
+                yield from (Import(f"{start}.{alias.name}", child.lineno, deferred) for alias in child.names)
+            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                yield from walk(ast.Module(child.body, []), True)
+                yield from walk(ast.Module(child.orelse, []), deferred)
+            else:
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from walk(child, deferred or inside)
+
+    return list(walk(ast.parse(text), False))
+
+
+def imported(path: Path, root: Path) -> set[str]:
     """What a module imports anywhere, in functions and for the type checker as well: dotted names."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            start = ".".join([*parts, *filter(None, [node.module])])
-            yield from (f"{start}.{alias.name}" for alias in node.names)
+    text = path.read_text(encoding="utf-8")
+    return {found.name for found in imports_of(text, path.relative_to(root / PACKAGE).as_posix())}
 
 
-def graph_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+def graph_of(modules: Mapping[str, Path], root: Path) -> dict[str, set[str]]:
     """Which modules of the package each of them imports."""
     graph = {}
     for name, path in modules.items():
-        targets = set()
-        for one in imported(name, path):
-            targets.add(one if one in modules else one.rpartition(".")[0])
+        targets = {one if one in modules else one.rpartition(".")[0] for one in imported(path, root)}
         graph[name] = {one for one in targets if one in modules and one != name}
     return graph
 
@@ -96,7 +120,7 @@ def uses_of_functions(modules: Mapping[str, Path]) -> tuple[int, int]:
 def numbers_of(root: Path) -> dict[str, str]:
     """The table's rows by their names."""
     modules = modules_of(root)
-    graph = graph_of(modules)
+    graph = graph_of(modules, root)
     rooms: dict[str, list[int]] = {}
     for name, path in modules.items():
         room = name.split(".")[1] if name.count(".") > 1 or (path.name == "__init__.py" and "." in name) else "(top)"
@@ -110,7 +134,7 @@ def numbers_of(root: Path) -> dict[str, str]:
     functions, once = uses_of_functions(modules)
     rows["functions"] = f"{functions:,}"
     rows["functions with one caller"] = f"{once:,}"
-    top = {one.partition(".")[0] for name, path in modules.items() for one in imported(name, path)}
+    top = {one.partition(".")[0] for path in modules.values() for one in imported(path, root)}
     third = sorted(top - {PACKAGE, ""} - set(sys.stdlib_module_names))
     rows["third-party packages"] = f"{len(third)}"
     return rows

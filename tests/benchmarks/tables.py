@@ -1,6 +1,6 @@
 """Rows a second from a large table to tokens on disk, against plain `datasets.map`, and the memory that it takes.
 
-    uv run --with datasets python tests/benchmarks/tables.py [--megabytes 200]
+    uv run python tests/benchmarks/tables.py [--megabytes 200]
 
 One JSONL of texts with a label, one WordPiece tokenizer. Each measurement is a process of its own: ours with one and
 with two processes, ours again from the cache, and `datasets.map(batched=True)` with the same tokenizer and the same

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.errors import FolderError, InputError, Problem, RunError
 from tui_trainer.hardware.places import read_place
-from tui_trainer.hub_layout import Repository, network_errors, repository_folder
+from tui_trainer.hub_layout import Repository, network_errors, network_reason, repository_folder
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
@@ -236,7 +236,7 @@ def network_sentence(kind: Kind, name: str, error: BaseException) -> str:
     """Why it could not be fetched, and what to do about it, without a network as well."""
     if isinstance(error, OSError) and error.errno == 28:
         return f"the disk is full; free some space, then the same command goes on with {name} from there"
-    reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
+    reason = network_reason(error)
     folder = f"into {_folder_to_copy_into(name)} and give {kind.option} ./{_short(name)}"
     copy = f"copy the {kind.word} from another machine {folder}"
     if _never_connected(error):

@@ -37,7 +37,7 @@ from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.preparing.encode_batches import EncodedBatch, encoded
 from tui_trainer.data.preparing.mixture import SOURCES, source_rows
 from tui_trainer.data.preparing.row_notes import RowNotes, notes_of_counts, row_details, write_cut_rows
-from tui_trainer.data.preparing.row_selection import TRAIN, Choice, choose, chosen_rows
+from tui_trainer.data.preparing.row_selection import TRAIN, Selection, choose, chosen_rows
 from tui_trainer.data.preparing.row_writers import DocumentWriter, RowWriter, StreamWriter
 from tui_trainer.data.preparing.survey import Survey, Surveyor
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows
@@ -142,7 +142,7 @@ class _Preparation:
         details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
         return Built(counts, tuple(notes), self._lengths(folder), details)
 
-    def _training_texts(self, surveys: Sequence[Survey], choice: Choice) -> Iterator[str]:
+    def _training_texts(self, surveys: Sequence[Survey], choice: Selection) -> Iterator[str]:
         characters, done = int(np.dot(surveys[0].lengths, choice.trained)), 0
         meter = Meter(self._progress, "training the tokenizer", characters, "characters")
         for rows in chosen_rows(surveys[:1], choice, self._cut):
@@ -152,7 +152,7 @@ class _Preparation:
                 meter.report(done)
         meter.finish(characters)
 
-    def _encode(self, folder: Path, surveys: Sequence[Survey], choice: Choice) -> tuple[_Side, _Side]:
+    def _encode(self, folder: Path, surveys: Sequence[Survey], choice: Selection) -> tuple[_Side, _Side]:
         used = zip(surveys, choice.copies, strict=True)
         characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in used)
         meter = Meter(self._progress, "tokenising", characters, "characters")
@@ -214,7 +214,7 @@ class _Preparation:
             return ()
         return quantiles(Rows(folder / TRAIN_FILE).lengths - int(self._cut.reads_text))
 
-    def _counts(self, surveys: Sequence[Survey], choice: Choice, train: _Side, held_out: _Side) -> Counts:
+    def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _Side, held_out: _Side) -> Counts:
         text = self._cut.reads_text
         read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
         untrained = train.untrained + held_out.untrained

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tui_trainer.data.preparing.cache import Cut
 from tui_trainer.data.preparing.counts import Counts
-from tui_trainer.data.preparing.row_selection import Choice
+from tui_trainer.data.preparing.row_selection import Selection
 from tui_trainer.data.preparing.survey import Survey
 from tui_trainer.data.preparing.token_rows import COLUMN
 
@@ -71,7 +71,7 @@ def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
         return None
 
 
-def row_details(survey: Survey, choice: Choice, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
+def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
     """The first rows that could not be used, and how many training rows each class has."""
     found: dict[str, Any] = {}
     if problems.shown:

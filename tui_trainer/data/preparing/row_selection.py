@@ -23,7 +23,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """For each survey, on which side each row stands, int8 [rows], and how often it is used in an epoch, int16 [rows]:
     held-out rows once. `split` says of which documents the end alone is held out.
     """
@@ -40,7 +40,7 @@ class Choice:
         return np.where(self.sides[0] == TRAIN, self.copies[0], 0).astype(np.int16)
 
 
-def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Choice:
+def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selection:
     """Repeats first, then what is held out, then leaks, then weights: so weights count what is left of a source.
     `names` of the sources are for notes.
     """
@@ -68,7 +68,7 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Choice:
     leaked = int(leaks.sum() if cut.dedup else (leaks & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
     used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
-    return Choice(tuple(sides), tuple(used), sum(int(found.sum()) for found in repeats), leaked, split)
+    return Selection(tuple(sides), tuple(used), sum(int(found.sum()) for found in repeats), leaked, split)
 
 
 def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> Split:
@@ -116,7 +116,7 @@ class ChosenRows:
         return replace(example, text=torn(example.text, self.tails[place])[side])
 
 
-def chosen_rows(surveys: Sequence[Survey], choice: Choice, cut: Cut) -> Iterator[ChosenRows]:
+def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:
     """What is used of these surveys, or of the first alone, in order, a bounded number of characters at a time.
 
     A document that is used twice stands twice in a row; the rows of a table's chunk come one after another, then again.

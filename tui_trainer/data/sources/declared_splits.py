@@ -47,18 +47,19 @@ def data_files(folder: Path, names: Sequence[str]) -> list[str]:
     """`names`, which lie in `folder`, without the files that describe the data; where a state file lists the data, what
     it lists.
     """
-    if _STATE in names and "_data_files" in _content(folder / _STATE):
-        listed = _listed(folder)
+    if _STATE in names and (listed := _listed(folder)) is not None:
         names = [name for name in names if name != _STATE and (not listed or name in listed)]
     names = [name for name in names if name not in ABOUT - {_STATE}]
     first_hand = [name for name in names if not LATER_WORK.fullmatch(name)]
     return first_hand if any(name.endswith(".arrow") for name in first_hand) else names
 
 
-def _listed(folder: Path) -> list[str]:
-    """The data of a folder of `save_to_disk`, as its state file lists it."""
-    state = _content(folder / _STATE).get("_data_files")
-    entries = state if isinstance(state, list) else []
+def _listed(folder: Path) -> list[str] | None:
+    """The data of a folder of `save_to_disk`, as its state file lists it; None for another folder."""
+    state = _content(folder / _STATE)
+    if "_data_files" not in state:
+        return None
+    entries = state["_data_files"] if isinstance(state["_data_files"], list) else []
     return [str(entry["filename"]) for entry in entries if isinstance(entry, dict) and "filename" in entry]
 
 
@@ -145,8 +146,10 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
     import yaml
 
     datasets.logging.set_verbosity_error()
+    written = _front(folder)
+    unsound = (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError)
     try:
-        if address := next(_addresses(yaml.safe_load(_front(folder))["configs"]), ""):
+        if address := next(_addresses(yaml.safe_load(written)["configs"]), ""):
             what = f"the README.md of {shown} names data on the net: {one_line(address, 120)}"
             raise DataError(what, hint="download that file, and name the files themselves in data.path")
         names = datasets.get_dataset_config_names(str(folder))
@@ -158,12 +161,9 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
             builder = datasets.load_dataset_builder(str(folder), chosen, cache_dir=elsewhere)
         files = builder.config.data_files or {}
         found = {str(split): tuple(_relative(path, folder) for path in paths) for split, paths in files.items()}
-    except (
-        *(ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError),
-    ) as error:
+    except unsound as error:
         what = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
         raise DataError(what, hint="correct its configs, or name the files themselves in data.path") from None
-    written = _front(folder)
     exact = frozenset(name for names in found.values() for name in names if name in written)
     features = builder.info.features.to_dict() if builder.info.features else None
     return _declared(found, exact), {"features": features, **_reading(builder.config, shown)}
@@ -236,7 +236,8 @@ def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[
     missing = []
     for group, name in groups.items():
         place, above = named[name].path.parent, name[: name.rfind("/") + 1]
-        lasts = _listed(place) if name.endswith(".arrow") and not named[name].remote else []
+        listed = _listed(place) if name.endswith(".arrow") and not named[name].remote else None
+        lasts = [*(listed or ())]
         if len(group) > 1:
             first, count, form = group[0].removeprefix(above), int(group[1]), group[2]
             from_one = count in there[group]

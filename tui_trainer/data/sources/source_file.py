@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from tui_trainer.data.sources.file_formats import SUPPORTED, Form, form_of
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import network_errors
+from tui_trainer.hub_layout import network_errors, network_reason
 from tui_trainer.safe_text import one_line
 
 SNIFFED_BYTES = 4096
@@ -113,8 +113,7 @@ def _told_in_one_line(file: SourceFile) -> Iterator[None]:
     except EOFError:
         raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
     except failures as error:
-        first = one_line(next(iter(str(error).strip().splitlines()), ""), 160) if file.remote else ""
-        reason = first or getattr(error, "strerror", "") or type(error).__name__
+        reason = network_reason(error) if file.remote else getattr(error, "strerror", "") or type(error).__name__
         hint = "data.streaming reads it from the hub; try again where there is a network" if file.remote else ""
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 

@@ -15,6 +15,9 @@ from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
+RowsRead = dict[Path, list[tuple[int, float]]]
+"""Of each file, by its path without links: the first row that is read, and the one behind the last."""
+
 
 def training_and_evaluation(
     paths: Sequence[str],
@@ -59,10 +62,15 @@ def _validation_of(source: Source) -> Source | None:
 
 def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
     """`named_by`: the setting that says what is evaluated on, if one does."""
-    measured = {entry.path.resolve() for entry in held_out.entries} if held_out else set()
-    read = measured | {entry.path.resolve() for entry in source.entries}
-    own = {one.path: one for one in held_out.parts} if held_out and named_by == "data.eval_split" else {}
-    for part in source.parts:
+    held_parts = held_out.parts if held_out else ()
+    # Of many files that stand alone no path is looked up: it is done at each edit of a config.
+    compares = held_out is not None or any(part.others for part in source.parts)
+    trained = [_rows_read(part) if compares else {} for part in source.parts]
+    held_rows = [_rows_read(part) for part in held_parts]
+    measured = {path for rows in held_rows for path in rows}
+    read = measured | {path for rows in trained for path in rows}
+    own = {one.path: one for one in held_parts} if named_by == "data.eval_split" else {}
+    for part, rows in zip(source.parts, trained, strict=True):
         evaluated = [other for other in part.others if _lies_in(other, measured)]
         unused = [other for other in part.others if other not in evaluated]
         notes = [part.remark]
@@ -81,14 +89,14 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
             evaluates=", ".join(map(_shown, evaluated)),
             left_alone=_left_alone(unused, part.beside),
             note="; ".join(filter(None, notes)),
-            shares_rows=any(_share_rows(part, held) for held in (held_out.parts if held_out else ())),
+            shares_rows=any(_overlap(rows, other) for other in held_rows),
         )
         if use.evaluates or use.left_alone or use.note or use.shares_rows:
             yield use
     if held_out is None or not named_by:
         return
     told = {part.path for part in source.parts}
-    for part in held_out.parts:
+    for part in held_parts:
         unused = [one for one in part.others if not any(file.path.resolve() in read for file in one.files)]
         if part.split and unused and part.path not in told:
             left_alone = _left_alone(unused, part.beside)
@@ -99,14 +107,18 @@ def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
     return all(file.path.resolve() in paths for file in split.files)
 
 
-def _share_rows(one: Source, other: Source) -> bool:
-    if one.sample or other.sample:
-        return one.path == other.path
-    rows: dict[Path, list[tuple[int, float]]] = {}
-    for entry in one.entries:
-        rows.setdefault(entry.path.resolve(), []).append(entry.rows or (0, math.inf))
-    of_other = ((entry.path.resolve(), *(entry.rows or (0, math.inf))) for entry in other.entries)
-    return any(first < end and start < last for path, first, last in of_other for start, end in rows.get(path, ()))
+def _rows_read(source: Source) -> RowsRead:
+    if source.sample:
+        return {Path(source.path): [(0, math.inf)]}
+    found: RowsRead = {}
+    for entry in source.entries:
+        found.setdefault(entry.path.resolve(), []).append(entry.rows or (0, math.inf))
+    return found
+
+
+def _overlap(one: RowsRead, other: RowsRead) -> bool:
+    pairs = ((mine, theirs) for path in one.keys() & other.keys() for mine in one[path] for theirs in other[path])
+    return any(first < end and start < last for (first, last), (start, end) in pairs)
 
 
 def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from tui_trainer.data.sources.hub import HubPath, chosen_names, no_such_part
 from tui_trainer.data.sources.named_splits import NamedSplits
 from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import network_errors
+from tui_trainer.hub_layout import network_errors, network_reason
 from tui_trainer.safe_text import one_line
 
 
@@ -79,6 +79,5 @@ def _told_in_one_line(wanted: HubPath) -> Iterator[None]:
         what = f"the hub has no data set {wanted.name} at {one_line(wanted.revision, 80)} that this account may see"
         raise DataError(what, hint="look for a misspelling; a private or gated one needs `hf auth login`") from None
     except network_errors() as error:
-        reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
         hint = "data.streaming reads it from the hub; download it where there is a network, and set it to false"
-        raise DataError(f"the data set {wanted.name} cannot be streamed: {reason}", hint=hint) from None
+        raise DataError(f"the data set {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
