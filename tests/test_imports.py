@@ -48,6 +48,14 @@ def test_light_commands_load_no_heavy_library(tmp_path):
     assert "tui-trainer --no-ui" in done.stdout and "micro-batch" in done.stdout
 
 
+def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_path):
+    """Plans, data and models are loaded behind it."""
+    later = ("planning.plan", "data.sources.source", "models.shape", "tasks.contract", "checklist.run", "ui.starting")
+    code = f"import sys, tui_trainer.ui.app; sys.exit(repr([n for n in {later} if 'tui_trainer.' + n in sys.modules]))"
+    done = run("-c", code, home=str(tmp_path))
+    assert done.stderr.strip() == "[]"
+
+
 def test_a_plan_for_a_pretrained_model_loads_no_heavy_library(tmp_path):
     disable_progress_bar()
     model = str(save_tiny_model(tmp_path / "model", "llama"))

@@ -19,7 +19,6 @@ from textual.app import App, ComposeResult
 from textual.events import Key, Paste
 from textual.screen import Screen
 
-from tui_trainer.ui import starting
 from tui_trainer.ui.actions import Action, key_sign
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.compositor import BareScreen
@@ -182,13 +181,19 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def offer_start(self) -> None:
         """Say what would happen; one more key begins."""
-        starting.offer_start(self.bench)
+        from tui_trainer.ui.starting import offer_start
+
+        offer_start(self.bench)
 
     def offer_to_watch(self, living: list[RunFolder]) -> None:
-        starting.offer_to_watch(self.bench, living)
+        from tui_trainer.ui.starting import offer_to_watch
+
+        offer_to_watch(self.bench, living)
 
     def show_refusal(self, problems: Sequence[Problem]) -> None:
-        starting.show_refusal(self.bench, problems)
+        from tui_trainer.ui.starting import show_refusal
+
+        show_refusal(self.bench, problems)
 
     def save_config(self) -> None:
         self.bench.go(self.pages.index(self._config_page))
@@ -373,4 +378,6 @@ class GlobalActions:
             self._bench.tell(f"the screen is in {path}", "good")
 
     def quit(self) -> None:
-        starting.offer_quit(self._bench)
+        from tui_trainer.ui.starting import offer_quit
+
+        offer_quit(self._bench)
