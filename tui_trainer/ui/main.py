@@ -22,7 +22,8 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, silence_unless_read, speaks_unicode
+from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, speaks_unicode
+from tui_trainer.ui.terminal_output import LastWords
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
@@ -68,7 +69,8 @@ def run_screens(
                 app.run(mouse=False)
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
-        code = _afterwards(app, bench, signals, logs)
+        with LastWords() as signals.last_words:
+            code = _afterwards(app, bench, signals, logs)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
         _leave_at_once(code)
@@ -89,6 +91,7 @@ class Signals:
         self._before: dict[int, object] = {}
         self._first_interrupt: float | None = None
         self.heard: list[int] = []
+        self.last_words: LastWords | None = None
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
@@ -125,6 +128,8 @@ class Signals:
             self._first_interrupt = now
         elif now - self._first_interrupt > ONE_PRESS_SECONDS:
             tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
+            if self.last_words is not None:
+                self.last_words.end()
             os._exit(EXIT_FAILED)
 
 
@@ -135,12 +140,10 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 
     run = bench.run if isinstance(bench.run, CurrentRun) else None
     crashed = bool(app.crash)
-    silence_unless_read()
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
         _wait_for(run, signals, wants_stop=bench.leaving is not Leaving.LOST or crashed)
-        silence_unless_read()
     if run is not None:
         _tell_end(run)
     if crashed:

@@ -22,7 +22,6 @@ SMALLEST_WIDTH = 80
 SMALLEST_HEIGHT = 24
 _WORDS_WITHOUT_SCREEN = "without a screen the same run is: tui-trainer --no-ui"
 _LOGS_KEPT = 5
-_PATIENCE_MILLISECONDS = 1000
 
 
 def refuse_unfit(environment: Mapping[str, str]) -> None:
@@ -62,17 +61,6 @@ def hung_up(fd: int = 0) -> bool:
     with suppress(OSError):
         return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
     return True
-
-
-def silence_unless_read() -> None:
-    """Last words go nowhere where a terminal is gone, which would fail the exit, or stalled, which would hold it."""
-    for number in (1, 2):
-        poll = select.poll()
-        poll.register(number, select.POLLOUT)
-        if [event for _, event in poll.poll(_PATIENCE_MILLISECONDS)] != [select.POLLOUT]:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, number)
-            os.close(null)
 
 
 class TerminalGuard:
