@@ -10,6 +10,7 @@ a test puts in the place of a function of ours is in time. It ends when the last
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import fcntl
 import json
 import os
@@ -111,6 +112,10 @@ def _take_over(request: dict[str, Any], files: list[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.sched_setaffinity(0, request["cores"])
+    # A program that does not end is asked for the stacks of its threads. The number is out of the way of its own files.
+    stacks = os.open(Path(sys.argv[1]).with_name(f"stacks-{os.getpid()}"), os.O_WRONLY | os.O_CREAT, 0o600)
+    faulthandler.register(signal.SIGUSR2, file=fcntl.fcntl(stacks, fcntl.F_DUPFD_CLOEXEC, 500), all_threads=True)
+    os.close(stacks)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

@@ -22,6 +22,7 @@ from uuid import uuid4
 
 _SERVER = Path(__file__).with_name("program_server.py")
 _STARTS_WITHIN_SECONDS = 300
+_STACKS_WITHIN_SECONDS = 5
 
 
 class Program:
@@ -47,6 +48,16 @@ class Program:
         if self.poll() is None:
             with suppress(ProcessLookupError):  # ended, and its answer is on the way
                 os.kill(self.pid, number)
+
+    def stacks(self) -> str:
+        """Where its threads are now: for the message of a test that waits for its end in vain."""
+        path = Path(_server()).with_name(f"stacks-{self.pid}")
+        self.send_signal(signal.SIGUSR2)
+        until, text = time.monotonic() + _STACKS_WITHIN_SECONDS, ""
+        while time.monotonic() < until and (not text or text != path.read_text()):
+            text = path.read_text()
+            time.sleep(0.2)
+        return text
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

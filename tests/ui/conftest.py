@@ -226,7 +226,8 @@ class Terminal:
             self.let_pass(0.05, reading=reading)
         if reading and not self.hung_up:
             self.read()
-        assert not self.alive, f"it did not end within {seconds} s:\n{self.text}"
+        if self.alive:
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.text}\n{self.process.stacks()}")
         code = self.process.wait()
         return code if code >= 0 else 128 - code
 
