@@ -1,6 +1,6 @@
-"""The application: one canvas, four pages, dialogs on top, and one tick a second.
+"""The application: a screen for each subject, dialogs on top, and one tick a second.
 
-It draws what the pages compute and hands on keys. It owns no run and waits for none: `main` does.
+It shows what the screens compute and hands on keys. It owns no run and waits for none: `main` does.
 """
 
 from __future__ import annotations
@@ -10,33 +10,28 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import App, ComposeResult
-from textual.events import Key, Paste
-from textual.screen import Screen
+from textual.app import App
+from textual.binding import Binding
+from textual.events import Event, Key, Resize
+from textual.screen import ModalScreen, Screen
 
-from tui_trainer.ui.actions import Action, key_sign
+from tui_trainer.ui.actions import PLACES, Action, key_sign
 from tui_trainer.ui.background import Background
-from tui_trainer.ui.compositor import BareScreen
-from tui_trainer.ui.dialogs import Command, Dialog, HelpDialog, Palette
+from tui_trainer.ui.command_palette import ActionCommands
+from tui_trainer.ui.dialogs import Dialog, HelpDialog
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.frame import footer, help_hint, too_small, typing_footer
+from tui_trainer.ui.frame import too_small
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.overlay import centred
-from tui_trainer.ui.page import Page
+from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
-from tui_trainer.ui.spans import Line, beside, fit, in_ascii, text_of
-from tui_trainer.ui.tabs import first_line
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.theme import styles_for
-from tui_trainer.ui.widgets.canvas import Canvas
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:
@@ -49,39 +44,39 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 # After a key that asks the run for something: its answer should not have to wait for the next tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
+# The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
+TERMINAL_THEME = "ansi-dark"
+_NO_KEY = "unbound"
 
 
 class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
-    ENABLE_COMMAND_PALETTE = False
-    CSS = "Screen { overflow: hidden; }"
+    CSS_PATH = "app.tcss"
+    COMMANDS: ClassVar = {ActionCommands}
+    BINDINGS = bindings("app")
     INLINE_PADDING = 0
 
     def __init__(self, bench: Workbench, keymap: Keymap) -> None:
-        self._wants_no_color = bool(os.environ.get("NO_COLOR"))
-        super().__init__(driver_class=PatientDriver, ansi_color=True)
+        super().__init__(driver_class=PatientDriver)
         self.bench, self.keymap = bench, keymap
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
-        self.global_actions = GlobalActions(self)
+        for page in self.pages:
+            self.add_mode(page.place, lambda page=page: page)
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
         self.when_shown: Callable[[], None] = lambda: None
-        self._dialogs: list[Dialog] = []
-        self._picture: list[Line] = []
         self._shown_by_clock: object = None
-        color_system = None if self._wants_no_color else self.console.color_system
-        self._canvas = Canvas(styles_for(color_system, no_color=self._wants_no_color))
+        self.set_class(bench.glyphs.ascii, "-ascii")
+        self.set_keymap({one.id: ",".join(map(_textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
     def get_default_screen(self) -> Screen[object]:
-        return BareScreen()
-
-    def compose(self) -> ComposeResult:
-        yield self._canvas
+        return self.pages[0]  # type: ignore[return-value]
 
     def on_mount(self) -> None:
+        self.theme = TERMINAL_THEME
         if self.guard is not None:
             # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
             sys.stdout = sys.stderr = self.guard.log
@@ -89,21 +84,18 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
+        # What the config needs takes longer to load than the first screen takes to show.
+        self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
         self.bench.end()
 
-    def on_canvas_sized(self) -> None:
-        """The canvas has a size, or another one: draw before anything is sent."""
-        self.draw()
+    def _begin(self) -> None:
         if not self._has_begun:
             self._has_begun = True
-            # What the config needs takes longer to load than the first screen takes to show.
-            self.call_after_refresh(self._begin)
-
-    def _begin(self) -> None:
-        self.bench.begin()
-        self.when_shown()
+            self.bench.begin()
+            self.when_shown()
+            self.draw()
 
     # ------------------------------------------------------------------ drawing
 
@@ -112,47 +104,31 @@ class TrainerApp(App[None], inherit_bindings=False):
         return self.pages[self.bench.current]
 
     @property
-    def _is_too_small(self) -> bool:
-        return self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT
+    def dialog(self) -> Dialog | None:
+        """The one that takes the keys now."""
+        return self.screen if isinstance(self.screen, Dialog) else None
+
+    def show_page(self, number: int) -> None:
+        """Another screen."""
+        self.switch_mode(PLACES[1 + number])
 
     def draw(self) -> None:
-        """Compute the picture and show it."""
-        width, height = self.size
+        """Compute what is shown, and send what changed of it."""
         self._shown_by_clock = self._by_clock()
-        if self._is_too_small:
-            self._picture = too_small(width, height, (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=self.bench.run_is_alive)
-        else:
-            self._picture = self._compose_picture(width, height)
-        if self.bench.glyphs.ascii:
-            self._picture = [in_ascii(line) for line in self._picture]
-        self._canvas.show(self._picture)
+        if isinstance(self.screen, Page | Dialog | TooSmall):
+            self.screen.redraw()
 
     def _by_clock(self) -> object:
         """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
-        page = self._is_too_small or self.page.by_clock(self.size.width)
-        return self.size, self.bench.by_clock(), page, [dialog.by_clock() for dialog in self._dialogs]
+        shown = self.dialog or self.page
+        own = shown.by_clock() if isinstance(shown, Dialog) else shown.by_clock(self.size.width)
+        return self.size, self.bench.by_clock(), own
 
-    def _compose_picture(self, width: int, height: int) -> list[Line]:
-        bench = self.bench
-        top = first_line(bench, width)
-        body = self.page.picture(width, height - 2)
-        for dialog in self._dialogs:
-            body = centred(body, dialog.draw(width, height - 2, bench.glyphs), width)
-        if bench.notice:
-            text, role = bench.notice
-            bottom = beside([(text, role)], help_hint(self.keymap.of("app"), bench.glyphs), width)
-        elif self._dialogs:
-            bottom = fit([], width)
-        elif self.page.is_typing:
-            bottom = typing_footer(self.page.typing_keys, width, bench.glyphs)
-        else:
-            bottom = footer(self._offered(), width, bench.glyphs)
-        return [top, *body, bottom]
-
-    def _offered(self) -> list[Action]:
+    @property
+    def offered_actions(self) -> list[Action]:
+        """What can be done now, on this screen and everywhere."""
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
-        page = self.page
-        return [replace(action, label=page.label_of(action)) for action in actions if self.is_available(action)]
+        return [action for action in actions if self.is_available(action)]
 
     @property
     def body_size(self) -> tuple[int, int]:
@@ -171,7 +147,6 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def offer_draft(self, draft: Draft) -> None:
         self._config_page.offer_draft(draft)
-        self.draw()
 
     def edit_text(self, command: list[str], text: str) -> str:
         """The text as the user's own editor leaves it. Raises OSError or ValueError when it cannot be run."""
@@ -197,7 +172,7 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def save_config(self) -> None:
         self.bench.go(self.pages.index(self._config_page))
-        self._config_page.save()
+        self._config_page.action_save()
 
     def is_available(self, action: Action) -> bool:
         """Whether the action would do something now."""
@@ -228,73 +203,52 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     # --------------------------------------------------------------------- keys
 
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Key) and not event.is_forwarded:
+            self.bench.notice = None
+            # Whoever goes on with something else does not wait for the start any more.
+            self.bench.start_wanted = False
+        await super().on_event(event)
+
     def on_key(self, event: Key) -> None:
-        event.stop()
-        event.prevent_default()
-        character = event.character if event.is_printable else None
-        self.bench.notice = None
-        # Whoever goes on with something else does not wait for the start any more.
-        self.bench.start_wanted = False
-        if self._is_too_small and event.key not in ("q", "ctrl+q", "ctrl+c"):
-            return
-        if self._dialogs:
-            dialog = self._dialogs[-1]
-            if not dialog.press(event.key, character):
-                self.close(dialog)
-        elif self.page.is_typing:
-            self.page.press(event.key, character)
-        elif action := self.keymap.find(self.page.place, event.key, character):
-            self.carry_out(action)
-        else:
-            self.page.press(event.key, character)
+        """A key that nothing took: the notice that it ended is gone."""
         self.draw()
 
-    def on_paste(self, event: Paste) -> None:
-        event.stop()
-        if self._dialogs:
-            self._dialogs[-1].paste(event.text)
-        else:
-            self.page.paste(event.text)
-        self.draw()
+    def on_resize(self, event: Resize) -> None:
+        is_too_small = event.size.width < SMALLEST_WIDTH or event.size.height < SMALLEST_HEIGHT
+        if is_too_small and not isinstance(self.screen, TooSmall):
+            self.push_screen(TooSmall(self))
+        elif not is_too_small and isinstance(self.screen, TooSmall):
+            self.pop_screen()
+        self.call_after_refresh(self.draw)
 
-    def carry_out(self, action: Action) -> None:
-        """Do an action of this page, or one that is everywhere."""
+    def carry_out(self, action_id: str) -> None:
+        """Do an action of this screen, or one that is everywhere; say why when it cannot be done now."""
+        action = next(one for one in self.keymap.actions if one.id == action_id)
         if self.is_available(action):
-            getattr(self.global_actions if action.place == "app" else self.page, action.name)()
+            getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
         elif action.name == "start":
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
             self.bench.tell(self.page.why_not(action), "dim")
+        self.draw()
+
+    def action_do(self, name: str) -> None:
+        self.carry_out(f"app.{name}")
 
     def open(self, dialog: Dialog) -> None:
         """Lay a dialog on the screen."""
-        self._dialogs.append(dialog)
-        self.draw()
+        self.push_screen(dialog)
 
     @property
     def takes_text(self) -> bool:
         """Whether keys belong to a dialog or to a text now."""
-        return bool(self._dialogs) or self.page.is_typing
+        return not isinstance(self.screen, Page) or self.page.is_typing
 
     def key_of(self, action_id: str) -> str:
         """The sign of the key that an action really has, for sentences; its name in the palette when it has none."""
         action = next(one for one in self.keymap.actions if one.id == action_id)
         return key_sign(action.keys[0], ascii_only=self.bench.glyphs.ascii) if action.keys else f":{action.label}"
-
-    def close(self, dialog: Dialog) -> None:
-        """Take it away."""
-        if dialog in self._dialogs:
-            self._dialogs.remove(dialog)
-
-    @property
-    def shown(self) -> list[Line]:
-        """The picture on the screen."""
-        return self._picture
-
-    def draw_all(self) -> None:
-        """Send everything again: something else has written on the terminal."""
-        self.refresh(layout=True)
-        self._canvas.repaint()
 
     def leave(self, how: Leaving) -> None:
         """Give the terminal back; what happens to a run alive is for `main`."""
@@ -307,6 +261,63 @@ class TrainerApp(App[None], inherit_bindings=False):
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(self.leave, how)
+
+    # ------------------------------------------------------------------ actions
+
+    def action_go_hardware(self) -> None:
+        self.bench.go(0)
+
+    def action_go_config(self) -> None:
+        self.bench.go(1)
+
+    def action_go_checklist(self) -> None:
+        self.bench.go(2)
+
+    def action_go_train(self) -> None:
+        self.bench.go(3)
+
+    def action_next_screen(self) -> None:
+        self.bench.go((self.bench.current + 1) % len(self.pages))
+
+    def action_previous_screen(self) -> None:
+        self.bench.go((self.bench.current - 1) % len(self.pages))
+
+    def action_start(self) -> None:
+        self.offer_start()
+
+    def action_help(self) -> None:
+        self.open(HelpDialog(self.keymap, self.page.place))
+
+    def action_palette(self) -> None:
+        self.action_command_palette()
+
+    def action_interrupt(self) -> None:
+        """Copy what is selected; without a selection say how to leave."""
+        if selected := self.screen.get_selected_text():
+            self.copy_to_clipboard(selected)
+            self.bench.tell("copied, if your terminal allows it", "good")
+            return
+        self.bench.tell(
+            f"Ctrl+C stops nothing here: {self.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
+        )
+
+    def action_redraw(self) -> None:
+        self.refresh(layout=True)
+        self.screen.refresh(layout=True)
+
+    def action_save_screen(self) -> None:
+        """As a picture (SVG), for a report."""
+        try:
+            path = self.save_screenshot(f"tui-trainer-screen-{os.getpid()}.svg", path=str(Path.cwd()))
+        except OSError as error:
+            self.bench.tell(f"the screen cannot be written: {error.strerror or error}", "bad")
+        else:
+            self.bench.tell(f"the screen is in {path}", "good")
+
+    async def action_quit(self) -> None:
+        from tui_trainer.ui.starting import offer_quit
+
+        offer_quit(self.bench)
 
     # ------------------------------------------------------------------ trouble
 
@@ -325,59 +336,30 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._exit_renderables.clear()
 
 
-class GlobalActions:
-    """What can be done on every screen: the actions of `app` in the registry, a method for each."""
+class TooSmall(ModalScreen[None], inherit_bindings=False):
+    """Covers a screen that does not fit; only leaving is possible."""
 
     def __init__(self, app: TrainerApp) -> None:
-        self.app, self._bench = app, app.bench
+        super().__init__()
+        self._trainer = app
 
-    def go_hardware(self) -> None:
-        self._bench.go(0)
+    def compose(self) -> Any:
+        yield Pane(self._lines)
 
-    def go_config(self) -> None:
-        self._bench.go(1)
-
-    def go_checklist(self) -> None:
-        self._bench.go(2)
-
-    def go_train(self) -> None:
-        self._bench.go(3)
-
-    def next_screen(self) -> None:
-        self._bench.go((self._bench.current + 1) % len(self.app.pages))
-
-    def previous_screen(self) -> None:
-        self._bench.go((self._bench.current - 1) % len(self.app.pages))
-
-    def start(self) -> None:
-        self.app.offer_start()
-
-    def help(self) -> None:
-        self.app.open(HelpDialog(self.app.keymap, self.app.page.place, self._bench.glyphs.ascii))
-
-    def palette(self) -> None:
-        actions = [*self.app.keymap.of(self.app.page.place), *self.app.keymap.of("app")]
-        commands = [Command(action=one, run=partial(self.app.carry_out, one)) for one in actions]
-        self.app.open(Palette([one for one in commands if self.app.is_available(one.action)], self._bench.glyphs.ascii))
-
-    def interrupt(self) -> None:
-        self._bench.tell(
-            f"Ctrl+C stops nothing here: {self.app.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
-        )
+    def _lines(self, *_: int) -> list[Any]:
+        size = self._trainer.size
+        running = self._trainer.bench.run_is_alive
+        return too_small((size.width, size.height), (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=running)
 
     def redraw(self) -> None:
-        self.app.draw_all()
+        self.query_one(Pane).redraw()
 
-    def save_screen(self) -> None:
-        path = Path(f"tui-trainer-screen-{os.getpid()}.txt").absolute()
-        try:
-            path.write_text(text_of(self.app.shown) + "\n", encoding="utf-8")
-        except OSError as error:
-            self._bench.tell(f"the screen cannot be written to {path}: {error.strerror or error}", "bad")
-        else:
-            self._bench.tell(f"the screen is in {path}", "good")
+    def on_key(self, event: Key) -> None:
+        event.stop()
+        if event.key in ("q", "ctrl+q", "ctrl+c"):
+            self._trainer.carry_out("app.quit")
 
-    def quit(self) -> None:
-        from tui_trainer.ui.starting import offer_quit
 
-        offer_quit(self._bench)
+def _textual_key(key: str) -> str:
+    """A key of the registry as Textual names it: `?` is `question_mark`."""
+    return next(iter(Binding.make_bindings([Binding(key, "")]))).key if len(key) == 1 and key != "," else key

@@ -1,26 +1,24 @@
-"""The first and the last line of the screen."""
+"""The first and the last line of the screen, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 
 from tui_trainer.ui.actions import Action, key_sign
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, beside, fit, width_of
+from tui_trainer.ui.spans import Line, beside, width_of
 
 _NARROW = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
 PROGRAM = "tui-trainer"
 
 
-def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: int, width: int, glyphs: Glyphs) -> Line:
+def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: int, width: int) -> Line:
     """Program, host, machine; the screens with their state: `1 Hardware  2 Config  3 Checklist 2!  4 Train 37 %`."""
-    right: Line = []
-    for index, (title, state) in enumerate(tabs):
-        text = f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
-        right.append((text, "cursor" if index == current else "dim"))
+    right: Line = [(tab_text(index, *tab), "cursor" if index == current else "dim") for index, tab in enumerate(tabs)]
     room = width - width_of(right) - 1
     left: Line = [(PROGRAM, "title")]
     for part in filter(None, (machine, host)) if width < _NARROW else filter(None, (host, machine)):
@@ -29,37 +27,63 @@ def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: in
     return beside(left, right, width)
 
 
-def help_hint(actions: Sequence[Action], glyphs: Glyphs) -> Line:
-    """`? help`, with the key that it really has."""
-    keys = next((action.keys for action in actions if action.id == "app.help"), ())
-    return [(key_sign(keys[0], ascii_only=glyphs.ascii), "key"), (" help", "dim")] if keys else []
+def tab_text(index: int, title: str, state: str) -> str:
+    return f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
 
 
-def footer(actions: Sequence[Action], width: int, glyphs: Glyphs) -> Line:
-    """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
-    right = help_hint(actions, glyphs)
+@dataclass(frozen=True, slots=True)
+class KeyHint:
+    """`key` as it is pressed (several, separated by blanks, are shown together), and what it does."""
+
+    key: str
+    label: str
+    at_end: bool = False
+
+    def line(self, glyphs: Glyphs) -> Line:
+        gap = "" if self.at_end else "   "
+        return [(key_sign(self.key, ascii_only=glyphs.ascii), "key"), (f" {self.label}{gap}", "dim")]
+
+
+def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
+    """As many of the hints as fit, those at the end first."""
+    ends = [hint.line(glyphs) for hint in hints if hint.at_end]
+    right = ends[0] if ends else []
     left: Line = []
-    shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
-    for action in shown[: _KEYS_NARROW if width < _NARROW else _KEYS_WIDE]:
-        part: Line = [(key_sign(action.keys[0], ascii_only=glyphs.ascii), "key"), (f" {action.label}   ", "dim")]
-        if width_of(left) + width_of(part) + width_of(right) <= width:
+    for hint in hints:
+        part = hint.line(glyphs)
+        if not hint.at_end and width_of(left) + width_of(part) + width_of(right) <= width:
             left += part
     return beside(left, right, width)
 
 
-def typing_footer(keys: Sequence[tuple[str, str]], width: int, glyphs: Glyphs) -> Line:
-    """The last line while a text is typed: then letters are no keys."""
-    line: Line = []
-    for key, label in keys:
-        part: Line = [(key_sign(key, ascii_only=glyphs.ascii), "key"), (f" {label}   ", "dim")]
-        if width_of(line) + width_of(part) <= width:
-            line += part
-    return fit(line, width)
+def hint_at(hints: Sequence[KeyHint], x: int, width: int, glyphs: Glyphs) -> KeyHint | None:
+    """The hint on cell `x` of `hints_line`."""
+    end = 0
+    for hint in hints:
+        cells = width_of(hint.line(glyphs))
+        if hint.at_end and x >= width - cells:
+            return hint
+        if not hint.at_end and end <= x < end + cells:
+            return hint
+        end += 0 if hint.at_end else cells
+    return None
 
 
-def too_small(width: int, height: int, smallest: tuple[int, int], *, running: bool) -> list[Line]:
+def help_hint(actions: Sequence[Action]) -> list[KeyHint]:
+    """`? help`, with the key that it really has."""
+    keys = next((action.keys for action in actions if action.id == "app.help"), ())
+    return [KeyHint(keys[0], "help", at_end=True)] if keys else []
+
+
+def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
+    """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
+    shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
+    most = _KEYS_NARROW if width < _NARROW else _KEYS_WIDE
+    return [KeyHint(action.keys[0], label_of(action)) for action in shown[:most]] + help_hint(actions)
+
+
+def too_small(size: tuple[int, int], smallest: tuple[int, int], *, running: bool) -> list[Line]:
     """What is shown instead of a screen that does not fit."""
-    words = [f"needs {smallest[0]}x{smallest[1]}", f"this is {width}x{height}"]
+    words = [f"needs {smallest[0]}x{smallest[1]}", f"this is {size[0]}x{size[1]}"]
     words += ["training goes on"] if running else []
-    lines: list[Line] = [[(text, "bold" if not index else "dim")] for index, text in enumerate(words)]
-    return [fit(line, width) for line in [*lines, *[[] for _ in range(max(height - len(lines), 0))]]][:height]
+    return [[(text, "bold" if not index else "dim")] for index, text in enumerate(words)]

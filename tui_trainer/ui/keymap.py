@@ -44,6 +44,7 @@ class Keymap:
             if wanted and not kept[action.id]:
                 self.problems.append(f"{action.id} has no key left; the list of commands has it")
         self.actions = [replace(action, keys=kept[action.id]) for action in ACTIONS]
+        self.changed = [now for now, before in zip(self.actions, ACTIONS, strict=True) if now.keys != before.keys]
 
     def _give(self, key: str, action: Action) -> bool:
         """Whether the action gets the key. One that is everywhere shares its keys with no page."""

@@ -1,36 +1,67 @@
-"""What a screen is: a picture, and methods named as its actions are in the registry."""
+"""What a screen is: panes, and a method `action_NAME` for each of its actions in the registry."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from tui_trainer.ui.actions import PLACES, Action, Place
-from tui_trainer.ui.spans import Line, fit
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.events import Click, Key, Paste
+from textual.screen import Screen
+
+from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
+from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
+from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.tabs import first_line, tab_at
+from tui_trainer.ui.tight_updates import tighten
+from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
+    from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.workbench import Workbench
 
 
-class Page:
-    """One of the screens. An action `config.undo` calls `undo()` of the config page."""
+def bindings(place: Place) -> list[Binding]:
+    """The registry's keys of a place; `do` looks whether the action can be done now, and says why not."""
+    return [
+        Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
+        for action in ACTIONS
+        if action.place == place
+    ]
+
+
+class Page(Screen[None], inherit_bindings=False):
+    """One of the screens. An action `config.undo` calls `action_undo()` of the Config page."""
 
     place: ClassVar[Place]
 
+    app: TrainerApp  # type: ignore[assignment]
+
     def __init__(self, bench: Workbench) -> None:
+        super().__init__()
+        tighten(self)
         self.bench = bench
 
-    def picture(self, width: int, height: int) -> list[Line]:
-        """Exactly `height` lines of exactly `width` cells."""
-        glyphs = self.bench.glyphs
-        lines = [fit(line, width, glyphs.ellipsis) for line in self.draw(width, height)[:height]]
-        return lines + [fit([], width)] * (height - len(lines))
+    def compose(self) -> ComposeResult:
+        yield TopLine(self.bench)
+        yield from self.body()
+        yield KeyHints(self)
 
-    def draw(self, width: int, height: int) -> list[Line]:
+    def body(self) -> Iterable[Pane]:
+        """What stands between the first and the last line."""
         raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Compute what is shown; only what changed is sent."""
+        if self.is_shown and self.is_attached:
+            for pane in self.query(Pane):
+                pane.redraw()
 
     @property
     def is_shown(self) -> bool:
-        return PLACES[1:].index(self.place) == self.bench.current
+        """Whether it is the screen of now, below a dialog or not; also asked before it was shown for the first time."""
+        return PLACES[1 + self.bench.current] == self.place
 
     @property
     def is_typing(self) -> bool:
@@ -43,7 +74,7 @@ class Page:
         return []
 
     def press(self, key: str, character: str | None) -> None:
-        """A key while `is_typing`, or one that is no action."""
+        """A key while `is_typing`."""
 
     def paste(self, text: str) -> None:
         """A pasted text."""
@@ -57,7 +88,7 @@ class Page:
         return f"{action.label}: nothing to do now"
 
     def label_of(self, action: Action) -> str:
-        """What the footer calls the action now."""
+        """What the last line calls the action now."""
         return action.label
 
     def tick(self) -> None:
@@ -69,3 +100,63 @@ class Page:
         Cheap beside the picture, which is not computed while this stays the same.
         """
         return ()
+
+    def on_key(self, event: Key) -> None:
+        if self.is_typing:
+            event.stop()
+            self.press(event.key, event.character if event.is_printable else None)
+            self.app.draw()
+
+    def on_paste(self, event: Paste) -> None:
+        event.stop()
+        self.paste(event.text)
+        self.app.draw()
+
+    def action_do(self, name: str) -> None:
+        self.app.carry_out(f"{self.place}.{name}")
+
+
+class TopLine(Pane):
+    """The machine and the screens with their states; a click on a screen goes there."""
+
+    DEFAULT_CSS = "TopLine { height: 1; }"
+    ALLOW_SELECT = False
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(lambda width, _: [first_line(bench, width)])
+        self._bench = bench
+
+    def on_click(self, event: Click) -> None:
+        if (page := tab_at(self._bench, self.size.width, event.x)) is not None:
+            self._bench.go(page)
+            self.app.draw()  # type: ignore[attr-defined]
+
+
+class KeyHints(Pane):
+    """The most useful keys, or a notice; a click on a key is the key."""
+
+    DEFAULT_CSS = "KeyHints { height: 1; dock: bottom; }"
+    ALLOW_SELECT = False
+
+    def __init__(self, page: Page) -> None:
+        super().__init__(self._line)
+        self._page = page
+
+    def _line(self, width: int, _: int) -> list[Line]:
+        bench = self._page.bench
+        if bench.notice:
+            helps = [hint.line(bench.glyphs) for hint in help_hint(self._page.app.keymap.of("app"))]
+            return [beside([bench.notice], helps[0] if helps else [], width)]
+        return [hints_line(self._hints(width), width, bench.glyphs)]
+
+    def _hints(self, width: int) -> list[KeyHint]:
+        page, keymap = self._page, self._page.app.keymap
+        if page.is_typing:
+            return [KeyHint(key, label) for key, label in page.typing_keys]
+        offered = [one for one in [*keymap.of(page.place), *keymap.of("app")] if page.app.is_available(one)]
+        return footer_hints(offered, page.label_of, width)
+
+    def on_click(self, event: Click) -> None:
+        width = self.size.width
+        if hint := hint_at(self._hints(width), event.x, width, self._page.bench.glyphs):
+            self.app.simulate_key(hint.key.split()[0])

@@ -43,9 +43,10 @@ class _Far:
 class PreviewDialog(Dialog):
     """Made in the background; closing it gives the work up."""
 
-    title = "Preview: what the model gets"
+    heading = "Preview: what the model gets"
 
     def __init__(self, bench: Workbench, loaded: LoadedConfig) -> None:
+        super().__init__()
         self._bench, self._loaded = bench, loaded
         self._preview: Preview | None = None
         self._refusals: tuple[str, ...] = ()
@@ -53,10 +54,9 @@ class PreviewDialog(Dialog):
         self._is_closed = False
         self._sample = 0
         self._shows_numbers = False
-        self._top, self._room = 0, 1
         self._drawn: tuple[object, list[Line]] = (None, [])
 
-    def begin(self) -> None:
+    def on_mount(self) -> None:
         """Prepare the data where that was not done, lay out the batches, and spell the samples."""
         self._bench.background.do(PREVIEW, self._make, self._made)
 
@@ -90,7 +90,7 @@ class PreviewDialog(Dialog):
             if plan is not None and not plan.train_rows.exact:
                 # The data is prepared now: the plan and the checks can be exact.
                 self._bench.config_changed()
-        self._bench.app.draw()
+        self._show_from_top()
 
     # ---------------------------------------------------------------- drawing
 
@@ -102,23 +102,19 @@ class PreviewDialog(Dialog):
             return (("a", "samples"), ("up down", "scroll"), ("escape", "close"))
         return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
 
-    def inner(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-        lines = self._lines(width, glyphs)
-        self._room = height
-        self._top = min(self._top, max(len(lines) - height, 0))
-        shown = lines[self._top : self._top + height]
-        filling: Line = [(" " * width, "text")]
-        return [*shown, *[filling] * (height - len(shown))]
-
-    def _lines(self, width: int, glyphs: Glyphs) -> list[Line]:
+    def lines(self, width: int) -> list[Line]:
         """All lines of what is looked at; the same ones again while nothing changed."""
         if self._preview is None:
-            return self._waiting(width, glyphs)
-        state = (self._sample, self._shows_numbers, width, glyphs.ascii)
+            return self._waiting(width, self.glyphs)
+        state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
         if self._drawn[0] != state:
             draw = self._numbers if self._shows_numbers else self._sample_lines
-            self._drawn = state, draw(self._preview, width, glyphs)
+            self._drawn = state, draw(self._preview, width, self.glyphs)
         return self._drawn[1]
+
+    def _show_from_top(self) -> None:
+        self.redraw()
+        self.query_one("#inside").scroll_home(animate=False)
 
     def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
         if self._refusals:
@@ -146,25 +142,17 @@ class PreviewDialog(Dialog):
     # ------------------------------------------------------------------- keys
 
     def press(self, key: str, character: str | None) -> bool:
-        if key in ("escape", "q", "ctrl+q"):
-            self._is_closed = True
-            return False
-        if self._preview is None:
-            return True
-        if character in ("n", "p") and not self._shows_numbers:
+        if self._preview is not None and character in ("n", "p") and not self._shows_numbers:
             self._sample = (self._sample + (1 if character == "n" else -1)) % len(self._preview.samples)
-            self._top = 0
-        elif character == "a":
-            self._shows_numbers, self._top = not self._shows_numbers, 0
-        else:
-            self._scroll(key, character)
+            self._show_from_top()
+        elif self._preview is not None and character == "a":
+            self._shows_numbers = not self._shows_numbers
+            self._show_from_top()
         return True
 
-    def _scroll(self, key: str, character: str | None) -> None:
-        end = len(self._drawn[1])
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._room, "pagedown": self._room}
-        steps |= {"home": -end, "g": -end, "end": end, "G": end}
-        self._top = max(self._top + steps.get(character or key, steps.get(key, 0)), 0)
+    def close(self) -> None:
+        self._is_closed = True
+        super().close()
 
 
 def _folded(text: str, width: int) -> list[Line]:
@@ -176,6 +164,4 @@ def _folded(text: str, width: int) -> list[Line]:
 
 def offer_preview(bench: Workbench, loaded: LoadedConfig) -> None:
     """A box with what this config would learn from."""
-    dialog = PreviewDialog(bench, loaded)
-    bench.app.open(dialog)
-    dialog.begin()
+    bench.app.open(PreviewDialog(bench, loaded))

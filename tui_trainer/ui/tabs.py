@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.chart.sparkline import sparkline
-from tui_trainer.ui.frame import header
+from tui_trainer.ui.frame import header, tab_text
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line
@@ -27,7 +29,17 @@ def first_line(bench: Workbench, width: int) -> Line:
     """The header of every screen."""
     machine = machine_summary(bench.hardware, _MACHINE_CELLS)
     host = one_line(bench.hardware.host, _HOST_CELLS)
-    return header(host, machine, tabs(bench, width), bench.current, width, bench.glyphs)
+    return header(host, machine, tabs(bench, width), bench.current, width)
+
+
+def tab_at(bench: Workbench, width: int, x: int) -> int | None:
+    """The screen whose title stands on cell `x` of the first line."""
+    end = width
+    for index, tab in reversed(list(enumerate(tabs(bench, width)))):
+        end, behind = end - cell_len(tab_text(index, *tab)), end
+        if end <= x < behind:
+            return index
+    return None
 
 
 def tabs(bench: Workbench, width: int) -> list[tuple[str, str]]:

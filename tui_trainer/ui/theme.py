@@ -6,11 +6,18 @@ costs few bytes. The colours of the 256-colour set are middle tones, readable on
 
 from __future__ import annotations
 
-from typing import Final, get_args
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rich.style import Style
+from textual.color import Color
 
 from tui_trainer.ui.spans import Role
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 _PLAIN: Final = Style()
 
@@ -60,7 +67,43 @@ _NONE: Final[dict[str, str]] = {
 }
 
 
+# With one of Textual's themes, the roles have its colours.
+_THEMED: Final[dict[str, str]] = {
+    "text": "foreground", "dim": "foreground-muted", "bold": "bold foreground", "accent": "primary",
+    "good": "text-success", "warn": "text-warning", "bad": "bold text-error", "rule": "foreground-disabled",
+    "title": "bold primary", "key": "bold foreground", "chart_raw": "foreground-disabled",
+    "chart_smooth": "bold primary", "chart_eval": "bold warning", "chart_cross": "foreground-muted",
+    "cursor": "background on primary", "edit": "bold foreground on panel",
+}  # fmt: skip
+
+
 def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
     """A style for every role. `color_system` is Rich's word: `truecolor`, `256`, `standard` or None."""
     words = _NONE if no_color or color_system is None else _16 if color_system in ("standard", "windows") else _256
     return {role: Style.parse(words[role]) if role in words else _PLAIN for role in get_args(Role)}
+
+
+@cache
+def _themed(theme: str, variables: tuple[tuple[str, str], ...]) -> dict[str, Style]:
+    colours = dict(variables)
+    return {role: Style.parse(" ".join(_hex(colours, word) for word in words.split())) for role, words in _THEMED.items()}
+
+
+_terminal = cache(styles_for)
+
+
+def role_styles(app: App[Any]) -> dict[str, Style]:
+    """The style of every role in the application's theme: the same object while the theme is the same."""
+    if app.native_ansi_color:
+        no_color = bool(os.environ.get("NO_COLOR"))
+        return _terminal(None if no_color else app.console.color_system, no_color=no_color)
+    return _themed(app.theme, tuple(app.theme_variables.items()))
+
+
+def _hex(variables: Mapping[str, str], word: str) -> str:
+    """A theme variable as a colour that Rich reads; translucent ones are laid on the background."""
+    if word in ("bold", "on"):
+        return word
+    background = Color.parse(variables["background"])
+    value = variables[word].replace("auto", variables["foreground"]) if "auto" in variables[word] else variables[word]
+    return (background + Color.parse(value)).rich_color.name

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from textual.containers import VerticalScroll
+from textual.events import Key
+from textual.widget import Widget
+from textual.widgets import Input
 
 from tui_trainer.errors import TuiTrainerError
 from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
-from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.dialogs import Dialog, text_input
 from tui_trainer.ui.spans import Line
-from tui_trainer.ui.text_field import TextField
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import TRYING
 
 if TYPE_CHECKING:
@@ -21,53 +26,48 @@ if TYPE_CHECKING:
 
 _NEW_TOKENS = 240
 _TEMPERATURE = 0.8
-_ROWS = 10
 _PROMPT_CHARACTERS = 40
 
 
 class TryDialog(Dialog):
     """Type the beginning of a text, Enter, and read on."""
 
-    title = "Try the model"
+    heading = "Try the model"
     keys = (("enter", "continue the text"), ("escape", "close"))
 
     def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
-        self._bench, self._folder = bench, folder
+        super().__init__()
+        self._bench, self._folder, self._prompt = bench, folder, prompt
         if bench.run is not None and not find_task(bench.run.state.task or "causal_lm").continues:
             self.keys = (("enter", "ask the model"), *self.keys[1:])
-        self._field = TextField(prompt)
         self._writer: Writer | None = None
         self._said: tuple[str, str] = ("", "")
         self._status = ""
         self._seed = 0
 
-    def inner(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    def inside(self) -> Iterable[Widget]:
+        yield text_input(self._prompt)
+        with VerticalScroll(id="inside", can_focus=False):
+            yield Pane(lambda width, _: self.lines(width))
+        yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
+
+    def lines(self, width: int) -> list[Line]:
         prompt, text = self._said
         shown = visible(prompt + text).replace("\t", "    ")
-        rows = [row for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])] if text else []
-        room = min(_ROWS, height - 4)
-        lines: list[Line] = [[("> ", "accent"), *self._field.line(width - 3)], []]
-        read: list[Line] = [[(row, "text")] for row in rows[:room]]
-        lines += read + [[]] * (room - len(read))
-        lines.append([(self._status.ljust(width), "dim")])
-        return lines
+        return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
 
-    def press(self, key: str, character: str | None) -> bool:
-        if key == "escape":
-            return False
-        if key == "enter":
-            self._ask()
-        else:
-            self._field.press(key, character)
-        return True
+    def on_key(self, event: Key) -> None:
+        event.stop()
+        if event.key == "escape":
+            self.close()
+        elif event.key in ("up", "down", "pageup", "pagedown"):
+            super().on_key(event)
 
-    def paste(self, text: str) -> None:
-        self._field.insert(text)
-
-    def _ask(self) -> None:
-        prompt, self._seed = self._field.text, self._seed + 1
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        prompt, self._seed = event.value, self._seed + 1
         self._status = "writing ..." if self._writer else "loading the weights ..."
         self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote)
+        self.redraw()
 
     def _write(self, prompt: str, seed: int) -> tuple[str, str, str]:
         from tui_trainer.exporting.generate import Sampling, Writer
@@ -87,7 +87,8 @@ class TryDialog(Dialog):
     def _wrote(self, result: tuple[str, str, str]) -> None:
         prompt, text, self._status = result
         self._said = (prompt, text)
-        self._bench.app.draw()
+        if self.is_attached:
+            self.redraw()
 
 
 def offer_try(bench: Workbench) -> None:

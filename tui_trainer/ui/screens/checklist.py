@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page
+from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
 
 class ChecklistPage(Page):
     place = "checklist"
+    BINDINGS = bindings("checklist")
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._size = (80, 22)
+        self._body_size = (80, 22)
         self._model: ChecklistModel | None = None
 
     @property
@@ -32,10 +35,13 @@ class ChecklistPage(Page):
             self._model = ChecklistModel()
         return self._model
 
+    def body(self) -> Iterable[Pane]:
+        yield Pane(self.draw)
+
     def draw(self, width: int, height: int) -> list[Line]:
         from tui_trainer.ui.screens.checklist_view import draw_checklist
 
-        self._size = (width, height)
+        self._body_size = (width, height)
         return draw_checklist(self.model, width=width, height=height, glyphs=self.bench.glyphs)
 
     def found(self, findings: list[Finding]) -> None:
@@ -55,27 +61,27 @@ class ChecklistPage(Page):
             return self.bench.document is not None and self.bench.document.can_undo
         return True
 
-    def up(self) -> None:
+    def action_up(self) -> None:
         self.model.move(-1)
 
-    def down(self) -> None:
+    def action_down(self) -> None:
         self.model.move(1)
 
-    def page_up(self) -> None:
-        width, height = self._size
+    def action_page_up(self) -> None:
+        width, height = self._body_size
         self.model.page(-1, width=width, height=height)
 
-    def page_down(self) -> None:
-        width, height = self._size
+    def action_page_down(self) -> None:
+        width, height = self._body_size
         self.model.page(1, width=width, height=height)
 
-    def first(self) -> None:
+    def action_first(self) -> None:
         self.model.first()
 
-    def last(self) -> None:
+    def action_last(self) -> None:
         self.model.last()
 
-    def apply(self) -> None:
+    def action_apply(self) -> None:
         """The fix of the chosen check goes into the config."""
         finding = self.model.selected
         if finding is None or not finding.fix:
@@ -87,7 +93,7 @@ class ChecklistPage(Page):
             changes = ", ".join(f"{key} = {value}" for key, value in finding.fix.items())
             self.bench.tell(f"applied: {one_line(changes)}; {self._undo_key} takes it back", "good")
 
-    def apply_all(self) -> None:
+    def action_apply_all(self) -> None:
         """Every fix, each seen in the light of those before it, as one change."""
         document = self.bench.document
         if document is None or document.loaded is None:
@@ -118,16 +124,16 @@ class ChecklistPage(Page):
     def _undo_key(self) -> str:
         return self.bench.app.key_of("checklist.undo")
 
-    def undo(self) -> None:
+    def action_undo(self) -> None:
         document = self.bench.document
         if document is not None:
             self.bench.tell(document.undo() or "nothing to undo")
             self.bench.config_changed()
 
-    def open_only(self) -> None:
+    def action_open_only(self) -> None:
         self.model.toggle_open_only()
 
-    def again(self) -> None:
+    def action_again(self) -> None:
         self.model.sort()
         self.bench.tell("checking ...", "dim")
         self.bench.config_changed()

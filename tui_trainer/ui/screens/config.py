@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.screens.config_files import ConfigFiles
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line, fit
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class ConfigPage(ConfigFiles):
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         self.model = ConfigModel(document, names)
         self._revision = document.revision
+
+    def body(self) -> Iterable[Pane]:
+        yield Pane(self.draw)
 
     def draw(self, width: int, height: int) -> list[Line]:
         if self.model is None:
@@ -136,79 +141,79 @@ class ConfigPage(ConfigFiles):
 
     # ---------------------------------------------------------- actions
 
-    def up(self) -> None:
+    def action_up(self) -> None:
         self._said(self._model.move(-1))
 
-    def down(self) -> None:
+    def action_down(self) -> None:
         self._said(self._model.move(1))
 
-    def page_up(self) -> None:
+    def action_page_up(self) -> None:
         self._said(self._model.page(-1))
 
-    def page_down(self) -> None:
+    def action_page_down(self) -> None:
         self._said(self._model.page(1))
 
-    def first(self) -> None:
+    def action_first(self) -> None:
         self._said(self._model.go_to_end(-1))
 
-    def last(self) -> None:
+    def action_last(self) -> None:
         self._said(self._model.go_to_end(1))
 
-    def previous_group(self) -> None:
+    def action_previous_group(self) -> None:
         self._said(self._model.next_group(-1))
 
-    def next_group(self) -> None:
+    def action_next_group(self) -> None:
         self._said(self._model.next_group(1))
 
-    def edit(self) -> None:
+    def action_edit(self) -> None:
         self._said(self._model.edit())
 
-    def toggle(self) -> None:
+    def action_toggle(self) -> None:
         self._said(self._model.toggle())
 
-    def less(self) -> None:
+    def action_less(self) -> None:
         self._said(self._model.bump(-1))
 
-    def more(self) -> None:
+    def action_more(self) -> None:
         self._said(self._model.bump(1))
 
-    def undo(self) -> None:
+    def action_undo(self) -> None:
         self._said(self._model.undo())
 
-    def redo(self) -> None:
+    def action_redo(self) -> None:
         self._said(self._model.redo())
 
-    def reset(self) -> None:
+    def action_reset(self) -> None:
         self._said(self._model.reset())
 
-    def reset_all(self) -> None:
+    def action_reset_all(self) -> None:
         self._said(self._model.reset_all())
 
-    def recipe(self) -> None:
+    def action_recipe(self) -> None:
         self._said(self._model.open_recipes())
 
-    def filter(self) -> None:
+    def action_filter(self) -> None:
         self._said(self._model.start_filter())
 
-    def clear(self) -> None:
+    def action_clear(self) -> None:
         self._model.cancel()
 
-    def changed_only(self) -> None:
+    def action_changed_only(self) -> None:
         self._said(self._model.toggle_changed_only())
 
-    def advanced(self) -> None:
+    def action_advanced(self) -> None:
         self._said(self._model.toggle_advanced())
 
-    def next_problem(self) -> None:
+    def action_next_problem(self) -> None:
         self._said(self._model.next_problem())
 
-    def preview(self) -> None:
+    def action_preview(self) -> None:
         from tui_trainer.ui.previewing import offer_preview
 
         if loaded := self._model.document.loaded:
             offer_preview(self.bench, loaded)
 
-    def copy(self) -> None:
+    def action_copy(self) -> None:
         text = self._model.copied_text()
         if text:
             self.bench.app.copy_to_clipboard(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, TextDialog
-from tui_trainer.ui.page import Page
+from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
@@ -28,6 +28,7 @@ class ConfigFiles(Page):
     """The half of the config page that reads and writes files."""
 
     place = "config"
+    BINDINGS = bindings("config")
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
@@ -53,15 +54,15 @@ class ConfigFiles(Page):
         self._revision = model.document.revision
         self.bench.config_changed()
 
-    def save(self) -> None:
+    def action_save(self) -> None:
         """To the file it came from; without one a name is asked for."""
         file = self._model.document.file
         if file is None:
-            self.save_as()
+            self.action_save_as()
         else:
             self._write(file)
 
-    def save_as(self) -> None:
+    def action_save_as(self) -> None:
         start = str(self._model.document.file or Path.cwd() / _DEFAULT_FILE)
         lines: list[Line] = [[("Your own values are written, on top of the recipe's name.", "dim")], []]
         self.bench.app.open(TextDialog("Save as", lines, start, self._save_as))
@@ -107,7 +108,7 @@ class ConfigFiles(Page):
         self._model.settle(1)
         self._said("loaded again; your unsaved edits lie on top")
 
-    def editor(self) -> None:
+    def action_editor(self) -> None:
         """Open what would be saved in $EDITOR, and take the text back as one change."""
         from tui_trainer.config.save import document_text
 

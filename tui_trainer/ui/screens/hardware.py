@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe_again
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page
+from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.screens.hardware_view import draw_hardware, live_lines, most_scroll
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
 
 class HardwarePage(Page):
     place = "hardware"
+    BINDINGS = bindings("hardware")
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._top = 0
-        self._size = (80, 22)
+        self._body_size = (80, 22)
         self._furthest: tuple[object, int] = (None, 0)
         self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         self._profile = self._match()
 
+    def body(self) -> Iterable[Pane]:
+        yield Pane(self.draw)
+
     def draw(self, width: int, height: int) -> list[Line]:
-        self._size = (width, height)
+        self._body_size = (width, height)
         self._top = min(self._top, self._most())
         bench = self.bench
         return draw_hardware(
@@ -57,9 +63,9 @@ class HardwarePage(Page):
 
     def _most(self) -> int:
         """Asked for by each key that scrolls, so it is computed once for a machine and a size."""
-        width, height = self._size
+        width, height = self._body_size
         hardware = self.bench.hardware
-        asked = (self._size, self._diagnosis, hardware, self._profile)
+        asked = (self._body_size, self._diagnosis, hardware, self._profile)
         if self._furthest[0] != asked:
             most = most_scroll(
                 self._diagnosis,
@@ -75,25 +81,25 @@ class HardwarePage(Page):
     def _scroll(self, lines: int) -> None:
         self._top = min(max(self._top + lines, 0), self._most())
 
-    def up(self) -> None:
+    def action_up(self) -> None:
         self._scroll(-1)
 
-    def down(self) -> None:
+    def action_down(self) -> None:
         self._scroll(1)
 
-    def page_up(self) -> None:
-        self._scroll(2 - self._size[1])
+    def action_page_up(self) -> None:
+        self._scroll(2 - self._body_size[1])
 
-    def page_down(self) -> None:
-        self._scroll(self._size[1] - 2)
+    def action_page_down(self) -> None:
+        self._scroll(self._body_size[1] - 2)
 
-    def first(self) -> None:
+    def action_first(self) -> None:
         self._top = 0
 
-    def last(self) -> None:
+    def action_last(self) -> None:
         self._top = self._most()
 
-    def next_gpu(self) -> None:
+    def action_next_gpu(self) -> None:
         """The cards one after the other, then no choice again: the freest."""
         indices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
         here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
@@ -102,7 +108,7 @@ class HardwarePage(Page):
         gpu = self._diagnosis.gpu
         self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
 
-    def look_again(self) -> None:
+    def action_look_again(self) -> None:
         """Read the machine anew; a driver that hangs does not hold the keys."""
         self.bench.tell("looking ...", "dim")
         self.bench.background.do("hardware", probe_again, self._looked)

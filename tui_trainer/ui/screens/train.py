@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page
+from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.screens.gauges_view import HALF_WIDTH, GaugeTrail, gauge_lines
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
@@ -26,6 +28,7 @@ _WITH_STEPS = frozenset(
 
 class TrainPage(Page):
     place = "train"
+    BINDINGS = bindings("train")
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
@@ -35,6 +38,9 @@ class TrainPage(Page):
         self._table_open = False
         self._events_back = 0
         self._frozen: tuple[tuple[int, int], list[Line]] | None = None
+
+    def body(self) -> Iterable[Pane]:
+        yield Pane(self.draw)
 
     def draw(self, width: int, height: int) -> list[Line]:
         if self._frozen and self._frozen[0] == (width, height):
@@ -154,7 +160,7 @@ class TrainPage(Page):
             return "resume"
         return action.label
 
-    def pause(self) -> None:
+    def action_pause(self) -> None:
         """Pause, or go on; a run that has stopped is resumed from its checkpoint."""
         run = self.bench.run
         if run is not None and run.alive:
@@ -164,19 +170,19 @@ class TrainPage(Page):
 
             offer_resume(self.bench)
 
-    def save(self) -> None:
+    def action_save(self) -> None:
         self.bench.ask_run("save")
 
-    def evaluate(self) -> None:
+    def action_evaluate(self) -> None:
         self.bench.ask_run("evaluate")
 
-    def stop(self) -> None:
+    def action_stop(self) -> None:
         """Save and stop, after one more key."""
         from tui_trainer.ui.starting import offer_stop
 
         offer_stop(self.bench)
 
-    def try_model(self) -> None:
+    def action_try_model(self) -> None:
         """Let the newest weights continue a text."""
         from tui_trainer.ui.trying import offer_try
 
@@ -184,48 +190,48 @@ class TrainPage(Page):
 
     # --------------------------------------------------------- the view
 
-    def smoothing(self) -> None:
+    def action_smoothing(self) -> None:
         self.bench.tell(self.charts[0].cycle_smoothing())
 
-    def log_scale(self) -> None:
+    def action_log_scale(self) -> None:
         if state := self._state:
             refusal = self.charts[0].toggle_log(state)
             self.bench.tell(refusal or ("logarithmic" if self.charts[0].log else "linear"))
 
-    def metric(self) -> None:
+    def action_metric(self) -> None:
         self.bench.tell(self.charts[0].cycle_metric())
 
-    def zoom_in(self) -> None:
+    def action_zoom_in(self) -> None:
         self.charts[0].zoom_in()
 
-    def zoom_out(self) -> None:
+    def action_zoom_out(self) -> None:
         self.charts[0].zoom_out()
 
-    def zoom_all(self) -> None:
+    def action_zoom_all(self) -> None:
         self.charts[0].zoom_reset()
 
-    def tail(self) -> None:
+    def action_tail(self) -> None:
         self.charts[0].toggle_tail()
 
-    def cross_left(self) -> None:
+    def action_cross_left(self) -> None:
         self.charts[0].move_cross(-1)
 
-    def cross_right(self) -> None:
+    def action_cross_right(self) -> None:
         self.charts[0].move_cross(1)
 
-    def clear(self) -> None:
+    def action_clear(self) -> None:
         self.charts[0].clear_cross()
 
-    def log(self) -> None:
+    def action_log(self) -> None:
         self._log_open = not self._log_open
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
             self.bench.tell("there is no log: the state folder cannot be written", "warn")
 
-    def table(self) -> None:
+    def action_table(self) -> None:
         self._table_open = not self._table_open
 
-    def freeze(self) -> None:
+    def action_freeze(self) -> None:
         """Hold the picture still, or let it go on."""
         if self._frozen is not None:
             self._frozen = None
@@ -234,9 +240,9 @@ class TrainPage(Page):
         width, height = self.bench.app.body_size
         self._frozen = ((width, height), self.picture(width, height))
 
-    def up(self) -> None:
+    def action_up(self) -> None:
         run = self.bench.run
         self._events_back = min(self._events_back + 1, max(len(run.events) - 1, 0) if run else 0)
 
-    def down(self) -> None:
+    def action_down(self) -> None:
         self._events_back = max(self._events_back - 1, 0)

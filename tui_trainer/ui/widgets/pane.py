@@ -1,0 +1,153 @@
+"""Lines of styled text, computed by a function of the size. Only stretches that changed are sent to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from rich.cells import split_graphemes
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui_trainer.ui.spans import Line, fit, harmless, in_ascii, text_of, width_of
+from tui_trainer.ui.theme import role_styles
+
+# Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
+_GAP_CELLS = 6
+# To a pane that is as high as its lines, `draw` gives all of them.
+_ANY_HEIGHT = 10_000
+_Cell = tuple[str, str]
+
+
+class Pane(Widget):
+    """What `draw(width, height)` returns, in cells; lines that are missing are blank, longer ones are cut.
+
+    With `height: auto` it is as high as its lines, with `width: auto` as wide as the longest one.
+    """
+
+    DEFAULT_CSS = "Pane { width: 1fr; height: 1fr; }"
+
+    def __init__(
+        self, draw: Callable[[int, int], list[Line]], *, id: str | None = None, classes: str | None = None
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self._draw = draw
+        self._lines: list[Line] = []
+        self._strips: list[Strip] = []
+        self._role_styles: dict[str, Style] = {}
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """What is shown."""
+        return self._lines
+
+    def redraw(self) -> None:
+        """Compute the lines, and send what changed."""
+        width, height = self.size
+        if not width or not self.is_attached:
+            return
+        wanted = self.styles.height
+        if wanted is not None and wanted.is_auto:
+            lines = self._computed(width, _ANY_HEIGHT)
+            if len(lines) != height:
+                self.refresh(layout=True)
+        else:
+            lines = self._computed(width, height)[:height]
+            lines += [fit([], width)] * (height - len(lines))
+        self._show(lines, width)
+
+    def _computed(self, width: int, height: int) -> list[Line]:
+        lines = [harmless(fit(line, width), width) for line in self._draw(width, height)]
+        return [in_ascii(line) for line in lines] if self.app.has_class("-ascii") else lines
+
+    def _show(self, lines: list[Line], width: int) -> None:
+        styles = role_styles(self.app)
+        if len(lines) != len(self._lines) or styles != self._role_styles or self._width != width:
+            self._role_styles = styles
+            self._strips = [self._strip(line, width) for line in lines]
+            self.refresh()
+        else:
+            regions: list[Region] = []
+            for y, (before, now) in enumerate(zip(self._lines, lines, strict=True)):
+                if before != now:
+                    self._strips[y] = self._strip(now, width)
+                    regions += [Region(x, y, length, 1) for x, length in changed_stretches(before, now)]
+            if regions:
+                self.refresh(*regions)
+        self._lines = lines
+
+    @property
+    def _width(self) -> int:
+        return self._strips[0].cell_length if self._strips else 0
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return max(map(width_of, self._draw(container.width, _ANY_HEIGHT)), default=0)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._draw(width, _ANY_HEIGHT))
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        return selection.extract(text_of(self._lines)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        if y >= len(self._strips):
+            # Never without a style: Textual's filters for NO_COLOR read its colours.
+            return Strip.blank(self.size.width, role_styles(self.app)["text"])
+        strip = self._strips[y]
+        if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
+            start, end = span[0], strip.cell_length if span[1] == -1 else span[1]
+            chosen = strip.crop(start, end).apply_style(self._role_styles["cursor"])
+            strip = Strip.join([strip.crop(0, start), chosen, strip.crop(end)])
+        return strip.apply_offsets(0, y)
+
+    def _strip(self, line: Line, width: int) -> Strip:
+        segments = [Segment(text, self._role_styles[role]) for text, role in line if text]
+        return Strip(segments).adjust_cell_length(width, self._role_styles["text"])
+
+
+def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
+    """`(first cell, cells)` of each part of a line that differs; parts that nearly touch are one."""
+    old, new = _cells(before), _cells(now)
+    length = max(len(old), len(new))
+    blank: _Cell = (" ", "text")
+    old += [blank] * (length - len(old))
+    new += [blank] * (length - len(new))
+    stretches: list[tuple[int, int]] = []
+    x = 0
+    for differs, run in groupby(zip(old, new, strict=True), key=lambda pair: pair[0] != pair[1]):
+        cells = len(list(run))
+        if differs:
+            start, taken = stretches[-1] if stretches else (0, 0)
+            if stretches and x - (start + taken) < _GAP_CELLS:
+                stretches[-1] = (start, x + cells - start)
+            else:
+                stretches.append((x, cells))
+        x += cells
+    return stretches
+
+
+def _cells(line: Line) -> list[_Cell]:
+    """One entry a cell; a wide sign is followed by empty ones, which differ when it does."""
+    cells: list[_Cell] = []
+    for text, role in line:
+        if text.isascii():
+            cells += [(sign, role) for sign in text]
+            continue
+        for start, end, width in split_graphemes(text)[0]:
+            sign = text[start:end]
+            if width:
+                cells.append((sign, role))
+                cells += [(sign, f"{role} continued")] * (width - 1)
+            elif cells:
+                cells[-1] = (cells[-1][0] + sign, role)
+    return cells
