@@ -30,8 +30,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.previewing import PreviewDialog
-from tui_trainer.ui.spans import text_of, width_of
 from tui_trainer.ui.watch import WatchedRun
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
 FOLDER = Path(__file__).with_name("snapshots")
@@ -202,7 +202,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
 }  # fmt: skip
 
 
-async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list]:
+async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
     keys, hardware, events, alive = SCENES[name]
     bench = CannedBench(lambda: Request(), hardware, glyphs)
     app = app_module.TrainerApp(bench, Keymap())
@@ -213,32 +213,31 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list]:
             bench.run = CannedRun(events, alive)
         await pilot.press(*keys.split())
         if name == "try":
-            app._dialogs[-1]._wrote(
+            app.dialog._wrote(
                 ("The ", 'such objects, such an\n"iterator" of the', "weights of model; Enter writes another one")
             )
         if name == "preview":
             # Without the work behind it, which would read a data set.
+            bench.background.do = lambda *_: None
             dialog = PreviewDialog(bench, bench.document.loaded)
-            dialog._made(PREVIEW)
             app.open(dialog)
+            await pilot.pause()
+            dialog._made(PREVIEW)
         pictures = {}
         for size in SIZES:
             await pilot.resize_terminal(*size)
             await pilot.pause()
-            pictures[size] = list(app._canvas.lines)
             strips = app.screen._compositor.render_strips()
-            assert [strip.text.rstrip() for strip in strips] == [line.rstrip() for line in _lines(pictures[size])]
+            pictures[size] = [strip.text.rstrip() for strip in strips]
+            assert len(strips) == size[1] and {strip.cell_length for strip in strips} == {size[0]}
             if os.environ.get("NO_COLOR"):
-                # Those of the canvas before Textual's own filters, which would hide a colour.
-                styles = [segment.style for strip in [*app._canvas._strips, *strips] for segment in strip]
+                # Those of the panes before Textual's own filters, which would hide a colour.
+                strips += [strip for pane in app.screen.query(Pane) for strip in pane._strips]
+                styles = [segment.style for strip in strips for segment in strip]
                 colours = [colour for style in styles for colour in (style.color, style.bgcolor)]
                 assert len(styles) > 2 * size[1] and all(colour is None or colour.is_default for colour in colours)
         assert not app.crash
         return pictures
-
-
-def _lines(picture: list) -> list[str]:
-    return text_of(picture).split("\n")
 
 
 @pytest.fixture(autouse=True)
@@ -253,8 +252,7 @@ def no_clock(monkeypatch):
 def test_a_screen_looks_as_it_did_when_it_was_found_good(name, glyphs):
     pictures = asyncio.run(_pictures(name, glyphs))
     for (width, height), picture in pictures.items():
-        assert len(picture) == height and {width_of(line) for line in picture} == {width}
-        text = text_of(picture) + "\n"
+        text = "\n".join(picture) + "\n"
         assert not glyphs.ascii or text.isascii()
         path = FOLDER / f"{width}x{height}" / f"{name}{'-ascii' * glyphs.ascii}.txt"
         if UPDATE:
@@ -272,7 +270,7 @@ def test_without_colours_a_screen_says_the_same_and_no_cell_has_a_colour(name, m
     monkeypatch.setenv("NO_COLOR", "1")
     for (width, height), picture in asyncio.run(_pictures(name, UNICODE)).items():
         expected = (FOLDER / f"{width}x{height}" / f"{name}.txt").read_text(encoding="utf-8")
-        assert text_of(picture) + "\n" == expected
+        assert "\n".join(picture) + "\n" == expected
 
 
 def test_every_snapshot_belongs_to_a_scene():
