@@ -314,7 +314,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         else:
             self.bench.tell(f"the screen is in {path}", "good")
 
-    async def action_quit(self) -> None:
+    def action_quit(self) -> None:  # type: ignore[override]
         from tui_trainer.ui.starting import offer_quit
 
         offer_quit(self.bench)
