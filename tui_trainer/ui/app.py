@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,7 +65,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
         for page in self.pages:
-            self.add_mode(page.place, lambda page=page: page)
+            self.add_mode(page.place, partial(_itself, page))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
         self.when_shown: Callable[[], None] = lambda: None
@@ -358,6 +359,11 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         event.stop()
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             self._trainer.carry_out("app.quit")
+
+
+def _itself(page: Page) -> Page:
+    """A mode's screen is asked for by a call."""
+    return page
 
 
 def _textual_key(key: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.events import Click, Key, Paste
 from textual.screen import Screen
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.workbench import Workbench
 
 
-def bindings(place: Place) -> list[Binding]:
+def bindings(place: Place) -> list[BindingType]:
     """The registry's keys of a place; `do` looks whether the action can be done now, and says why not."""
     return [
         Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
@@ -36,7 +36,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     place: ClassVar[Place]
 
-    app: TrainerApp  # type: ignore[assignment]
+    app: TrainerApp
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()

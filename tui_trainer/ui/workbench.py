@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.controls import Action
     from tui_trainer.runs.folder import RunFolder
@@ -69,6 +70,7 @@ class Leaving(Enum):
     """Why the screens went away."""
 
     QUIT = "asked to"
+    TRAINING_ON = "asked to, and the run goes on"
     LOST = "connection lost"
     TERMINATED = "terminated"
 
@@ -94,6 +96,7 @@ class Workbench:
         *,
         gpu: GpuChoice = None,
         attach_to: RunFolder | None = None,
+        resumed: OpenRun | None = None,
     ) -> None:
         self.hardware, self.chosen_gpu = hardware, gpu
         self.document: Document | None = None
@@ -117,7 +120,7 @@ class Workbench:
         self.leave_when_over = False
         self._stop_unasked = False
         self._make_request = make_request
-        self._attach_to = attach_to
+        self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
 
     def attach(self, app: Application, background: Background) -> None:
@@ -129,6 +132,10 @@ class Workbench:
         self._sampler.start()
         if self._attach_to is not None:
             self.attach_to(self._attach_to)
+        if self._resumed is not None:
+            from tui_trainer.ui.starting import carry_out
+
+            carry_out(self, self._resumed)
         self.background.do("document", self._open_document, self._opened)
         if self.run is None:
             self.background.do("runs", _living_runs, self._found_runs)
