@@ -129,7 +129,10 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
 
     lines_before = run.journal.read_bytes().splitlines()
     printed = place / "printed.jsonl"
-    with printed.open("wb") as output, started("resume", "last", "--json", stdout=output.fileno()) as process:
+    with (
+        printed.open("wb") as output,
+        started("resume", "last", "--no-ui", "--json", stdout=output.fileno()) as process,
+    ):
         until(lambda: last_step(run) > stopped.step + 20, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 3
@@ -266,7 +269,7 @@ def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
     assert gauges(show(used(0.9), step(299), step(300))) == ["step 300: GPU 90 %; process 1.0 GiB"]
     show(step(301), used(0.1), RunFinished(step=301, reason="done", loss=1.0, eval_loss=None, seconds=9.0))
     folder = SimpleNamespace(name="a", root=Path("a"), model=Path("no-model"))
-    printer.end(SimpleNamespace(folder=folder), state, SimpleNamespace(problems=(), failure=""))
+    printer.end(folder, state)
     assert gauges(capsys.readouterr().out) == [
         "step 301: GPU 10 %; process 1.0 GiB",
         "used           GPU 55 %; process 1.0 GiB (means; memory and temperature: peaks)",

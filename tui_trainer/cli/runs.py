@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from typing import Annotated
@@ -48,11 +47,9 @@ def resume(
 
         raise typer.Exit(headless.follow(open_again(folder, gpu=chosen), as_json=as_json))
     refuse_json_on_screens(as_json=as_json)
-    from tui_trainer.ui.main import run_screens
-    from tui_trainer.ui.terminal import refuse_unfit
-
-    refuse_unfit(os.environ, "resume")
     again = open_again(folder, gpu=chosen)
+    from tui_trainer.ui.main import run_screens
+
     raise typer.Exit(
         run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run, resumed=again)
     )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.document import Document
     from tui_trainer.errors import Problem
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
 
 TICK_SECONDS = 1.0
@@ -131,11 +132,6 @@ class TrainerApp(App[None], inherit_bindings=False):
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
         return [action for action in actions if self.is_available(action)]
 
-    @property
-    def body_size(self) -> tuple[int, int]:
-        """Columns and lines between header and footer."""
-        return self.size.width, self.size.height - 2
-
     def opened(self, document: Document) -> None:
         """The config has been read: the config page can show it."""
         self._config_page.opened(document)
@@ -160,6 +156,12 @@ class TrainerApp(App[None], inherit_bindings=False):
         from tui_trainer.ui.starting import offer_start
 
         offer_start(self.bench)
+
+    def carry_out_run(self, opened: OpenRun) -> None:
+        """A run that was opened before the screens goes on."""
+        from tui_trainer.ui.starting import carry_out
+
+        carry_out(self.bench, opened)
 
     def offer_to_watch(self, living: list[RunFolder]) -> None:
         from tui_trainer.ui.starting import offer_to_watch

@@ -56,7 +56,7 @@ def run_screens(
     `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at;
     `print_run` gives for a run what prints the news of its journal once the screens were left and it trains on.
     """
-    refuse_unfit(os.environ)
+    refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     from tui_trainer.runs.registry import state_folder

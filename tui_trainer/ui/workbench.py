@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.controls import Action
+    from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.actions import Action
     from tui_trainer.ui.background import Background
     from tui_trainer.ui.dialogs import Dialog
+    from tui_trainer.ui.keymap import Keymap
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
@@ -44,10 +46,12 @@ _RUNS_LOOKED_AT = 20
 class Application(Protocol):
     """What is asked of the application that shows this: it draws, and asks the person."""
 
+    keymap: Keymap
+
     @property
     def takes_text(self) -> bool: ...
-    @property
-    def body_size(self) -> tuple[int, int]: ...
+    def is_available(self, action: Action) -> bool: ...
+    def carry_out(self, action_id: str) -> None: ...
     def edit_text(self, command: list[str], text: str) -> str: ...
     def copy_to_clipboard(self, text: str) -> None: ...
     def draw(self) -> None: ...
@@ -62,6 +66,7 @@ class Application(Protocol):
     def save_config(self) -> None: ...
     def offer_draft(self, draft: Draft) -> None: ...
     def offer_start(self) -> None: ...
+    def carry_out_run(self, opened: OpenRun) -> None: ...
     def offer_to_watch(self, living: list[RunFolder]) -> None: ...
     def show_refusal(self, problems: Sequence[Problem]) -> None: ...
 
@@ -133,9 +138,7 @@ class Workbench:
         if self._attach_to is not None:
             self.attach_to(self._attach_to)
         if self._resumed is not None:
-            from tui_trainer.ui.starting import carry_out
-
-            carry_out(self, self._resumed)
+            self.app.carry_out_run(self._resumed)
         self.background.do("document", self._open_document, self._opened)
         if self.run is None:
             self.background.do("runs", _living_runs, self._found_runs)
@@ -253,7 +256,7 @@ class Workbench:
         self.take_run(run)
         self.app.draw()
 
-    def ask_run(self, action: Action) -> str:
+    def ask_run(self, action: controls.Action) -> str:
         """Ask the run for something; what it did is in its journal a moment later. Why not, when it cannot be asked.
 
         A stop that cannot be asked for is asked for again at each tick.
