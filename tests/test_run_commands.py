@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import pytest
 
@@ -15,11 +16,6 @@ from tui_trainer.runs.registry import known_runs
 def pair(tmp_path):
     first = run_of(tmp_path / "runs", "first", start(), *steps(1, 40), end(40))
     return [first, run_of(tmp_path / "runs", "second", start(), *steps(1, 20))]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_runs_are_listed_newest_first(pair, capsys):
@@ -92,11 +88,13 @@ def test_deleting_without_a_terminal_needs_yes(pair, capsys):
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("n", 2), ("", 2)])
 def test_deleting_on_a_terminal_asks_with_what_is_freed(pair, capsys, monkeypatch, answer, left):
-    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
-    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
     assert main(["delete", "first"]) == 0
-    assert "KiB? [y/N]" in shown.getvalue() and len(known_runs()) == left
-    assert ("deleted first" in capsys.readouterr().out) == (left == 1)
+    shown = capsys.readouterr()
+    assert "KiB? [y/N]" in shown.err and len(known_runs()) == left
+    assert ("deleted first" in shown.out) == (left == 1)
 
 
 @pytest.mark.parametrize("words", [["delete", "second"], ["delete", "second", "--yes"], ["rename", "second", "b"]])

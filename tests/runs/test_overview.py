@@ -135,6 +135,18 @@ def test_a_run_that_begins_to_live_is_noticed_though_its_journal_is_the_same(tmp
     assert [one.alive for one in overviews.read()] == [False]
 
 
+def test_a_run_that_goes_away_is_noticed(tmp_path):
+    folders = [run_of(tmp_path, "a", start()), run_of(tmp_path, "b", start())]
+    overviews = Overviews()
+    folders[0].journal.unlink()
+    assert [one.status for one in overviews.read()] == ["interrupted", "interrupted"]
+    for folder in folders:
+        shutil.rmtree(folder.root)
+    assert [one.status for one in overviews.read()] == ["gone", "gone"]
+    run_of(tmp_path, "a", start(), end())
+    assert [one.status for one in overviews.read()] == ["finished", "gone"]
+
+
 def test_each_folder_is_shown_for_what_it_is(tmp_path):
     names = ("whole", "gone", "file", "foreign", "empty", "by-hand", "half", "no-journal")
     folders = {name: run_of(tmp_path, name, start()) for name in names}

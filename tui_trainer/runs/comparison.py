@@ -127,6 +127,7 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
     lowest = min((one for one in state.evals if math.isfinite(one.loss)), key=lambda one: one.loss, default=None)
     best = next((one for one in reversed(state.evals) if one.best), None)
     measured = last_scores(state) or (state.evals[-1] if state.evals else None)
+    last_eval = state.evals[-1].loss if state.evals else None
     finished, plan = state.finished, state.plan
     return ComparedRun(
         name=folder.name,
@@ -136,7 +137,7 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
         step=state.step,
         total_steps=state.total_steps,
         loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
-        eval_loss=finished.eval_loss if finished else state.evals[-1].loss if state.evals else None,
+        eval_loss=finished.eval_loss if finished and finished.eval_loss is not None else last_eval,
         best_eval_loss=lowest.loss if lowest else None,
         best_eval_step=lowest.step if lowest else None,
         metric=about.metric,

@@ -102,8 +102,10 @@ class Overviews:
     def read(self) -> list[RunOverview]:
         """Every run of the index, the newest first; also those that are gone."""
         found = [one for root in reversed(registry.listed_roots()) for one in self._of_root(root)]
-        self._read = {one.path: self._read[one.path] for one in found if one.path in self._read}
-        self._sizes = {one.path: self._sizes[one.path] for one in found if one.path in self._sizes}
+        listed = {one.path for one in found}
+        for cache in (self._read, self._sizes):
+            for path in set(cache) - listed:
+                cache.pop(path, None)
         return [self._with_size(one) for one in found]
 
     def measure(self, path: Path) -> FolderSize:
@@ -125,13 +127,10 @@ class Overviews:
 
     def _of_folder(self, folder: RunFolder) -> RunOverview:
         # The owner first: a run that ends between the two reads is then shown as finished, not as interrupted.
-        alive = _has_owner(folder.lock)
-        changed = alive, _signature(folder.journal)
+        alive, journal = _has_owner(folder.lock), _signature(folder.journal)
         known = self._read.get(folder.root)
-        if known is None or known[0] != changed:
-            known = changed, _overview(folder, alive)
-            if known[1].is_run:
-                self._read[folder.root] = known
+        if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
+            known = self._read[folder.root] = (alive, journal), _overview(folder, alive)
         return known[1]
 
 
