@@ -8,7 +8,7 @@ import pytest
 from tests.runs.journals import run_of, start
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import at_rest
-from tui_trainer.runs.folder import folder_size
+from tui_trainer.runs.folder import MARKER, folder_size
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import Overviews
 from tui_trainer.runs.registry import known_runs, listed_roots
@@ -67,6 +67,7 @@ def test_a_crash_leaves_it_half_deleted_and_the_rest_can_be_deleted(run, monkeyp
             at_rest.delete(run.root)
     (rest,) = Overviews().read()
     assert (rest.name, rest.status) == ("a", "half deleted") and known_runs() == []
+    assert (rest.path / MARKER).is_file()
     assert at_rest.bytes_to_free(rest.path) > 10_000
     assert at_rest.delete(rest.path).freed_bytes > 10_000
     assert list(run.root.parent.iterdir()) == [] and listed_roots() == []

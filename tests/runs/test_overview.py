@@ -66,6 +66,12 @@ def test_steps_that_a_resumed_run_has_done_again_are_drawn_once(tmp_path):
     assert list(found.loss_curve) == sorted(found.loss_curve, reverse=True)
 
 
+def test_steps_that_a_resumed_run_has_left_behind_do_not_count(tmp_path):
+    found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10)))
+    assert (found.step, found.epoch) == (10, None)
+    assert min(found.loss_curve) == pytest.approx(5 - 10 / 1000, abs=0.001)
+
+
 def test_losses_that_are_not_finite_are_left_out(tmp_path):
     folder = run_of(tmp_path, "a", start(), step_done(1), step_done(2, float("nan")), step_done(3, float("inf")))
     assert (overview(folder).step, overview(folder).loss, overview(folder).loss_curve) == (3, 2.0, (2.0,))
