@@ -19,6 +19,7 @@ from textual.binding import Binding
 from textual.events import Event, Key, Resize
 from textual.screen import ModalScreen, Screen
 
+from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, key_sign
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
@@ -27,6 +28,7 @@ from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.frame import too_small
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
@@ -69,6 +71,9 @@ class TrainerApp(App[None], inherit_bindings=False):
             self.add_mode(page.place, partial(_itself, page))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
+        self.preferences = Preferences.load()
+        self._run_was_alive = False
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
         self.set_class(bench.glyphs.ascii, "-ascii")
@@ -78,11 +83,13 @@ class TrainerApp(App[None], inherit_bindings=False):
         return self.pages[0]  # type: ignore[return-value]
 
     def on_mount(self) -> None:
-        self.theme = TERMINAL_THEME
+        kept = self.preferences.theme
+        self.theme = kept if kept in self.available_themes else TERMINAL_THEME
+        self._event_loop = asyncio.get_running_loop()
         if self.guard is not None:
             # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
             sys.stdout = sys.stderr = self.guard.log
-        self.bench.attach(self, Background(asyncio.get_running_loop(), self._background_failed))
+        self.bench.attach(self, Background(self._event_loop, self._background_failed))
         self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
@@ -190,10 +197,28 @@ class TrainerApp(App[None], inherit_bindings=False):
             return
         has_news = self.bench.tick()
         self.page.tick()
+        self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()
         if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
             self.refresh(layout=True)
+
+    def _notify_of_the_end(self) -> None:
+        """A run that ended while nobody looks is told to the terminal, which shows it as it likes (OSC 9)."""
+        run, was_alive = self.bench.run, self._run_was_alive
+        self._run_was_alive = self.bench.run_is_alive
+        if run is None or not was_alive or self._run_was_alive or self.app_focus:
+            return
+        if isinstance(self._driver, PatientDriver):
+            self._driver.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status}\x07")
+        if self.preferences.bell:
+            self.bell()
+
+    def watch_theme(self, theme: str) -> None:
+        if self._has_begun:
+            self.preferences.theme = "" if theme == TERMINAL_THEME else theme
+            self.preferences.save()
+            self.call_after_refresh(self.draw)
 
     def soon(self) -> None:
         """Look at the run again shortly, because it was asked for something."""
@@ -261,9 +286,8 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def leave_soon(self, how: Leaving) -> None:
         """The same from a signal handler or another thread."""
-        loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(self.leave, how)
+        if self._event_loop is not None:
+            self._event_loop.call_soon_threadsafe(self.leave, how)
 
     # ------------------------------------------------------------------ actions
 
@@ -303,6 +327,14 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.bench.tell(
             f"Ctrl+C stops nothing here: {self.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
         )
+
+    def action_theme(self) -> None:
+        self.action_change_theme()
+
+    def action_bell(self) -> None:
+        self.preferences.bell = not self.preferences.bell
+        self.preferences.save()
+        self.bench.tell("the bell rings when a run ends unseen" if self.preferences.bell else "no bell")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
