@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from textual.widget import Widget
+from textual.app import ComposeResult
+from textual.events import Key
 from textual.widgets import Input
 
 from tui_trainer.errors import ConfigError, FolderError
@@ -66,42 +67,35 @@ class RunsPage(Page):
 
     # ------------------------------------------------------------- the view
 
-    def body(self) -> Iterable[Widget]:
-        yield Pane(self._head, id="head")
+    def body(self) -> ComposeResult:
+        yield Pane(lambda width, _: [self._view.head(width)], id="head")
         yield self._list
         yield self._filter
         yield Pane(self._details, id="details")
         yield Pane(self._summary, id="summary")
 
-    def _head(self, width: int, _: int) -> list[Line]:
-        from tui_trainer.ui.screens.runs_view import head
+    @cached_property
+    def _view(self) -> ModuleType:
+        from tui_trainer.ui.screens import runs_view
 
-        return [head(width)]
+        return runs_view
 
     def _row(self, place: int, width: int) -> Line:
-        from tui_trainer.ui.screens.runs_view import run_row
-
-        return run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
+        row: Line = self._view.run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
+        return row
 
     def _details(self, width: int, _: int) -> list[Line]:
-        from tui_trainer.ui.screens.runs_view import detail_lines
-
         chosen = self.model.chosen
-        return detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
+        return self._view.detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
-        from tui_trainer.ui.screens.runs_view import summary
-
-        seen = self._list.seen_places
-        hidden = len(seen) < len(self.model.shown)
-        where = f"{seen.start + 1}-{seen.stop} of {len(self.model.shown)}" if hidden else ""
-        return [beside([(summary(self.model, self.bench.glyphs), "dim")], [(where, "dim")], width)]
+        seen, count = self._list.seen_places, len(self.model.shown)
+        where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
+        return [beside([(self._view.summary(self.model), "dim")], [(where, "dim")], width)]
 
     def by_clock(self, width: int) -> object:
-        from tui_trainer.lines import age_words
-
         now, shown = _now(), self.model.shown
-        return [age_words(shown[place], now) for place in self._list.seen_places]
+        return [self._view.age_words(shown[place], now) for place in self._list.seen_places]
 
     # --------------------------------------------------- what is on the disk
 
@@ -177,13 +171,16 @@ class RunsPage(Page):
     def typing_keys(self) -> list[tuple[str, str]]:
         return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
 
-    def press(self, key: str, character: str | None) -> None:
+    def on_key(self, event: Key) -> None:
         """What the field does not take itself."""
-        if key == "escape":
-            self._filter.value = ""
-            self._leave_filter()
-        elif key in ("up", "down"):
-            self._move(1 if key == "down" else -1)
+        if self.is_typing:
+            event.stop()
+            if event.key == "escape":
+                self._filter.value = ""
+                self._leave_filter()
+            elif event.key in ("up", "down"):
+                self._move(1 if event.key == "down" else -1)
+                self.bench.app.draw()
 
     def action_filter(self) -> None:
         self._filter.add_class("-shown")
@@ -314,28 +311,22 @@ class RunsPage(Page):
 
     def action_delete(self) -> None:
         """Say what would be freed; a walk through the folder may take a while."""
+        one = self._chosen
         self.bench.tell("looking what that frees ...", "dim")
-        self.bench.background.do(
-            "deleting", partial(_freed_bytes, self._chosen.path), self._ask_to_delete(self._chosen)
-        )
+        self.bench.background.do("deleting", partial(_freed_bytes, one.path), partial(self._ask_to_delete, one))
 
-    def _ask_to_delete(self, one: RunOverview) -> Callable[[int | str], None]:
-        def ask(freed: int | str) -> None:
-            self.bench.notice = None
-            if isinstance(freed, str):
-                self.bench.tell(freed, "bad")
-            elif not self.bench.app.takes_text:
-                what = (
-                    "It is only taken off the list: its folder is gone."
-                    if one.status == "gone"
-                    else (f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports.")
-                )
-                lines: list[Line] = [[(what, "text")], [(one_line(str(one.path)), "dim")]]
-                answers = [("D", "delete it", partial(self._delete, one))]
-                self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
-            self.bench.app.draw()
-
-        return ask
+    def _ask_to_delete(self, one: RunOverview, freed: int | str) -> None:
+        self.bench.notice = None
+        if isinstance(freed, str):
+            self.bench.tell(freed, "bad")
+        elif not self.bench.app.takes_text:
+            what = f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports."
+            if one.status == "gone":
+                what = "It is only taken off the list: its folder is gone."
+            lines: list[Line] = [[(what, "text")], [(one_line(str(one.path)), "dim")]]
+            answers = [("D", "delete it", partial(self._delete, one))]
+            self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
+        self.bench.app.draw()
 
     def _delete(self, one: RunOverview) -> None:
         self.bench.tell(f"deleting {one.name} ...", "dim")

@@ -69,10 +69,10 @@ class CompareDialog(Dialog):
     def _legend(self) -> list[Line]:
         mark = self.glyphs.eval_mark
         names: list[Line] = [
-            [(f"{sign} ", role), (one_line(str(folder.root)), "text")]
+            [(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
             for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)
         ]
-        scale = ", logarithmic" if self._curves.log else ""
+        scale = ", logarithmic" if self._curves.is_log else ""
         return [*names, [(f"training loss over {self._curves.unit}{scale}; {mark} held-out loss", "dim")]]
 
     def lines(self, width: int) -> list[Line]:
@@ -87,5 +87,5 @@ class CompareDialog(Dialog):
             self._curves.unit = units[(units.index(self._curves.unit) + 1) % len(units)]
             self._show_curves()
         elif key == "y":
-            self._curves.log = not self._curves.log
+            self._curves.is_log = not self._curves.is_log
         return True

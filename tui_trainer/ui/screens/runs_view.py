@@ -15,7 +15,7 @@ from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.chart.sparkline import sparkline
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, fit, wrapped
+from tui_trainer.ui.spans import Line, Role, fit, pad, wrapped
 from tui_trainer.units import format_bytes
 
 SIGNS: Final = "ABCDEF"
@@ -98,10 +98,10 @@ def _matches(one: RunOverview, words: Sequence[str]) -> bool:
     return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
 
 
-def summary(model: RunsModel, glyphs: Glyphs) -> str:
-    """`12 runs, 3 shown, 2 marked`."""
+def summary(model: RunsModel) -> str:
+    """`12 here, 3 with 'chat', 2 marked`."""
     if model.found is None:
-        return f"reading {glyphs.ellipsis}" if not glyphs.ascii else "reading ..."
+        return "reading ..."
     gone = sum(one.status == "gone" for one in model.found)
     parts = [f"{len(model.found) - gone} here"]
     parts += [f"{len(model.shown)} with {one_line(model.words, 30)!r}"] if model.words else []
@@ -112,7 +112,8 @@ def summary(model: RunsModel, glyphs: Glyphs) -> str:
 
 def head(width: int) -> Line:
     """The titles of the columns."""
-    return [("  ", "text"), *((text, "dim") for text, _ in _cells({"run": "run"}, width, titles=True))]
+    titles = {title: title for title in ("run", *(title for title, _ in _columns(width)))}
+    return [("  ", "text"), *((text, "dim") for text, _ in _cells(titles, width))]
 
 
 def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyphs: Glyphs) -> Line:
@@ -124,7 +125,7 @@ def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyph
         "run": _cut_inside(one_line(one.name), _name_cells(width), glyphs),
         "state": one.status,
         "done": "" if share is None else f"{int(100 * share)}%",
-        "curve": sparkline(one.loss_curve, 6, glyphs),
+        "curve": sparkline(one.loss_curve, dict(_columns(width))["curve"], glyphs),
         "loss": loss_words(one.loss) if one.is_run else "",
         "held out": loss_words(one.eval_loss) if one.is_run else "",
         "score": next((f"{plain(name)} {number(value)}" for name, value in one.scores.items()), ""),
@@ -141,28 +142,30 @@ def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyph
 
 
 def _columns(width: int) -> list[tuple[str, int]]:
-    return [(title, cells) for title, cells, least in _COLUMNS if width >= least]
+    """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
+    wider = 4 if width >= 160 else 2 if width >= 120 else 1
+    columns = [(title, cells) for title, cells, least in _COLUMNS if width >= least]
+    return [(title, cells * wider if title == "curve" else cells) for title, cells in columns]
 
 
 def _name_cells(width: int) -> int:
     return width - 2 - sum(cells + 1 for _, cells in _columns(width))
 
 
-def _cells(values: dict[str, str], width: int, *, titles: bool = False) -> list[tuple[str, str]]:
+def _cells(values: dict[str, str], width: int) -> list[tuple[str, str]]:
     """Each value in the cells of its column, and the title of that."""
-    result = []
-    for title, cells in (("run", _name_cells(width)), *_columns(width)):
-        text = title if titles else one_line(values[title])
-        aligned = text.rjust(cells) if title in _RIGHT else text
-        result.append((("" if title == "run" else " ") + fit([(aligned, "text")], cells)[0][0].ljust(cells), title))
-    return result
+    cells = [(pad(one_line(values["run"]), _name_cells(width)), "run")]
+    for title, size in _columns(width):
+        text = one_line(values[title])
+        cells.append((" " + pad(text.rjust(size) if title in _RIGHT else text, size), title))
+    return cells
 
 
 def _cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
     """A name that is too long without its middle: names differ at their ends, in the time."""
     if len(name) <= cells:
         return name
-    behind = min(cells * 2 // 3, 15)
+    behind = min(cells * 3 // 4, 15)
     return f"{name[: cells - behind - 1]}{glyphs.ellipsis}{name[-behind:]}"
 
 
@@ -173,18 +176,20 @@ def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) ->
     rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
     lines += [[(row, "text")] for text in rows for row in wrapped(text, width)]
-    return [*lines, *([(row, "dim")] for row in wrapped(one_line(str(one.path)), width))]
+    lines += [[(row, "dim")] for row in wrapped(one_line(str(one.path)), width)]
+    return lines
 
 
 def _facts(one: RunOverview, now: datetime) -> list[str]:
     steps = f"{one.step}/{one.total_steps}" if one.total_steps else f"{one.step or '--'}"
-    epoch = "" if one.epoch is None else f"  epoch {one.epoch:.2f}"
-    best = "" if one.best is None else f"  best {plain(one.metric)} {number(one.best)}"
-    scores = "".join(f"  {plain(name)} {number(value)}" for name, value in one.scores.items())
-    freed = "" if one.freed_bytes is None else f", deleting it frees {format_bytes(one.freed_bytes)}"
+    epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
+    best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
+    scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
+    age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
+    freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
     started = one.started_at[:16].replace("T", " ")
     return [
-        f"{one.task or '--'}  {one.model or 'from scratch'}  steps {steps}{epoch}",
-        f"training loss {loss_words(one.loss)}  held-out loss {loss_words(one.eval_loss)}{best}{scores}",
-        f"began {started or '--'} UTC  last event {age_words(one, now)} ago  size {format_bytes(one.size_bytes)}{freed}",
+        f"{one.task or '--'}, {one.model or 'from scratch'}, steps {steps}{epoch}",
+        f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
+        f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
     ]

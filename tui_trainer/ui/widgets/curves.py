@@ -105,11 +105,11 @@ class Curves(Pane):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(self._picture, id=id)
         self.curves: Sequence[Curve] = ()
-        self.unit, self.log = "steps", False
+        self.unit, self.is_log = "steps", False
 
     def _picture(self, width: int, height: int) -> list[Line]:
         glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
-        return curves_lines(self.curves, self.unit, width, height, glyphs, log=self.log)
+        return curves_lines(self.curves, self.unit, width, height, glyphs, log=self.is_log)
 
 
 if __name__ == "__main__":
