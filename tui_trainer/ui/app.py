@@ -56,6 +56,7 @@ _NO_KEY = "unbound"
 class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
+    TITLE = "tui-trainer"
     CSS_PATH = "app.tcss"
     COMMANDS: ClassVar = {ActionCommands}
     BINDINGS = bindings("app")
@@ -331,7 +332,7 @@ class TrainerApp(App[None], inherit_bindings=False):
     def action_theme(self) -> None:
         self.action_change_theme()
 
-    def action_bell(self) -> None:
+    def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
         self.bench.tell("the bell rings when a run ends unseen" if self.preferences.bell else "no bell")
