@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
-from textual.binding import Binding
 from textual.events import Event, Key, Resize
 from textual.screen import ModalScreen, Screen
 
@@ -26,7 +25,7 @@ from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Dialog, HelpDialog
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.frame import too_small
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.screens.checklist import ChecklistPage
@@ -78,7 +77,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
         self.set_class(bench.glyphs.ascii, "-ascii")
-        self.set_keymap({one.id: ",".join(map(_textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
+        self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
     def get_default_screen(self) -> Screen[object]:
         return self.pages[0]  # type: ignore[return-value]
@@ -399,8 +398,3 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
 def _itself(page: Page) -> Page:
     """A mode's screen is asked for by a call."""
     return page
-
-
-def _textual_key(key: str) -> str:
-    """A key of the registry as Textual names it: `?` is `question_mark`."""
-    return next(iter(Binding.make_bindings([Binding(key, "")]))).key if len(key) == 1 and key != "," else key
