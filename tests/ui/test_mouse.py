@@ -118,7 +118,7 @@ def test_a_terminal_that_is_not_looked_at_is_told_when_a_run_ended(monkeypatch):
             return False
 
     async def look() -> None:
-        async with opened() as (app, pilot):
+        async with opened() as (app, _):
             monkeypatch.setattr(app_module, "PatientDriver", type(app._driver))
             monkeypatch.setattr(app._driver, "write", written.append)
             app.bench.run = run = Run()

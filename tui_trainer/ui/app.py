@@ -20,6 +20,7 @@ from textual.screen import ModalScreen, Screen
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, key_sign
+from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Dialog, HelpDialog
@@ -34,7 +35,7 @@ from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding

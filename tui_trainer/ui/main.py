@@ -116,7 +116,7 @@ class Signals:
 
     def pass_on(self) -> None:
         """The screens are up: what came before they could hear is told them now."""
-        from tui_trainer.ui.workbench import Leaving
+        from tui_trainer.ui.application import Leaving
 
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
@@ -142,8 +142,8 @@ class Signals:
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path, print_run: PrintRun | None) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
+    from tui_trainer.ui.application import Leaving
     from tui_trainer.ui.current_run import CurrentRun
-    from tui_trainer.ui.workbench import Leaving
 
     run = bench.run if isinstance(bench.run, CurrentRun) else None
     crashed = bool(app.crash)
