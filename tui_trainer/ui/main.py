@@ -148,7 +148,11 @@ class Signals:
 
 
 def _afterwards(
-    app: TrainerApp, bench: Workbench, signals: Signals, logs: Path, follower_of: Callable[[RunFolder], Follower] | None
+    app: TrainerApp,
+    bench: Workbench,
+    signals: Signals,
+    logs: Path,
+    follower_of: Callable[[RunFolder], Follower] | None,
 ) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
     from tui_trainer.ui.application import Leaving
