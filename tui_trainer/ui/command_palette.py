@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tui_trainer.ui.app import TrainerApp
 
 
+_LEAST_SCORE = 1e-6
+
+
 class ActionCommands(Provider):
     """What can be done now, on this screen and everywhere."""
 
@@ -33,11 +36,11 @@ class ActionCommands(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for action in self._actions:
-            # The label counts more than the sentence about it.
-            score = max(2 * matcher.match(self._name(action)), matcher.match(f"{action.label} {action.help}"))
+            # The name counts more than the sentence about it, in which letters far from each other are found by chance.
+            score = matcher.match(self._name(action)) or _LEAST_SCORE * (query.casefold() in action.help.casefold())
             if score > 0:
                 run = partial(self.app.carry_out, action.id)
-                yield Hit(score / 2, matcher.highlight(self._name(action)), run, help=self._help(action))
+                yield Hit(score, matcher.highlight(self._name(action)), run, help=self._help(action))
 
     def _name(self, action: Action) -> str:
         return f"{TITLES[action.place]}: {action.label}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.events import Click, Key
+from textual.events import Click, Key, Paste
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -21,9 +22,6 @@ from tui_trainer.ui.spans import Line, folded, pad, width_of
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
-WIDEST = 100
-# Border, padding and the scroll bar beside the text.
-FRAME_CELLS = 6
 _KEYS_WIDTH = 16
 LIMIT_CHARACTERS = 4096
 Answer = tuple[str, str, Callable[[], None]]
@@ -33,6 +31,7 @@ Answer = tuple[str, str, Callable[[], None]]
 class Dialog(ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (100, "-wide")]
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
@@ -162,7 +161,7 @@ class TextDialog(Dialog):
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda *_: self._above, classes="above")
-        yield text_input(self._text)
+        yield LineInput(self._text)
         yield Pane(lambda width, _: [[(row, "bad")] for row in textwrap.wrap(self._refusal, width)], classes="refusal")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -173,16 +172,26 @@ class TextDialog(Dialog):
             self.close()
 
     def on_key(self, event: Key) -> None:
-        event.stop()
+        # Everything else belongs to the text.
         if event.key == "escape":
+            event.stop()
             self.close()
 
 
-def text_input(text: str) -> Input:
+class LineInput(Input):
     """One line of text, the cursor behind it and still: a blinking one would send bytes for as long as it is shown."""
-    field = Input(one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True)
-    field.cursor_blink = False
-    return field
+
+    def __init__(self, text: str, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(
+            one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes
+        )
+        self.cursor_blink = False
+
+    def on_paste(self, event: Paste) -> None:
+        """All lines in one, and nothing in it that acts on a terminal."""
+        event.stop()
+        event.prevent_default()
+        self.replace(one_line(event.text), *sorted(self.selection))
 
 
 class HelpDialog(Dialog):
