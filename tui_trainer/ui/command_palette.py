@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.markup import escape
 
 from tui_trainer.ui.actions import TITLES, Action, key_sign
 
@@ -27,7 +28,7 @@ class ActionCommands(Provider):
 
     def _help(self, action: Action) -> str:
         keys = " ".join(key_sign(key, ascii_only=self.app.has_class("-ascii")) for key in action.keys)
-        return f"{keys or 'no key'}: {action.help}"
+        return escape(f"{keys or 'no key'}: {action.help}")
 
     async def discover(self) -> Hits:
         for action in self._actions:

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.events import Click, Key, Paste
+from textual.events import Click, Key, Paste, Resize
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -23,6 +24,7 @@ from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
+_FRAME_AND_KEYS_LINES = 4
 LIMIT_CHARACTERS = 4096
 Answer = tuple[str, str, Callable[[], None]]
 """A key, what it does, and the doing."""
@@ -82,6 +84,11 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         else:
             self.redraw()
 
+    def on_resize(self, event: Resize) -> None:
+        """What is inside scrolls when there is no room for it beside the frame and the keys."""
+        for inside in self.query("#inside"):
+            inside.styles.max_height = event.size.height - _FRAME_AND_KEYS_LINES
+
     def close(self) -> None:
         if self.is_current:
             self.dismiss()
@@ -119,7 +126,9 @@ class DialogKeys(Pane):
         return [KeyHint(key, label) for key, label in self._dialog.keys]
 
     def get_content_width(self, container: object, viewport: object) -> int:
-        return sum(width_of(hint.line(self._dialog.glyphs)) for hint in self._hints)
+        # The heading on the frame has a blank and a piece of it on each side.
+        heading = cell_len(one_line(self._dialog.heading)) + 2
+        return max(sum(width_of(hint.line(self._dialog.glyphs)) for hint in self._hints), heading)
 
     def on_click(self, event: Click) -> None:
         if hint := hint_at(self._hints, event.x, self.size.width, self._dialog.glyphs):
@@ -172,7 +181,8 @@ class TextDialog(Dialog):
             self.close()
 
     def on_key(self, event: Key) -> None:
-        # Everything else belongs to the text.
+        # Everything else belongs to the text, and is not for the class above either.
+        event.prevent_default()
         if event.key == "escape":
             event.stop()
             self.close()
@@ -212,6 +222,10 @@ class HelpDialog(Dialog):
                 lines += self._entry(action, width)
             lines.append([])
         return lines[:-1]
+
+    def press(self, key: str, character: str | None) -> bool:
+        found = self._keymap.find("app", key, character)
+        return key != "enter" and (found is None or found.id != "app.help")
 
     def _entry(self, action: Action, width: int) -> list[Line]:
         keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)

@@ -57,7 +57,8 @@ class TryDialog(Dialog):
         return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
 
     def on_key(self, event: Key) -> None:
-        # Everything else belongs to the prompt.
+        # Everything else belongs to the prompt, and is not for the class above either.
+        event.prevent_default()
         if event.key in ("escape", "up", "down", "pageup", "pagedown"):
             super().on_key(event)
 
