@@ -48,9 +48,7 @@ class BareApp(App[None], inherit_bindings=False):
         return "\n".join(frame)
 
 
-def seen(
-    dialog: Dialog, *keys: str | Paste, size: tuple[int, int] = (80, 24), ascii_only: bool = False
-) -> list[str]:
+def seen(dialog: Dialog, *keys: str | Paste, size: tuple[int, int] = (80, 24), ascii_only: bool = False) -> list[str]:
     """The dialog as text at the beginning and after each key or paste; empty once it is closed."""
 
     async def look() -> list[str]:

@@ -14,7 +14,6 @@ from tui_trainer.ui.keymap import Keymap
 SIZES = ((80, 24), (200, 50), (60, 20))
 
 
-
 def inside(text: str) -> list[str]:
     """The lines between the frame and the keys, without the scroll bar."""
     return [line.strip("\u2502\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588 ") for line in text.splitlines()[1:-3]]
