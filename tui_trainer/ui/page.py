@@ -99,6 +99,9 @@ class Page(Screen[None], inherit_bindings=False):
         """
         return ()
 
+    def on_screen_resume(self) -> None:
+        self.redraw()
+
     def on_key(self, event: Key) -> None:
         if self.is_typing:
             event.stop()
