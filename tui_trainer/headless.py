@@ -22,7 +22,8 @@ from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import EpochDone, Event, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, silence_output, tell
@@ -30,6 +31,7 @@ from tui_trainer.standard_files import ONE_PRESS_SECONDS, silence_output, tell
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_STEP_LINES = 5.0
 _SECONDS_BETWEEN_EPOCH_LINES = 5.0
+_STEPS_BETWEEN_GAUGE_LINES = 100
 
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
@@ -133,12 +135,17 @@ class _LinePrinter(_Printer):
         self._shown_live = ""
         self._last_step_line = monotonic()
         self._last_epoch_line = 0.0
+        self._gauges = GaugeSummary()
 
     def show(self, event: Event) -> None:
         if isinstance(event, Progress):
             self._show_passing(lines.progress_line(event))
         elif isinstance(event, StepDone):
             self._show_passing(lines.step_line(event, self._state))
+            if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
+                self._show_gauges(event.step)
+        elif isinstance(event, GaugesRead):
+            self._gauges.add(event)
         else:
             if isinstance(event, PhaseChanged):
                 self._live = ""
@@ -159,11 +166,18 @@ class _LinePrinter(_Printer):
 
     def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
         self._live = ""
+        self._show_gauges(state.step)
         base = adapter_base(run.folder.model)
         for line in lines.end_lines(state, run.folder.name, str(run.folder.root), base):
             self._print(line)
         self.refresh()
         super().end(run, state, outcome)
+
+    def _show_gauges(self, step: int) -> None:
+        """What the run used since the last such line."""
+        if line := lines.gauges_line(step, self._gauges):
+            self._print(line)
+        self._gauges = GaugeSummary()
 
     def _is_time_for_an_epoch(self) -> bool:
         """Small data has several epochs a second: not each of them is news."""
