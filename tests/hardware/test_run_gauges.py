@@ -117,6 +117,17 @@ def test_a_probe_that_fails_writes_nothing_and_the_next_one_writes_again(fake_nv
     assert len(readings(journal)) == 1
 
 
+def test_a_system_without_room_for_a_thread_costs_the_readings_and_not_the_run(journal, monkeypatch):
+    def no_thread(**options):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(gauges, "Thread", no_thread)
+    writer = GaugeWriter(journal)
+    writer.start()
+    writer.stop()
+    assert threads() == [] and readings(journal) == []
+
+
 def test_the_thread_writes_by_itself_and_ends_at_once_however_long_its_period(journal):
     writer = GaugeWriter(journal, period_seconds=0.001)
     writer.start()

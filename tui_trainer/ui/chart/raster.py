@@ -106,7 +106,7 @@ def plot(
     series: Series, evals: Sequence[tuple[int, float]], baselines: Mapping[str, float], window: Bounds, bounds: Bounds,
     size: tuple[int, int], glyphs: Glyphs, *, log: bool, cross_step: int | None,
 ) -> Raster:  # fmt: skip
-    """A raster of `size` cells, width first. `evals` and `bounds` are in the unit of the y axis, `baselines` are not."""
+    """A raster of `size` cells, width first. `evals` and `bounds` are in the unit of the y axis."""
     raster = Raster(*size, glyphs)
     columns = series.columns(window, raster.dots_across)
     low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))

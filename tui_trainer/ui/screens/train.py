@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
@@ -16,7 +15,7 @@ from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.section import Section
+from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ class TrainPage(Page):
     place = "train"
     BINDINGS = bindings("train")
     CSS_PATH = "train.tcss"
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-low"), (42, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
@@ -56,16 +55,16 @@ class TrainPage(Page):
         from tui_trainer.ui.widgets.loss_chart import LossChart
 
         yield from map(self._part, ("invitation", "run", "progress"))
-        with Horizontal(id="columns"):
-            with Vertical(id="left"):
+        with Area(id="columns"):
+            with Area(id="left"):
                 yield LossChart(self._state, id="chart")
                 yield from map(self._part, _BELOW_THE_CHART)
-                with Grid(id="small"):
+                with Area(id="small"):
                     for metric in list(METRICS)[1:]:
                         # Disabled, because they are read and not worked with.
                         yield LossChart(self._state, ChartView(metric=metric, compact=True), disabled=True)
                 yield self._part("events")
-            with VerticalScroll(id="right", can_focus=False):
+            with Area(id="right"):
                 yield from map(self._part, _BESIDE_THE_CHART)
 
     def _part(self, name: str) -> Pane:
@@ -90,7 +89,7 @@ class TrainPage(Page):
     def _look(self) -> TrainScene:
         from tui_trainer.ui.screens.train_view import TrainScene
 
-        bench, run, key_of = self.bench, self.bench.run, self.app.key_of
+        bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         name = run.folder.name if run else ""
         return TrainScene(
             state=run.state if run else None,
@@ -200,7 +199,7 @@ class TrainPage(Page):
     def why_not(self, action: Action) -> str:
         run = self.bench.run
         if run is None:
-            return f"{action.label}: nothing is training; {self.app.key_of('app.start')} starts"
+            return f"{action.label}: nothing is training; {self.bench.app.key_of('app.start')} starts"
         if action.name == "try_model" and run.alive:
             return "the model can be tried when the run has stopped or ended"
         if action.name == "table":
@@ -208,7 +207,7 @@ class TrainPage(Page):
         if action.name in _RUN_ALIVE:
             return f"{action.label}: the run is over"
         if self._frozen:
-            return f"the picture is held still: {self.app.key_of('train.freeze')} goes on"
+            return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
         return super().why_not(action)
 
     def label_of(self, action: Action) -> str:

@@ -120,7 +120,7 @@ Draw = Callable[[TrainScene, int, int], list[Line]]
 Heading = Callable[[TrainScene], tuple[str, str]]
 # What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
 PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
-    "invitation": (lambda s, w, _: [[], *story.invitation(s.start_key, s.offer, w, s.glyphs)], None),
+    "invitation": (lambda s, w, _: [[], *story.invitation(s.start_key, s.offer, w, s.glyphs), []], None),
     "run": (lambda s, w, _: [lines.run_line(s.run, s.interrupted, w, s.glyphs)], None),
     "progress": (lambda s, w, _: [lines.progress_line(s.run, w, s.glyphs)], None),
     "preparation": (lambda s, w, _: story.preparation(s.run, w, s.glyphs), None),

@@ -117,9 +117,9 @@ def _made_up_run(steps: int = 400, total_steps: int = 500) -> RunState:
     state = RunState(name="made up", total_steps=total_steps)
     for step in range(1, steps + 1):
         loss = 1.4 + 3 * math.exp(-step / 60) + 0.15 * math.sin(step * 1.7)
-        columns = (state.steps, state.token_counts, state.loss_sums, state.losses, state.lrs, state.grad_norms)
-        for column, value in zip(columns, (step, 2048, loss * 2048, loss, 1e-3, 0.5), strict=True):
-            column.append(value)  # type: ignore[arg-type]
+        state.steps.append(step)
+        state.token_counts.append(2048)
+        state.losses.append(loss)
         state.step_seconds.append(0.125)
     return state
 

@@ -1,4 +1,4 @@
-"""Lines under a rule with a title.
+"""Lines under a rule with a title, and a container for them.
 
 python -m tui_trainer.ui.widgets.section
 """
@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from textual.strip import Strip
+from textual.widget import Widget
+
 from tui_trainer.ui.chart.axes import title_rule
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.spans import Line
+from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.pane import Pane
+
+
+class Area(Widget):
+    """A container without a colour where nothing stands: Textual's filter for NO_COLOR makes the default black."""
+
+    def render_line(self, y: int) -> Strip:
+        return Strip.blank(self.size.width, role_styles(self.app)["text"])
 
 
 class Section(Pane):
@@ -38,11 +49,9 @@ if __name__ == "__main__":
     from textual.app import App, ComposeResult
 
     class Demo(App[None]):
-        """Two of them."""
+        """One of them."""
 
         def compose(self) -> ComposeResult:
-            for title, rows in (("plan", 2), ("events", 3)):
-                lines: list[Line] = [[(f"line {at}", "text")] for at in range(rows)]
-                yield Section(lambda title=title: (title, "a note"), lambda *_, lines=lines: lines)
+            yield Section(lambda: ("plan", "a note"), lambda *_: [[("first line", "text")], [("second line", "dim")]])
 
     Demo().run()
