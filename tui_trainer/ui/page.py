@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -46,7 +45,7 @@ class Page(Screen[None], inherit_bindings=False):
         yield from self.body()
         yield KeyHints(self)
 
-    def body(self) -> Iterable[Pane]:
+    def body(self) -> ComposeResult:
         """What stands between the first and the last line."""
         raise NotImplementedError
 
