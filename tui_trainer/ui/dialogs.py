@@ -23,6 +23,7 @@ from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
+_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
 LIMIT_CHARACTERS = 4096
 Answer = tuple[str, str, Callable[[], None]]
@@ -32,7 +33,7 @@ Answer = tuple[str, str, Callable[[], None]]
 class Dialog(ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
