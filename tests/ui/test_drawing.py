@@ -19,7 +19,7 @@ from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.workbench import Workbench
 
 QUIET = Gauges(cpu_share=0.25, memory_used_bytes=1 << 30, memory_bytes=5 << 30, disk_used_bytes=1, disk_bytes=2)
-PAGES = ("hardware", "config", "checklist", "train")
+PAGES = ("hardware", "config", "checklist")
 
 
 class StillGauges:
@@ -54,7 +54,6 @@ def calls(monkeypatch):
         ("hardware_view", "sections_of", "columns"),
         ("config_view", "draw_config", "config"),
         ("checklist_view", "draw_checklist", "checklist"),
-        ("train_view", "draw_train", "train"),
     ):
         count(module, name, key)
     return counted
@@ -80,7 +79,6 @@ def ticking(calls, look):
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    monkeypatch.setattr("tui_trainer.ui.screens.train.monotonic", lambda: 100.0)
     monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 4 << 30)
 
 
@@ -100,7 +98,7 @@ def test_no_picture_is_computed_while_nothing_in_it_changes(calls):
 
 def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(calls):
     async def look(app, pilot) -> None:
-        for number, place in ((0, "hardware"), (3, "train")):
+        for number, place in ((0, "hardware"),):
             app.bench.go(number)
             app.bench._sampler.latest = QUIET
             app.draw()
@@ -111,7 +109,7 @@ def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(
             app.tick()
             app.bench._sampler.latest = replace(QUIET, cpu_share=0.75, memory_used_bytes=(1 << 30) + 4096)
             app.tick()
-            assert calls[place] == 1 or place == "train", "a figure that is drawn as before is no change"
+            assert calls[place] == 1, "a figure that is drawn as before is no change"
 
     ticking(calls, look)
 

@@ -18,8 +18,8 @@ from tui_trainer.cli.application import (
     NoUi,
     RunReference,
     app,
+    follower_of,
     gpu_choice,
-    print_run,
     refuse_json_on_screens,
 )
 from tui_trainer.errors import EXIT_DONE, FolderError, InputError
@@ -54,7 +54,7 @@ def resume(
     from tui_trainer.ui.main import run_screens
 
     raise typer.Exit(
-        run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run, resumed=again)
+        run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, follower_of=follower_of, resumed=again)
     )
 
 
@@ -77,7 +77,7 @@ def attach(
     refuse_json_on_screens(as_json=as_json)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run, attach_to=folder))
+    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, follower_of=follower_of, attach_to=folder))
 
 
 @app.command()

@@ -55,11 +55,11 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "help", "? f1", "help", "What every key does here."),
     _action("app", "palette", ": ctrl+p", "commands", "Find an action by its name, and do it."),
     _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
-    _action("app", "save_screen", "f12", "save screen", "Write this screen as a picture (SVG) to a file, for a report."),
+    _action("app", "save_screen", "f12", "save screen", "Write this screen as a picture (SVG) to a file."),
     _action("app", "theme", "T", "theme", "Choose the colours of the screens; the choice is kept."),
     _action("app", "bell", "B", "bell", "Ring the bell when a run ends and this terminal has no focus, or not."),
     _action("app", "interrupt", "ctrl+c", "copy selection", "Copy the selected text. It stops nothing."),
-    _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, stop and save, or stay.", 95),
+    _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, save and stop, stay.", 95),
     #
     _action("hardware", "up", "up k", "up", "Scroll up."),
     _action("hardware", "down", "down j", "down", "Scroll down."),

@@ -11,6 +11,7 @@ from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
+from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.tight_updates import tighten
@@ -97,6 +98,9 @@ class Page(Screen[None], inherit_bindings=False):
         """
         return ()
 
+    def on_screen_resume(self) -> None:
+        self.redraw()
+
     def on_key(self, event: Key) -> None:
         if self.is_typing:
             event.stop()
@@ -155,4 +159,4 @@ class KeyHints(Pane):
     def on_click(self, event: Click) -> None:
         width = self.size.width
         if hint := hint_at(self._hints(width), event.x, width, self._page.bench.glyphs):
-            self.app.simulate_key(hint.key.split()[0])
+            self.app.simulate_key(textual_key(hint.key.split()[0]))

@@ -5,10 +5,9 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -16,6 +15,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
+from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Role
 
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.actions import Action
     from tui_trainer.ui.background import Background
-    from tui_trainer.ui.dialogs import Dialog
-    from tui_trainer.ui.keymap import Keymap
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
@@ -41,43 +38,6 @@ _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
 TRYING = "try"
 _RUNS_LOOKED_AT = 20
-
-
-class Application(Protocol):
-    """What is asked of the application that shows this: it draws, and asks the person."""
-
-    keymap: Keymap
-
-    @property
-    def takes_text(self) -> bool: ...
-    def is_available(self, action: Action) -> bool: ...
-    def carry_out(self, action_id: str) -> None: ...
-    def edit_text(self, command: list[str], text: str) -> str: ...
-    def copy_to_clipboard(self, text: str) -> None: ...
-    def draw(self) -> None: ...
-    def show_page(self, number: int) -> None: ...
-    def soon(self) -> None: ...
-    def open(self, dialog: Dialog) -> None: ...
-    def leave(self, how: Leaving) -> None: ...
-    def key_of(self, action_id: str) -> str: ...
-    def opened(self, document: Document) -> None: ...
-    def checked(self, findings: list[Finding]) -> None: ...
-    def run_changed(self) -> None: ...
-    def save_config(self) -> None: ...
-    def offer_draft(self, draft: Draft) -> None: ...
-    def offer_start(self) -> None: ...
-    def carry_out_run(self, opened: OpenRun) -> None: ...
-    def offer_to_watch(self, living: list[RunFolder]) -> None: ...
-    def show_refusal(self, problems: Sequence[Problem]) -> None: ...
-
-
-class Leaving(Enum):
-    """Why the screens went away."""
-
-    QUIT = "asked to"
-    TRAINING_ON = "asked to, and the run goes on"
-    LOST = "connection lost"
-    TERMINATED = "terminated"
 
 
 def _living_runs() -> list[RunFolder]:
@@ -127,10 +87,10 @@ class Workbench:
         self._make_request = make_request
         self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
-
-    def attach(self, app: Application, background: Background) -> None:
-        """The application that shows this, and its thread for slow work."""
-        self.app, self.background = app, background
+        self.app: Application
+        """What shows this."""
+        self.background: Background
+        """Its thread for slow work, once it runs."""
 
     def begin(self) -> None:
         """The first screen is up: open the config, and look at the gauges."""
@@ -215,8 +175,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
-        if hasattr(self, "app"):
-            self.app.show_page(page)
+        self.app.show_page(page)
 
     @property
     def has_unsaved_edits(self) -> bool:
