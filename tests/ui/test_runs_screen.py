@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from textual.events import MouseScrollDown
 
 from tests.runs.journals import end, held_out, run_of, start, steps
 from tests.ui.pictures import screen_text
@@ -211,19 +212,14 @@ def test_the_wheel_scrolls_and_a_key_brings_the_chosen_run_back(runs):
         for number in range(40):
             run_of(runs, f"run-{number:02}", start(100))
         async with opened() as (app, pilot):
-            shown = app.query_one if False else app.screen.query_one(RunList)
+            shown = app.screen.query_one(RunList)
             assert shown.seen_places.start == 0 and f"1-{shown.seen_places.stop} of 40" in screen_text(app)
-            await pilot._post_mouse_events([app_module_scroll()], RunList)
+            await pilot._post_mouse_events([MouseScrollDown], RunList)
             assert shown.seen_places.start == 3
             await pilot.press("down")
             assert 1 in shown.seen_places
             await pilot.press("end")
             assert shown.seen_places.stop == 40 and "run-00" in screen_text(app)
-
-    def app_module_scroll():
-        from textual.events import MouseScrollDown
-
-        return MouseScrollDown
 
     asyncio.run(go())
 
@@ -305,7 +301,7 @@ def test_rename_renames_refuses_what_cannot_be_and_the_train_screen_follows(runs
             await pilot.press("down", "enter", "5", "n")
             assert isinstance(app.dialog, TextDialog)
             await pilot.press("ctrl+u", "b", "enter")
-            assert "this exists already" in screen_text(app)
+            await until(pilot, lambda: "this exists already" in screen_text(app))
             await pilot.press("ctrl+u", *"better", "enter")
             await until(pilot, lambda: names(app) == ["b", "better"])
             assert [run.name for run in known_runs()] == ["better", "b"]
@@ -432,7 +428,7 @@ def test_runs_are_marked_and_compared_over_steps_tokens_and_seconds(runs):
             await pilot.press("escape")
             assert app.dialog is None
             await pilot.press("escape")
-            assert "marked" not in screen_text(app)
+            assert not app.pages[4].model.marked and "2 marked" not in screen_text(app)
 
     asyncio.run(go())
 

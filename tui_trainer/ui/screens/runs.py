@@ -17,7 +17,7 @@ from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog, text_input
+from tui_trainer.ui.dialogs import ChoiceDialog, LineInput, TextDialog
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line, Role, beside
 from tui_trainer.ui.widgets.pane import Pane
@@ -46,8 +46,8 @@ class RunsPage(Page):
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._list = RunList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
-        self._filter = text_input("")
-        self._filter.id, self._filter.placeholder = "filter", "name, state, task or model"
+        self._filter = LineInput("", id="filter")
+        self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
         self._measured: dict[Path, str] = {}
         """At which last event the size of a folder was measured."""
@@ -172,22 +172,16 @@ class RunsPage(Page):
         return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
 
     def on_key(self, event: Key) -> None:
-        """What the field does not take itself."""
+        """The field takes what it can; of the rest, this page's actions."""
         if self.is_typing:
-            event.stop()
-            if event.key == "escape":
-                self._filter.value = ""
-                self._leave_filter()
-            elif event.key in ("up", "down"):
-                self._move(1 if event.key == "down" else -1)
-                self.bench.app.draw()
+            event.prevent_default()
 
     def action_filter(self) -> None:
         self._filter.add_class("-shown")
         self._filter.focus()
 
     def action_clear(self) -> None:
-        if self._filter.value:
+        if self.is_typing or self._filter.value:
             self._filter.value = ""
             self._leave_filter()
         else:
@@ -218,7 +212,8 @@ class RunsPage(Page):
         if action.name in ("filter", "again"):
             return ""
         if action.name == "clear":
-            return "" if self.model.words or self.model.marked else "there is no filter and no mark"
+            some = self.is_typing or self.model.words or self.model.marked
+            return "" if some else "there is no filter and no mark"
         if action.name == "compare":
             return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
@@ -295,7 +290,7 @@ class RunsPage(Page):
         try:
             problem = at_rest.rename(path, name.strip())
         except FolderError as error:
-            return one_line(str(error))
+            return _sentence(error)
         self.bench.tell(str(problem) if problem else f"renamed to {name.strip()}", "warn" if problem else "good")
         self.model.path = path.with_name(name.strip())
         if self.bench.run is not None and self.bench.run.folder.root == path:
@@ -316,17 +311,16 @@ class RunsPage(Page):
         self.bench.background.do("deleting", partial(_freed_bytes, one.path), partial(self._ask_to_delete, one))
 
     def _ask_to_delete(self, one: RunOverview, freed: int | str) -> None:
-        self.bench.notice = None
-        if isinstance(freed, str):
-            self.bench.tell(freed, "bad")
-        elif not self.bench.app.takes_text:
-            what = f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports."
-            if one.status == "gone":
-                what = "It is only taken off the list: its folder is gone."
-            lines: list[Line] = [[(what, "text")], [(one_line(str(one.path)), "dim")]]
-            answers = [("D", "delete it", partial(self._delete, one))]
-            self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
+        self.bench.notice = (freed, "bad") if isinstance(freed, str) else None
         self.bench.app.draw()
+        if isinstance(freed, str) or self.bench.app.takes_text:
+            return
+        what = f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports."
+        if one.status == "gone":
+            what = "It is only taken off the list: its folder is gone."
+        lines: list[Line] = [[(what, "text")], [(one_line(str(one.path)), "dim")]]
+        answers = [("D", "delete it", partial(self._delete, one))]
+        self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
 
     def _delete(self, one: RunOverview) -> None:
         self.bench.tell(f"deleting {one.name} ...", "dim")
@@ -373,6 +367,12 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _sentence(error: FolderError) -> str:
+    """Without the path, which the list shows."""
+    problem = error.problems[0]
+    return one_line(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
+
+
 def _freed_bytes(path: Path) -> int | str:
     """What deleting the run would free, or why it is refused."""
     from tui_trainer.runs import at_rest
@@ -380,7 +380,7 @@ def _freed_bytes(path: Path) -> int | str:
     try:
         return at_rest.bytes_to_free(path)
     except FolderError as error:
-        return one_line(str(error))
+        return _sentence(error)
 
 
 def _deleted(one: RunOverview) -> tuple[str, Role]:
@@ -389,6 +389,6 @@ def _deleted(one: RunOverview) -> tuple[str, Role]:
     try:
         deleted = at_rest.delete(one.path)
     except FolderError as error:
-        return one_line(str(error)), "bad"
+        return _sentence(error), "bad"
     kept = f"; what no run made stays there: {', '.join(deleted.kept)}" if deleted.kept else ""
     return f"deleted {one.name}: {format_bytes(deleted.freed_bytes)} freed{kept}", "good"

@@ -9,9 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from tui_trainer.ui.chart.frame import GUTTER, column_of, gutter, row_of
+from tui_trainer.ui.chart.axes import GUTTER, Bounds, column_of, gutter, log_ticks, row_of, settle, ticks
 from tui_trainer.ui.chart.raster import Raster
-from tui_trainer.ui.chart.scale import Bounds, log_ticks, settle, ticks
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Line, Role
 from tui_trainer.ui.widgets.pane import Pane
