@@ -215,7 +215,8 @@ def test_the_wheel_scrolls_and_a_key_brings_the_chosen_run_back(runs):
             shown = app.screen.query_one(RunList)
             assert shown.seen_places.start == 0 and f"1-{shown.seen_places.stop} of 40" in screen_text(app)
             await pilot._post_mouse_events([MouseScrollDown], RunList)
-            assert shown.seen_places.start == 3
+            await pilot.pause()
+            assert shown.seen_places.start == 3 and f"4-{shown.seen_places.stop} of 40" in screen_text(app)
             await pilot.press("down")
             assert 1 in shown.seen_places
             await pilot.press("end")

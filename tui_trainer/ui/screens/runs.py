@@ -50,7 +50,7 @@ class RunsPage(Page):
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
         self._measured: dict[Path, str] = {}
-        """At which last event the size of a folder was measured."""
+        """In which minute of its last event the size of a folder was measured."""
 
     @cached_property
     def model(self) -> RunsModel:
@@ -104,12 +104,12 @@ class RunsPage(Page):
 
     def tick(self) -> None:
         self._ticks += 1
-        if self._ticks % _READ_EVERY_TICKS == 0:
+        if self._ticks % _READ_EVERY_TICKS == 0 and not self.bench.background.is_busy(_READING):
             self._read()
 
     def _read(self) -> None:
         """Read what changed; nothing is done while nobody looks."""
-        if self.is_shown and not self.bench.background.is_busy(_READING):
+        if self.is_shown:
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
             overviews = self._overviews
@@ -120,7 +120,7 @@ class RunsPage(Page):
             self.model.take(found)
             self.bench.app.draw()
         # The chosen one first: its size is waited for.
-        stale = [one for one in found if self._measured.get(one.path) != one.last_event_at and one.status != "gone"]
+        stale = [one for one in found if self._measured.get(one.path) != _minute(one) and one.status != "gone"]
         stale.sort(key=lambda one: one.path != self.model.path)
         if stale and self.is_shown and not self.bench.background.is_busy(_MEASURING):
             self.bench.background.do(_MEASURING, partial(self._measure, stale), lambda _: self._read())
@@ -130,11 +130,14 @@ class RunsPage(Page):
         for one in stale:
             if one.status != "no run folder":
                 self._overviews.measure(one.path)
-            self._measured[one.path] = one.last_event_at
+            self._measured[one.path] = _minute(one)
             if monotonic() > until:
                 return
 
     # ------------------------------------------------------------- choosing
+
+    def on_run_list_scrolled(self) -> None:
+        self.query_one("#summary", Pane).redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
         self.model.choose(message.place)
@@ -361,6 +364,11 @@ class RunsPage(Page):
         start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
         bench.tell(f"the settings of {one.name}; {start} starts a new run, {undo} takes them back", "good")
         bench.app.draw()
+
+
+def _minute(one: RunOverview) -> str:
+    """Of the last event: the folder of a run that lives is measured once a minute."""
+    return one.last_event_at[:16]
 
 
 def _now() -> datetime:

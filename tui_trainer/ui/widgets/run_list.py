@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from textual.events import Click, MouseScrollDown, MouseScrollUp
+from textual.events import Click, MouseEvent, MouseScrollDown, MouseScrollUp
 from textual.message import Message
 
 from tui_trainer.ui.spans import Line
@@ -53,15 +53,20 @@ class RunList(Pane):
         if (place := self._top + event.y) < self._extent()[0]:
             self.post_message(self.Chosen(place, opens=event.chain > 1))
 
+    class Scrolled(Message):
+        """The wheel shows other lines."""
+
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        event.stop()
-        self._top += _WHEEL_LINES
-        self.redraw()
+        self._scroll(event, _WHEEL_LINES)
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._scroll(event, -_WHEEL_LINES)
+
+    def _scroll(self, event: MouseEvent, lines: int) -> None:
         event.stop()
-        self._top -= _WHEEL_LINES
+        self._top += lines
         self.redraw()
+        self.post_message(self.Scrolled())
 
 
 if __name__ == "__main__":
