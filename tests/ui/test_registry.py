@@ -178,10 +178,11 @@ def test_the_footer_never_overflows(state):
         swept = 0
         two = tuple(Gpu(index=index, name="NVIDIA H200", memory_bytes=1, memory_free_bytes=1) for index in range(2))
         machine = replace(probe(), gpus=two, driver=Driver(version="580.65", cuda=(13, 2)))
-        async with opened(hardware=machine) as (app, _):
+        async with opened(hardware=machine) as (app, pilot):
             app.bench.run = run_in(state)
             for number in range(len(PAGES)):
                 app.bench.go(number)
+                await pilot.pause()
                 offered = app.offered_actions
                 fewest = 0
                 for width in WIDTHS:

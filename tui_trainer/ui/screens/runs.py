@@ -221,17 +221,7 @@ class RunsPage(Page):
             return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
             return "no run is shown"
-        if action.name in ("open", "resume", "stop", "mark", "new", "rename") and not one.is_run:
-            return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
-        if action.name == "stop" and not one.alive:
-            return f"{one.name} is not running"
-        if action.name in ("resume", "rename", "delete") and one.alive:
-            return f"{one.name} is running; {self.bench.app.key_of('runs.stop')} stops it"
-        if action.name == "resume" and one.status == "finished":
-            return f"{one.name} is finished"
-        if action.name == "delete" and one.status == "no run folder":
-            return "no run made this folder: it is left alone"
-        return ""
+        return str(self._view.refusal(action.name, one, self.bench.app.key_of("runs.stop")))
 
     @property
     def _chosen(self) -> RunOverview:

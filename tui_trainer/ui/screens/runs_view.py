@@ -98,6 +98,21 @@ def _matches(one: RunOverview, words: Sequence[str]) -> bool:
     return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
 
 
+def refusal(action: str, one: RunOverview, stop_key: str) -> str:
+    """Why an action of the Runs screen cannot be done with a run; empty when it can."""
+    if action in ("open", "resume", "stop", "mark", "new", "rename") and not one.is_run:
+        return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
+    if action == "stop" and not one.alive:
+        return f"{one.name} is not running"
+    if action in ("resume", "rename", "delete") and one.alive:
+        return f"{one.name} is running; {stop_key} stops it"
+    if action == "resume" and one.status == "finished":
+        return f"{one.name} is finished"
+    if action == "delete" and one.status == "no run folder":
+        return "no run made this folder: it is left alone"
+    return ""
+
+
 def summary(model: RunsModel) -> str:
     """`12 here, 3 with 'chat', 2 marked`."""
     if model.found is None:
