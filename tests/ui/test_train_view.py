@@ -12,11 +12,12 @@ from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.loss_chart import LossChart
 from tui_trainer.ui.chart.small_charts import SmallCharts
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines, target_bar
+from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines
 from tui_trainer.ui.screens.train_panes import part_shares, stack
 from tui_trainer.ui.screens.train_plan import memory_role, memory_words, training_memory_bytes
 from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
 from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.widgets.gauge import target_bar
 
 SIZES = ((80, 22), (100, 28), (119, 60), (120, 33), (160, 40), (200, 48))
 GIB = 2**30

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.events import Click, Key, Paste
 from textual.screen import Screen
+from textual.widget import Widget
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
@@ -48,7 +49,7 @@ class Page(Screen[None], inherit_bindings=False):
         yield from self.body()
         yield KeyHints(self)
 
-    def body(self) -> Iterable[Pane]:
+    def body(self) -> Iterable[Widget]:
         """What stands between the first and the last line."""
         raise NotImplementedError
 

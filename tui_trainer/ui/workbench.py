@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import InputError, Problem
@@ -17,6 +18,7 @@ from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ class Workbench:
         self._make_request = make_request
         self._attach_to = attach_to
         self._sampler = GaugeSampler()
+        self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
 
     def attach(self, app: Application, background: Background) -> None:
         """The application that shows this, and its thread for slow work."""
@@ -166,6 +169,8 @@ class Workbench:
     def tick(self) -> bool:
         """Once a second. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
+        if gauges := self.gauges:
+            self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
             self.notice = None
