@@ -106,6 +106,7 @@ def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(
     async def look(app, pilot) -> None:
         for number, place in ((3, "train"),):
             app.bench.go(number)
+            await pilot.pause()
             app.bench._sampler.latest = QUIET
             app.draw()
             calls.clear()
@@ -123,6 +124,7 @@ def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(
 def test_free_memory_and_a_notice_that_has_passed_are_changes(calls, monkeypatch):
     async def look(app, pilot) -> None:
         app.bench.go(1)
+        await pilot.pause()
         app.draw()
         calls.clear()
         monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 2 << 30)
@@ -178,6 +180,8 @@ def test_a_second_changes_the_figures_of_the_hardware_screen_and_computes_no_sec
         assert calls["hardware"] == 0
         assert "75 %" in text_of(busy.lines)
         drawn = [(name, cells) for name, cells in sent if cells]
-        assert [name for name, _ in drawn] == ["busy"] and sum(drawn[0][1]) < 20
+        # The first tick changes the bar and the number; each may change the newest cell of the curve.
+        assert {name for name, _ in drawn} == {"busy"} and len(drawn) <= 3
+        assert sum(drawn[0][1]) < 30 and all(sum(cells) < 2 for _, cells in drawn[1:])
 
     ticking(calls, look)

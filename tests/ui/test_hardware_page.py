@@ -139,11 +139,13 @@ async def test_another_gpu_is_chosen_in_turn_and_its_card_is_shown():
 
 @in_event_loop
 async def test_the_folder_of_the_runs_is_the_one_of_the_config(tmp_path):
-    async with opened(MACHINES["no gpu"]) as (app, pilot):
+    async with opened(MACHINES["no gpu"], (170, 50)) as (app, pilot):
         app.bench.document.set("output.runs_dir", str(tmp_path / "mine"))
         app.draw()
-        while app.bench.background.is_busy("runs folder") or "mine" not in screen_text(app):
+        while app.bench.background.is_busy("runs folder"):
             await pilot.pause()
+        await pilot.pause()
+        assert "mine" in screen_text(app)
         runs = next(place for place in app.bench.hardware.places if place.label == "runs")
         assert runs.path == str(tmp_path / "mine") and runs.writable
 
