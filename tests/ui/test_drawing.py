@@ -180,8 +180,8 @@ def test_a_second_changes_the_figures_of_the_hardware_screen_and_computes_no_sec
         assert calls["hardware"] == 0
         assert "75 %" in text_of(busy.lines)
         drawn = [(name, cells) for name, cells in sent if cells]
-        # The first tick changes the bar and the number; each may change the newest cell of the curve.
-        assert {name for name, _ in drawn} == {"busy"} and len(drawn) <= 3
-        assert sum(drawn[0][1]) < 30 and all(sum(cells) < 2 for _, cells in drawn[1:])
+        # The bar and the number at the first tick, and the newest cell of the curve at any.
+        assert {name for name, _ in drawn} == {"busy"}
+        assert sum(sum(cells) for _, cells in drawn) < 40
 
     ticking(calls, look)

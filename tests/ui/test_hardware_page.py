@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -69,17 +70,16 @@ async def test_scrolling_shows_every_line_and_says_what_is_left():
 
 @in_event_loop
 async def test_what_fits_has_no_line_about_scrolling_and_its_keys_do_nothing():
-    async with opened(MACHINES["no gpu"]) as (app, pilot):
-        before = screen_text(app)
-        assert "below" not in before
+    async with opened(MACHINES["one"], (80, 50)) as (app, pilot):
+        before = body(app)
         await pilot.press("down", "end")
-        assert body(app) == before.splitlines()[1:-1]
-        await pilot.resize_terminal(80, 22)
-        await pilot.pause()
-        assert "more below" in body(app)[-1]
+        assert body(app) == before and "below" not in screen_text(app)
         await pilot.resize_terminal(80, 24)
         await pilot.pause()
-        assert screen_text(app).splitlines()[1:-1] == body(app) == before.splitlines()[1:-1]
+        assert "more below" in body(app)[-1]
+        await pilot.resize_terminal(80, 50)
+        await pilot.pause()
+        assert body(app) == before
 
 
 @pytest.mark.parametrize(("width", "columns"), [(80, 1), (119, 1), (120, 2), (179, 2), (180, 3), (200, 3)])
@@ -88,11 +88,8 @@ async def test_wider_screens_have_more_columns_side_by_side_and_lose_nothing(wid
     async with opened(MACHINES["one"], (width, 60)) as (app, _):
         text = screen_text(app)
         assert UNICODE.ellipsis not in text
-        starts = {line.index("──") for line in body(app) if "──" in line and not line.startswith(" ")}
-        assert starts == {0}
-        assert max(line.count(" ── ") - line.count("   ── ") * 0 for line in body(app)) >= 1
         first = next(line for line in body(app) if line.startswith("── training"))
-        assert first.count("── ") == columns
+        assert len(re.findall(r"── \w", first)) == columns
         for words in ("device", "H200", "processor", "disk", "libraries", "python of anna"):
             assert words in text
 
@@ -163,7 +160,7 @@ async def test_a_part_that_comes_later_finds_its_place():
 
 def test_a_curve_is_as_high_as_it_may_be_and_shades_the_target():
     values = [0.0, 0.5, 1.0, NAN, 2.0]
-    assert text_of(curve_lines(values, 6, 2, None, UNICODE)) == "   █ █\n ▁██ █".replace(" ▁██", " ▁██")
+    assert text_of(curve_lines(values, 6, 2, None, UNICODE)) == "   █ █\n ▁██ █"
     shaded = text_of(curve_lines(values, 6, 2, (0.5, 0.9), UNICODE)).splitlines()
     assert shaded[0].startswith(" ░░█") and "░" not in shaded[1]
     assert text_of(curve_lines(values, 6, 2, (0.5, 0.9), ASCII)).isascii()

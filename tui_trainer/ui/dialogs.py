@@ -16,7 +16,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
 from tui_trainer.ui.frame import KeyHint, hint_at, hints_line
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.spans import Line, folded, pad, width_of
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
@@ -124,7 +124,7 @@ class DialogKeys(Pane):
 
     def on_click(self, event: Click) -> None:
         if hint := hint_at(self._hints, event.x, self.size.width, self._dialog.glyphs):
-            self.app.simulate_key(hint.key.split()[0])
+            self.app.simulate_key(textual_key(hint.key.split()[0]))
 
 
 class ChoiceDialog(Dialog):

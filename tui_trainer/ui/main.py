@@ -15,22 +15,31 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, speaks_unicode
+from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 from tui_trainer.ui.terminal_output import LastWords
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Workbench
+
+
+class Follower(Protocol):
+    """Prints the journal of a run as it grows, and how it ended."""
+
+    def show_new(self) -> None: ...
+    def end(self) -> None: ...
+
 
 # Textual reads these once, when it is imported: nothing moves by itself.
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
@@ -43,13 +52,18 @@ def run_screens(
     *,
     gpu: GpuChoice = None,
     ascii_only: bool = False,
+    mouse: bool = True,
     attach_to: RunFolder | None = None,
+    resumed: OpenRun | None = None,
+    follower_of: Callable[[RunFolder], Follower] | None = None,
 ) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
     `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
+    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at;
+    `follower_of` gives what prints a run that trains on after the screens were left.
     """
-    refuse_unfit(os.environ)
+    refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     from tui_trainer.runs.registry import state_folder
@@ -58,7 +72,7 @@ def run_screens(
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
-    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to)
+    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to, resumed=resumed)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
     with Signals(app) as signals:
@@ -66,11 +80,11 @@ def run_screens(
         try:
             with TerminalGuard(logs) as guard:
                 app.guard = bench.guard = guard
-                app.run(mouse=False)
+                app.run(mouse=mouse and has_mouse(os.environ))
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
         with LastWords() as signals.last_words:
-            code = _afterwards(app, bench, signals, logs)
+            code = _afterwards(app, bench, signals, logs, follower_of)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
         _leave_at_once(code)
@@ -109,7 +123,7 @@ class Signals:
 
     def pass_on(self) -> None:
         """The screens are up: what came before they could hear is told them now."""
-        from tui_trainer.ui.workbench import Leaving
+        from tui_trainer.ui.application import Leaving
 
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
@@ -133,19 +147,27 @@ class Signals:
             os._exit(EXIT_FAILED)
 
 
-def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
+def _afterwards(
+    app: TrainerApp,
+    bench: Workbench,
+    signals: Signals,
+    logs: Path,
+    follower_of: Callable[[RunFolder], Follower] | None,
+) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
+    from tui_trainer.ui.application import Leaving
     from tui_trainer.ui.current_run import CurrentRun
-    from tui_trainer.ui.workbench import Leaving
 
     run = bench.run if isinstance(bench.run, CurrentRun) else None
-    crashed = bool(app.crash)
+    crashed, follower = bool(app.crash), None
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
-        _wait_for(run, signals, wants_stop=bench.leaving is not Leaving.LOST or crashed)
+        goes_on = bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON) and not crashed
+        follower = follower_of(run.folder) if follower_of and bench.leaving is Leaving.TRAINING_ON else None
+        _wait_for(run, signals, wants_stop=not goes_on, follower=follower)
     if run is not None:
-        _tell_end(run)
+        _tell_end(run, follower)
     if crashed:
         return EXIT_FAILED
     if run is None and signal.SIGTERM in signals.heard:
@@ -153,10 +175,14 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     return run.exit_code if run is not None else EXIT_DONE
 
 
-def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool) -> None:
+def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: Follower | None) -> None:
     """Until the run has ended. A stop that cannot be asked for now, as on a full disk, is asked for again."""
     is_asked, told = False, ""
+    if follower is not None:
+        tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
     while run.alive:
+        if follower is not None:
+            follower.show_new()
         if (wants_stop or signals.ask_for_stop) and not is_asked:
             problem = run.ask("stop")
             is_asked = not problem
@@ -185,7 +211,7 @@ def _tell_crash(report: str, logs: Path) -> None:
     tell(f"the screens failed: {last}; {where}")
 
 
-def _tell_end(run: CurrentRun) -> None:
+def _tell_end(run: CurrentRun, follower: Follower | None) -> None:
     """The last lines of the run, as without a screen."""
     from tui_trainer.exporting.weights import adapter_base
     from tui_trainer.lines import end_lines
@@ -193,7 +219,10 @@ def _tell_end(run: CurrentRun) -> None:
     run.poll()
     folder, base = run.folder, adapter_base(run.folder.model)
     with suppress(OSError, ValueError):
-        print("\n".join(end_lines(run.state, folder.name, str(folder.root), base)), file=sys.stdout, flush=True)
+        if follower is not None:
+            follower.end()
+        else:
+            print("\n".join(end_lines(run.state, folder.name, str(folder.root), base)), file=sys.stdout, flush=True)
     if run.outcome is not None:
         for problem in run.outcome.problems:
             tell(str(problem))

@@ -5,11 +5,10 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -17,6 +16,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
+from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.controls import Action
+    from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.background import Background
-    from tui_trainer.ui.dialogs import Dialog
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
@@ -40,39 +40,6 @@ _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
 TRYING = "try"
 _RUNS_LOOKED_AT = 20
-
-
-class Application(Protocol):
-    """What is asked of the application that shows this: it draws, and asks the person."""
-
-    @property
-    def takes_text(self) -> bool: ...
-    @property
-    def body_size(self) -> tuple[int, int]: ...
-    def edit_text(self, command: list[str], text: str) -> str: ...
-    def copy_to_clipboard(self, text: str) -> None: ...
-    def draw(self) -> None: ...
-    def show_page(self, number: int) -> None: ...
-    def soon(self) -> None: ...
-    def open(self, dialog: Dialog) -> None: ...
-    def leave(self, how: Leaving) -> None: ...
-    def key_of(self, action_id: str) -> str: ...
-    def opened(self, document: Document) -> None: ...
-    def checked(self, findings: list[Finding]) -> None: ...
-    def run_changed(self) -> None: ...
-    def save_config(self) -> None: ...
-    def offer_draft(self, draft: Draft) -> None: ...
-    def offer_start(self) -> None: ...
-    def offer_to_watch(self, living: list[RunFolder]) -> None: ...
-    def show_refusal(self, problems: Sequence[Problem]) -> None: ...
-
-
-class Leaving(Enum):
-    """Why the screens went away."""
-
-    QUIT = "asked to"
-    LOST = "connection lost"
-    TERMINATED = "terminated"
 
 
 def _living_runs() -> list[RunFolder]:
@@ -96,6 +63,7 @@ class Workbench:
         *,
         gpu: GpuChoice = None,
         attach_to: RunFolder | None = None,
+        resumed: OpenRun | None = None,
     ) -> None:
         self.hardware, self.chosen_gpu = hardware, gpu
         self.document: Document | None = None
@@ -119,7 +87,7 @@ class Workbench:
         self.leave_when_over = False
         self._stop_unasked = False
         self._make_request = make_request
-        self._attach_to = attach_to
+        self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
 
@@ -132,6 +100,8 @@ class Workbench:
         self._sampler.start()
         if self._attach_to is not None:
             self.attach_to(self._attach_to)
+        if self._resumed is not None:
+            self.app.carry_out_run(self._resumed)
         self.background.do("document", self._open_document, self._opened)
         if self.run is None:
             self.background.do("runs", _living_runs, self._found_runs)
@@ -251,7 +221,7 @@ class Workbench:
         self.take_run(run)
         self.app.draw()
 
-    def ask_run(self, action: Action) -> str:
+    def ask_run(self, action: controls.Action) -> str:
         """Ask the run for something; what it did is in its journal a moment later. Why not, when it cannot be asked.
 
         A stop that cannot be asked for is asked for again at each tick.

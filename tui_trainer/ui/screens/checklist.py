@@ -97,7 +97,7 @@ class ChecklistPage(Page):
         chosen = self.model.selected
         if chosen and chosen.fix and chosen.is_open:
             self.bench.tell(f"{self.bench.app.key_of('checklist.apply')} applies: {_changes(chosen)}")
-        self.app.draw()
+        self.bench.app.draw()
 
     def found(self, findings: list[Finding]) -> None:
         """Newer findings."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.screens.config_files import ConfigFiles
-from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line, fit
+from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from tui_trainer.config.document import Document

@@ -63,7 +63,6 @@ class Section(Pane):
 class HardwarePage(Page):
     place = "hardware"
     BINDINGS = bindings("hardware")
-    CSS_PATH = "hardware.tcss"
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 
@@ -72,7 +71,6 @@ class HardwarePage(Page):
         self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         self._profile = self._match()
         self._runs_folder = Path()
-        self._gauged: object = None
         glyphs = bench.glyphs
         self._bars = {name: GaugeBar(glyphs, id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
         self._trail = Vertical(Section(hardware_gpus.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"],
@@ -128,7 +126,7 @@ class HardwarePage(Page):
 
     def tick(self) -> None:
         # What is below a dialog stands still.
-        if self.is_current and self.bench.gauges != self._gauged:
+        if self.is_current:
             self._show_gauges()
             for section in self.query(Section):
                 if section.is_live:
@@ -136,8 +134,7 @@ class HardwarePage(Page):
 
     def _show_gauges(self) -> None:
         """The newest figures, and the minutes before them."""
-        self._gauged = self.bench.gauges
-        gauges, sparks = self._gauged or Gauges(), self.bench.trail.sparks(monotonic())
+        gauges, sparks = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic())
         shown = {gauge.spark: gauge for gauge in gauges_of(gauges, 0)}
         found = {"busy": replace(shown["cpu"], label="busy"), "memory": replace(shown["memory"], label="memory")}
         gpu = self._diagnosis.gpu
