@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from textual.widget import Widget
 
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.gauges import Gauges
@@ -16,6 +17,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.spans import text_of
+from tui_trainer.ui.widgets.gauge import GaugeBar
 from tui_trainer.ui.workbench import Workbench
 
 QUIET = Gauges(cpu_share=0.25, memory_used_bytes=1 << 30, memory_bytes=5 << 30, disk_used_bytes=1, disk_bytes=2)
@@ -36,7 +39,7 @@ class StillGauges:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often each page's picture was computed, and how often the columns of the Hardware screen."""
+    """How often each page's picture was computed, or a part of it."""
     counted: Counter[str] = Counter()
 
     def count(module: str, name: str, key: str) -> None:
@@ -50,10 +53,11 @@ def calls(monkeypatch):
         monkeypatch.setattr(home, name, counting)
 
     for module, name, key in (
-        ("hardware", "draw_hardware", "hardware"),
-        ("hardware_view", "sections_of", "columns"),
+        ("hardware_view", "titled", "hardware"),
+        ("hardware_gpus", "titled", "hardware"),
         ("config_view", "draw_config", "config"),
-        ("checklist_view", "draw_checklist", "checklist"),
+        ("checklist_view", "finding_lines", "checklist"),
+        ("checklist_view", "finding_row", "checklist"),
     ):
         count(module, name, key)
     return counted
@@ -96,27 +100,10 @@ def test_no_picture_is_computed_while_nothing_in_it_changes(calls):
     ticking(calls, look)
 
 
-def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(calls):
-    async def look(app, pilot) -> None:
-        for number, place in ((0, "hardware"),):
-            app.bench.go(number)
-            app.bench._sampler.latest = QUIET
-            app.draw()
-            calls.clear()
-            app.bench._sampler.latest = replace(QUIET, cpu_share=0.75)
-            app.tick()
-            assert calls[place] == 1, place
-            app.tick()
-            app.bench._sampler.latest = replace(QUIET, cpu_share=0.75, memory_used_bytes=(1 << 30) + 4096)
-            app.tick()
-            assert calls[place] == 1, "a figure that is drawn as before is no change"
-
-    ticking(calls, look)
-
-
 def test_free_memory_and_a_notice_that_has_passed_are_changes(calls, monkeypatch):
     async def look(app, pilot) -> None:
         app.bench.go(1)
+        await pilot.pause()
         app.draw()
         calls.clear()
         monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 2 << 30)
@@ -132,12 +119,48 @@ def test_free_memory_and_a_notice_that_has_passed_are_changes(calls, monkeypatch
     ticking(calls, look)
 
 
-def test_the_columns_of_the_hardware_screen_are_laid_out_once_for_a_picture(calls):
+def test_sections_of_the_hardware_screen_are_computed_anew_when_the_machine_has_changed(calls):
     async def look(app, pilot) -> None:
         app.bench.go(0)
+        await pilot.pause()
         app.draw()
         calls.clear()
         app.draw()
-        assert calls == {"hardware": 1, "columns": 1}
+        assert calls["hardware"] == 0
+        app.bench.hardware = replace(app.bench.hardware, host="another")
+        app.draw()
+        assert calls["hardware"] > 3
+        calls.clear()
+        app.draw()
+        assert calls["hardware"] == 0
+
+    ticking(calls, look)
+
+
+def test_a_second_changes_the_figures_of_the_hardware_screen_and_computes_no_section(calls):
+    async def look(app, pilot) -> None:
+        app.bench.go(0)
+        await pilot.pause()
+        app.draw()
+        busy = app.page.query_one("#busy", GaugeBar)
+        sent: list[object] = []
+        real = Widget.refresh
+
+        def refresh(self, *regions, **how):
+            sent.append((self.id, [region.width for region in regions]))
+            return real(self, *regions, **how)
+
+        calls.clear()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Widget, "refresh", refresh)
+            for share in (0.75, 0.75, 0.7501):
+                app.bench._sampler.latest = replace(QUIET, cpu_share=share)
+                app.tick()
+        assert calls["hardware"] == 0
+        assert "75 %" in text_of(busy.lines)
+        drawn = [(name, cells) for name, cells in sent if cells]
+        # The bar and the number at the first tick, and the newest cell of the curve at any.
+        assert {name for name, _ in drawn} == {"busy"}
+        assert sum(sum(cells) for _, cells in drawn) < 40
 
     ticking(calls, look)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from tests.ui.test_hardware_view import PARTS as HARDWARE_PARTS
 from tui_trainer.checklist.contract import Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -25,10 +26,10 @@ from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
 from tui_trainer.ui.dialogs import TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.checklist_view import ChecklistModel, draw_checklist
+from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
 from tui_trainer.ui.screens.config_model import ConfigModel
 from tui_trainer.ui.screens.config_view import draw_config
-from tui_trainer.ui.screens.hardware_view import draw_hardware
+from tui_trainer.ui.screens.hardware_rows import Machine
 from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
 from tui_trainer.ui.spans import Line, fit, harmless, in_ascii, width_of
 
@@ -125,22 +126,20 @@ def hardware_of(text: str) -> Hardware:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_hardware_screen_shows_them_and_nothing_happens(size):
-    width, height = size[0], 90
+    width, wide = size[0], size[0] >= 120
+    swept = 0
     for text in TEXTS:
         hardware = hardware_of(text)
-        gauges = Gauges(cpu_share=0.5, gpus=(GpuGauge(index=0, name=text),))
-        diagnosis = diagnose(hardware, None)
-        lines = draw_hardware(
-            diagnosis,
-            hardware,
-            gauges,
-            profile=(text, "trains on it"),
-            scroll=0,
-            width=width,
-            height=height,
-            glyphs=UNICODE,
-        )
-        assert_harmless(lines, width, height)
+        machine = Machine(
+            diagnosis=diagnose(hardware, None), hardware=hardware, gauges=Gauges(gpus=(GpuGauge(index=0, name=text),)),
+            profile=(text, "trains on it"), wide=wide, width=width, glyphs=UNICODE,
+        )  # fmt: skip
+        for part in HARDWARE_PARTS:
+            lines = [fit(line, width) for line in part(machine)]
+            swept += len(lines)
+            if lines:
+                assert_harmless(lines, width, len(lines))
+    assert swept > 20 * len(TEXTS)
 
 
 @pytest.fixture
@@ -200,9 +199,9 @@ def test_the_checklist_shows_them_and_nothing_happens(size):
         check = Check(name="x", order=0, title="Title", guides=("A",), claim="2x", why="So.", look=lambda _: Verdict(
             status="pass", evidence=""))  # fmt: skip
         verdict = Verdict(status="fail", evidence=text, details=(text, text), advice=text, fix={"data.path": text})
-        model = ChecklistModel()
-        model.replace([Finding(check=check, verdict=verdict)])
-        assert_harmless(draw_checklist(model, width=size[0], height=size[1], glyphs=UNICODE), *size)
+        finding = Finding(check=check, verdict=verdict)
+        row, lines = finding_row(finding, True, 5, size[0], UNICODE), finding_lines(finding, size[0], UNICODE)
+        assert_harmless([fit(line, size[0]) for line in [row, *lines]], size[0], 1 + len(lines))
 
 
 def phases_of(text: str) -> list[list[e.Event]]:

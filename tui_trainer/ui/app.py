@@ -61,7 +61,8 @@ class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
     TITLE = "tui-trainer"
-    CSS_PATH = "app.tcss"
+    # Textual reads the rules of other screens when they are shown, but not those of the first one.
+    CSS_PATH: ClassVar = ["app.tcss", "screens/hardware.tcss"]
     COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False
