@@ -122,8 +122,9 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def show_page(self, number: int) -> None:
         """Another screen."""
-        is_too_small = self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT
-        self.switch_mode(_TOO_SMALL if is_too_small else PLACES[1 + number])
+        self.switch_mode(PLACES[1 + number])
+        if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
+            self.switch_mode(_TOO_SMALL)
 
     def draw(self) -> None:
         """Compute what is shown, and send what changed of it."""
@@ -226,7 +227,8 @@ class TrainerApp(App[None], inherit_bindings=False):
         await super().on_event(event)
 
     def on_resize(self) -> None:
-        self.show_page(self.bench.current)
+        # Behind Textual's own handler, which takes the size in.
+        self.call_next(self.show_page, self.bench.current)
         self.call_after_refresh(self.draw)
 
     def carry_out(self, action_id: str) -> None:
