@@ -360,7 +360,9 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         return too_small((size.width, size.height), (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=running)
 
     def redraw(self) -> None:
-        self.query_one(Pane).redraw()
+        # It is asked for before its pane is there as well.
+        for pane in self.query(Pane):
+            pane.redraw()
 
     def on_key(self, event: Key) -> None:
         event.stop()
