@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import tomllib
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from textual.events import Paste
+from textual.widgets import Input
 
+from tests.ui.bare_app import BareApp
 from tui_trainer.checklist.contract import Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -24,14 +28,14 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.loss_chart import LossChart
 from tui_trainer.ui.chart.small_charts import SmallCharts
-from tui_trainer.ui.dialogs import TextDialog
+from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import ChecklistModel, draw_checklist
 from tui_trainer.ui.screens.config_model import ConfigModel
 from tui_trainer.ui.screens.config_view import draw_config
 from tui_trainer.ui.screens.hardware_view import draw_hardware
 from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
-from tui_trainer.ui.spans import Line, in_ascii, width_of
+from tui_trainer.ui.spans import Line, width_of
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -251,14 +255,47 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     assert swept == 6 * len(TEXTS)
 
 
-def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame():
-    for text in TEXTS:
-        dialog = TextDialog("Save as", [], "", lambda typed: typed)
-        dialog.paste(text)
-        dialog.press("enter", None)
-        lines = dialog.draw(80, 22, ASCII)
-        assert_harmless(lines, width_of(lines[0]), len(lines))
-        assert all(part.isascii() for line in lines for part, _ in in_ascii(line))
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
+    async def look() -> int:
+        swept = 0
+        dialog = TextDialog("Save as", [], "", lambda typed: typed or "nothing")
+        app = BareApp(dialog, ascii_only=ascii_only)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for text in TEXTS:
+                app.post_message(Paste(text))
+                await pilot.press("enter")
+                strips = app.screen._compositor.render_strips()
+                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
+                shown = assert_harmless(lines, 80, 24)
+                assert shown.isascii() == ascii_only
+                assert app.seen, "it stays on the screen with all of its frame"
+                assert dialog.query_one(Input).value.isprintable()
+                await pilot.press("ctrl+u")
+                swept += 1
+        return swept
+
+    assert asyncio.run(look()) == len(TEXTS)
+
+
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_a_question_about_them_stays_in_its_frame(ascii_only):
+    """Headings and lines are made safe by the dialog itself."""
+
+    async def look() -> None:
+        app = BareApp(TextDialog("first", [], "", str), ascii_only=ascii_only)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for text in TEXTS:
+                app.dialog = ChoiceDialog(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
+                await app.push_screen(app.dialog)
+                await pilot.pause()
+                strips = app.screen._compositor.render_strips()
+                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
+                shown = assert_harmless(lines, 80, 24)
+                assert shown.isascii() == ascii_only
+                await app.pop_screen()
+
+    asyncio.run(look())
 
 
 def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_terminal, small_config, recipes, tmp_path):
