@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -33,13 +32,13 @@ Answer = tuple[str, str, Callable[[], None]]
 class Dialog(ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (100, "-wide")]
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
         tighten(self)
 
     @property
