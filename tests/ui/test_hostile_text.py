@@ -75,7 +75,7 @@ HIDDEN = set("\u061c\u200b\u200c\u200d\u200e\u200f\u2060\ufeff") | {
 }
 # All that Textual and this program send themselves: colours, places, their own modes, two queries, the pointer's shape.
 OWN_SEQUENCES = re.compile(
-    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
+    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1000|1003|1006|1015|1016|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
 )
 HOSTILE = "".join(text for text in TEXTS[::3] if len(text) < 20 and not set(text) & set("\x00/"))[:300]
 EVERYTHING_IS_HOSTILE = f"""

@@ -206,6 +206,7 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.press("?")
     terminal.wait_for("Keys")
     terminal.press("escape")
+    terminal.wait_for("t start", gone="Keys")
     terminal.start_run()
     terminal.wait_for("finished", "try it", seconds=120)
     terminal.press("w")
