@@ -30,7 +30,8 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.registry import find_run, summarise
+from tui_trainer.runs.overview import overview
+from tui_trainer.runs.registry import find_run
 from tui_trainer.runs.state import RunState, fold
 from tui_trainer.standard_files import ONE_PRESS_SECONDS
 from tui_trainer.training.checkpoint_folder import newest_whole
@@ -99,7 +100,7 @@ def run_named(name: str, place: Path) -> RunFolder:
 
 
 def last_step(run: RunFolder) -> int:
-    return summarise(run).step if run.journal.exists() else 0
+    return overview(run).step if run.journal.exists() else 0
 
 
 def finished(run: RunFolder) -> RunFinished:
@@ -125,11 +126,14 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
     assert stopped.reason == "stopped" and stopped.step > heard + 20
     checkpoint = newest_whole(run.checkpoints, pytest.fail)
     assert checkpoint is not None and checkpoint.step == stopped.step
-    assert summarise(find_run("last")).status == "stopped"
+    assert overview(find_run("last")).status == "stopped"
 
     lines_before = run.journal.read_bytes().splitlines()
     printed = place / "printed.jsonl"
-    with printed.open("wb") as output, started("resume", "last", "--json", stdout=output.fileno()) as process:
+    with (
+        printed.open("wb") as output,
+        started("resume", "last", "--no-ui", "--json", stdout=output.fileno()) as process,
+    ):
         until(lambda: last_step(run) > stopped.step + 20, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 3
@@ -162,7 +166,7 @@ def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 1
     assert printed.read_bytes().count(b"cannot ask for stop") == 1
-    assert summarise(find_run("stuck")).status == "interrupted"
+    assert overview(find_run("stuck")).status == "interrupted"
 
 
 def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
@@ -266,7 +270,7 @@ def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
     assert gauges(show(used(0.9), step(299), step(300))) == ["step 300: GPU 90 %; process 1.0 GiB"]
     show(step(301), used(0.1), RunFinished(step=301, reason="done", loss=1.0, eval_loss=None, seconds=9.0))
     folder = SimpleNamespace(name="a", root=Path("a"), model=Path("no-model"))
-    printer.end(SimpleNamespace(folder=folder), state, SimpleNamespace(problems=(), failure=""))
+    printer.end(folder, state)
     assert gauges(capsys.readouterr().out) == [
         "step 301: GPU 10 %; process 1.0 GiB",
         "used           GPU 55 %; process 1.0 GiB (means; memory and temperature: peaks)",

@@ -49,10 +49,9 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
             signals.pass_on(run)
             _tell_failing_journal(run, printer)
             follower.show_new()
-        follower.show_new()
+    follower.end()
     outcome = thread.outcome
     assert outcome is not None, "a run that ended has an outcome"
-    printer.end(run.folder, follower.state)
     for problem in outcome.problems:
         tell(str(problem))
     if outcome.failure:
@@ -69,11 +68,10 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
         while owner(folder.lock) is not None:
             follower.show_new()
             sleep(_POLL_SECONDS)
-        follower.show_new()
     except KeyboardInterrupt:
         follower.printer.note(f"{folder.name} goes on; `tui-trainer stop {folder.name}` saves and stops it")
         return EXIT_DONE
-    follower.printer.end(folder, follower.state)
+    follower.end()
     if follower.state.finished is None:
         return EXIT_FAILED
     return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
@@ -83,7 +81,7 @@ class Follower:
     """The journal of a run, printed as it grows. What an earlier start wrote belongs to the state, but is not news."""
 
     def __init__(self, folder: RunFolder, *, as_json: bool) -> None:
-        self._reader = JournalReader(folder.journal)
+        self._folder, self._reader = folder, JournalReader(folder.journal)
         self.state = RunState()
         for event in self._reader.read_new():
             self.state.apply(event)
@@ -95,6 +93,11 @@ class Follower:
             self.state.apply(event)
             self.printer.show(event)
         self.printer.refresh()
+
+    def end(self) -> None:
+        """The run is over: what is left, and how it ended."""
+        self.show_new()
+        self.printer.end(self._folder, self.state)
 
 
 def _tell_failing_journal(run: OpenRun, printer: _Printer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +16,7 @@ from tui_trainer.safe_text import one_line
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.headless import Follower
     from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
@@ -150,8 +150,8 @@ def refuse_json_on_screens(*, as_json: bool) -> None:
         raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
 
 
-def print_run(folder: RunFolder) -> Callable[[], None]:
-    """For a run whose screens were left: prints what its journal has since."""
+def follower_of(folder: RunFolder) -> Follower:
+    """What prints a run whose screens were left."""
     from tui_trainer.headless import Follower
 
-    return Follower(folder, as_json=False).show_new
+    return Follower(folder, as_json=False)

@@ -19,9 +19,9 @@ from tui_trainer.cli.application import (
     ProfileName,
     TaskName,
     app,
+    follower_of,
     gpu_choice,
     load,
-    print_run,
     refuse_json_on_screens,
     request_of,
 )
@@ -59,7 +59,7 @@ def train(
 
     raise typer.Exit(
         run_screens(
-            lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run
+            lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, follower_of=follower_of
         )
     )
 

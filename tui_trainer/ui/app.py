@@ -15,34 +15,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
-from textual.binding import Binding
 from textual.command import CommandPalette
 from textual.events import Event, Key
 from textual.filter import LineFilter
 from textual.screen import ModalScreen
 
+from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, key_sign
+from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Dialog, HelpDialog
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.frame import too_small
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.train import TrainPage
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.document import Document
     from tui_trainer.errors import Problem
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
 
 TICK_SECONDS = 1.0
@@ -57,7 +60,9 @@ _TOO_SMALL = "too small"
 class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
-    CSS_PATH = "app.tcss"
+    TITLE = "tui-trainer"
+    # Textual reads the rules of other screens when they are shown, but not those of the first one.
+    CSS_PATH: ClassVar = ["app.tcss", "screens/hardware.tcss"]
     COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False
@@ -69,6 +74,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         # Without colours Textual takes only those of the terminal away; those of a theme become shades of grey.
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
+        bench.app = self
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
@@ -77,10 +83,13 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.add_mode(_TOO_SMALL, partial(TooSmall, self))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
+        self.preferences = Preferences.load()
+        self._run_was_alive = False
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
         self.set_class(bench.glyphs.ascii, "-ascii")
-        self.set_keymap({one.id: ",".join(map(_textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
+        self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, and one behind them where only ASCII may appear: its own widgets do not know of that."""
@@ -88,11 +97,13 @@ class TrainerApp(App[None], inherit_bindings=False):
         return [*filters, AsciiOnly()] if self.bench.glyphs.ascii else filters
 
     def on_mount(self) -> None:
-        self.theme = TERMINAL_THEME
+        kept = self.preferences.theme
+        self.theme = kept if kept in self.available_themes else TERMINAL_THEME
+        self._event_loop = asyncio.get_running_loop()
         if self.guard is not None:
             # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
             sys.stdout = sys.stderr = self.guard.log
-        self.bench.attach(self, Background(asyncio.get_running_loop(), self._background_failed))
+        self.bench.background = Background(self._event_loop, self._background_failed)
         self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
@@ -122,6 +133,8 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def show_page(self, number: int) -> None:
         """Another screen."""
+        if not self.is_running:
+            return
         self.switch_mode(PLACES[1 + number])
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
@@ -143,11 +156,6 @@ class TrainerApp(App[None], inherit_bindings=False):
         """What can be done now, on this screen and everywhere."""
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
         return [action for action in actions if self.is_available(action)]
-
-    @property
-    def body_size(self) -> tuple[int, int]:
-        """Columns and lines between header and footer."""
-        return self.size.width, self.size.height - 2
 
     def opened(self, document: Document) -> None:
         """The config has been read: the config page can show it."""
@@ -173,6 +181,12 @@ class TrainerApp(App[None], inherit_bindings=False):
         from tui_trainer.ui.starting import offer_start
 
         offer_start(self.bench)
+
+    def carry_out_run(self, opened: OpenRun) -> None:
+        """A run that was opened before the screens goes on."""
+        from tui_trainer.ui.starting import carry_out
+
+        carry_out(self.bench, opened)
 
     def offer_to_watch(self, living: list[RunFolder]) -> None:
         from tui_trainer.ui.starting import offer_to_watch
@@ -201,10 +215,28 @@ class TrainerApp(App[None], inherit_bindings=False):
             return
         has_news = self.bench.tick()
         self.page.tick()
+        self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()
         if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
             self.refresh(layout=True)
+
+    def _notify_of_the_end(self) -> None:
+        """A run that ended while nobody looks is told to the terminal, which shows it as it likes (OSC 9)."""
+        run, was_alive = self.bench.run, self._run_was_alive
+        self._run_was_alive = self.bench.run_is_alive
+        if run is None or not was_alive or self._run_was_alive or self.app_focus:
+            return
+        if isinstance(self._driver, PatientDriver):
+            self._driver.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status}\x07")
+        if self.preferences.bell:
+            self.bell()
+
+    def watch_theme(self, theme: str) -> None:
+        if self._has_begun:
+            self.preferences.theme = "" if theme == TERMINAL_THEME else theme
+            self.preferences.save()
+            self.call_after_refresh(self.draw)
 
     def soon(self) -> None:
         """Look at the run again shortly, because it was asked for something."""
@@ -267,9 +299,8 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def leave_soon(self, how: Leaving) -> None:
         """The same from a signal handler or another thread."""
-        loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(self.leave, how)
+        if self._event_loop is not None:
+            self._event_loop.call_soon_threadsafe(self.leave, how)
 
     # ------------------------------------------------------------------ actions
 
@@ -309,6 +340,14 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.bench.tell(
             f"Ctrl+C stops nothing here: {self.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
         )
+
+    def action_theme(self) -> None:
+        self.action_change_theme()
+
+    def action_bell(self) -> None:  # type: ignore[override]
+        self.preferences.bell = not self.preferences.bell
+        self.preferences.save()
+        self.bench.tell("the bell rings when a run ends unseen" if self.preferences.bell else "no bell")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
@@ -373,9 +412,3 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
 def _itself(page: Page) -> Page:
     """A mode's screen is asked for by a call."""
     return page
-
-
-def _textual_key(key: str) -> str:
-    """A key of the registry as Textual names it: `?` is `question_mark`."""
-    # A comma stands between keys there.
-    return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key

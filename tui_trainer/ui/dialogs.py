@@ -17,12 +17,13 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
 from tui_trainer.ui.frame import KeyHint, hint_at, hints_line
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.spans import Line, folded, pad, width_of
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
+_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
 LIMIT_CHARACTERS = 4096
 Answer = tuple[str, str, Callable[[], None]]
@@ -32,13 +33,13 @@ Answer = tuple[str, str, Callable[[], None]]
 class Dialog(ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
+    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
         tighten(self)
 
     @property
@@ -131,7 +132,7 @@ class DialogKeys(Pane):
 
     def on_click(self, event: Click) -> None:
         if hint := hint_at(self._hints, event.x, self.size.width, self._dialog.glyphs):
-            self.app.simulate_key(hint.key.split()[0])
+            self.app.simulate_key(textual_key(hint.key.split()[0]))
 
 
 class ChoiceDialog(Dialog):

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from textual.binding import Binding
 from textual.keys import Keys
 
 from tui_trainer.safe_text import one_line
@@ -121,3 +122,9 @@ def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
     for name, value in values.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
+
+
+def textual_key(key: str) -> str:
+    """A key of the registry as Textual names it: `?` is `question_mark`."""
+    # A comma stands between keys there.
+    return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Workbench
 
-PrintRun = Callable[["RunFolder"], Callable[[], None]]
+
+class Follower(Protocol):
+    """Prints the journal of a run as it grows, and how it ended."""
+
+    def show_new(self) -> None: ...
+    def end(self) -> None: ...
+
+
 # Textual reads these once, when it is imported: nothing moves by itself.
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
@@ -48,15 +55,15 @@ def run_screens(
     mouse: bool = True,
     attach_to: RunFolder | None = None,
     resumed: OpenRun | None = None,
-    print_run: PrintRun | None = None,
+    follower_of: Callable[[RunFolder], Follower] | None = None,
 ) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
     `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
     `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at;
-    `print_run` gives for a run what prints the news of its journal once the screens were left and it trains on.
+    `follower_of` gives what prints a run that trains on after the screens were left.
     """
-    refuse_unfit(os.environ)
+    refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     from tui_trainer.runs.registry import state_folder
@@ -77,7 +84,7 @@ def run_screens(
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
         with LastWords() as signals.last_words:
-            code = _afterwards(app, bench, signals, logs, print_run)
+            code = _afterwards(app, bench, signals, logs, follower_of)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
         _leave_at_once(code)
@@ -116,7 +123,7 @@ class Signals:
 
     def pass_on(self) -> None:
         """The screens are up: what came before they could hear is told them now."""
-        from tui_trainer.ui.workbench import Leaving
+        from tui_trainer.ui.application import Leaving
 
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
@@ -140,21 +147,27 @@ class Signals:
             os._exit(EXIT_FAILED)
 
 
-def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path, print_run: PrintRun | None) -> int:
+def _afterwards(
+    app: TrainerApp,
+    bench: Workbench,
+    signals: Signals,
+    logs: Path,
+    follower_of: Callable[[RunFolder], Follower] | None,
+) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
+    from tui_trainer.ui.application import Leaving
     from tui_trainer.ui.current_run import CurrentRun
-    from tui_trainer.ui.workbench import Leaving
 
     run = bench.run if isinstance(bench.run, CurrentRun) else None
-    crashed = bool(app.crash)
+    crashed, follower = bool(app.crash), None
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
         goes_on = bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON) and not crashed
-        show_new = print_run(run.folder) if print_run and bench.leaving is Leaving.TRAINING_ON else None
-        _wait_for(run, signals, wants_stop=not goes_on, show_new=show_new)
+        follower = follower_of(run.folder) if follower_of and bench.leaving is Leaving.TRAINING_ON else None
+        _wait_for(run, signals, wants_stop=not goes_on, follower=follower)
     if run is not None:
-        _tell_end(run)
+        _tell_end(run, follower)
     if crashed:
         return EXIT_FAILED
     if run is None and signal.SIGTERM in signals.heard:
@@ -162,14 +175,14 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path,
     return run.exit_code if run is not None else EXIT_DONE
 
 
-def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, show_new: Callable[[], None] | None) -> None:
+def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: Follower | None) -> None:
     """Until the run has ended. A stop that cannot be asked for now, as on a full disk, is asked for again."""
     is_asked, told = False, ""
-    if show_new is not None:
+    if follower is not None:
         tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
     while run.alive:
-        if show_new is not None:
-            show_new()
+        if follower is not None:
+            follower.show_new()
         if (wants_stop or signals.ask_for_stop) and not is_asked:
             problem = run.ask("stop")
             is_asked = not problem
@@ -198,7 +211,7 @@ def _tell_crash(report: str, logs: Path) -> None:
     tell(f"the screens failed: {last}; {where}")
 
 
-def _tell_end(run: CurrentRun) -> None:
+def _tell_end(run: CurrentRun, follower: Follower | None) -> None:
     """The last lines of the run, as without a screen."""
     from tui_trainer.exporting.weights import adapter_base
     from tui_trainer.lines import end_lines
@@ -206,7 +219,10 @@ def _tell_end(run: CurrentRun) -> None:
     run.poll()
     folder, base = run.folder, adapter_base(run.folder.model)
     with suppress(OSError, ValueError):
-        print("\n".join(end_lines(run.state, folder.name, str(folder.root), base)), file=sys.stdout, flush=True)
+        if follower is not None:
+            follower.end()
+        else:
+            print("\n".join(end_lines(run.state, folder.name, str(folder.root), base)), file=sys.stdout, flush=True)
     if run.outcome is not None:
         for problem in run.outcome.problems:
             tell(str(problem))

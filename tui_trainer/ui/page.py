@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -12,13 +11,13 @@ from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
+from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
-    from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.workbench import Workbench
 
 
@@ -36,8 +35,6 @@ class Page(Screen[None], inherit_bindings=False):
 
     place: ClassVar[Place]
 
-    app: TrainerApp
-
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
         tighten(self)
@@ -48,7 +45,7 @@ class Page(Screen[None], inherit_bindings=False):
         yield from self.body()
         yield KeyHints(self)
 
-    def body(self) -> Iterable[Pane]:
+    def body(self) -> ComposeResult:
         """What stands between the first and the last line."""
         raise NotImplementedError
 
@@ -108,15 +105,15 @@ class Page(Screen[None], inherit_bindings=False):
         if self.is_typing:
             event.stop()
             self.press(event.key, event.character if event.is_printable else None)
-            self.app.draw()
+            self.bench.app.draw()
 
     def on_paste(self, event: Paste) -> None:
         event.stop()
         self.paste(event.text)
-        self.app.draw()
+        self.bench.app.draw()
 
     def action_do(self, name: str) -> None:
-        self.app.carry_out(f"{self.place}.{name}")
+        self.bench.app.carry_out(f"{self.place}.{name}")
 
 
 class TopLine(Pane):
@@ -132,7 +129,7 @@ class TopLine(Pane):
     def on_click(self, event: Click) -> None:
         if (page := tab_at(self._bench, self.size.width, event.x)) is not None:
             self._bench.go(page)
-            self.app.draw()  # type: ignore[attr-defined]
+            self._bench.app.draw()
 
 
 class KeyHints(Pane):
@@ -148,18 +145,18 @@ class KeyHints(Pane):
     def _line(self, width: int, _: int) -> list[Line]:
         bench = self._page.bench
         if bench.notice:
-            helps = [hint.line(bench.glyphs) for hint in help_hint(self._page.app.keymap.of("app"))]
+            helps = [hint.line(bench.glyphs) for hint in help_hint(self._page.bench.app.keymap.of("app"))]
             return [beside([bench.notice], helps[0] if helps else [], width)]
         return [hints_line(self._hints(width), width, bench.glyphs)]
 
     def _hints(self, width: int) -> list[KeyHint]:
-        page, keymap = self._page, self._page.app.keymap
+        page, keymap = self._page, self._page.bench.app.keymap
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
-        offered = [one for one in [*keymap.of(page.place), *keymap.of("app")] if page.app.is_available(one)]
+        offered = [one for one in [*keymap.of(page.place), *keymap.of("app")] if page.bench.app.is_available(one)]
         return footer_hints(offered, page.label_of, width)
 
     def on_click(self, event: Click) -> None:
         width = self.size.width
         if hint := hint_at(self._hints(width), event.x, width, self._page.bench.glyphs):
-            self.app.simulate_key(hint.key.split()[0])
+            self.app.simulate_key(textual_key(hint.key.split()[0]))

@@ -12,12 +12,12 @@ from tui_trainer.errors import InputError, Problem
 from tui_trainer.planning.summary import tuning_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
+from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.screens.config_memory import memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
-from tui_trainer.ui.workbench import Leaving
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -16,7 +16,9 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
+from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
@@ -28,10 +30,9 @@ if TYPE_CHECKING:
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.controls import Action
+    from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.background import Background
-    from tui_trainer.ui.dialogs import Dialog
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
@@ -39,40 +40,6 @@ _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
 TRYING = "try"
 _RUNS_LOOKED_AT = 20
-
-
-class Application(Protocol):
-    """What is asked of the application that shows this: it draws, and asks the person."""
-
-    @property
-    def takes_text(self) -> bool: ...
-    @property
-    def body_size(self) -> tuple[int, int]: ...
-    def edit_text(self, command: list[str], text: str) -> str: ...
-    def copy_to_clipboard(self, text: str) -> None: ...
-    def draw(self) -> None: ...
-    def show_page(self, number: int) -> None: ...
-    def soon(self) -> None: ...
-    def open(self, dialog: Dialog) -> None: ...
-    def leave(self, how: Leaving) -> None: ...
-    def key_of(self, action_id: str) -> str: ...
-    def opened(self, document: Document) -> None: ...
-    def checked(self, findings: list[Finding]) -> None: ...
-    def run_changed(self) -> None: ...
-    def save_config(self) -> None: ...
-    def offer_draft(self, draft: Draft) -> None: ...
-    def offer_start(self) -> None: ...
-    def offer_to_watch(self, living: list[RunFolder]) -> None: ...
-    def show_refusal(self, problems: Sequence[Problem]) -> None: ...
-
-
-class Leaving(Enum):
-    """Why the screens went away."""
-
-    QUIT = "asked to"
-    TRAINING_ON = "asked to, and the run goes on"
-    LOST = "connection lost"
-    TERMINATED = "terminated"
 
 
 def _living_runs() -> list[RunFolder]:
@@ -122,10 +89,11 @@ class Workbench:
         self._make_request = make_request
         self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
-
-    def attach(self, app: Application, background: Background) -> None:
-        """The application that shows this, and its thread for slow work."""
-        self.app, self.background = app, background
+        self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
+        self.app: Application
+        """What shows this."""
+        self.background: Background
+        """Its thread for slow work, once it runs."""
 
     def begin(self) -> None:
         """The first screen is up: open the config, and look at the gauges."""
@@ -133,9 +101,7 @@ class Workbench:
         if self._attach_to is not None:
             self.attach_to(self._attach_to)
         if self._resumed is not None:
-            from tui_trainer.ui.starting import carry_out
-
-            carry_out(self, self._resumed)
+            self.app.carry_out_run(self._resumed)
         self.background.do("document", self._open_document, self._opened)
         if self.run is None:
             self.background.do("runs", _living_runs, self._found_runs)
@@ -173,6 +139,8 @@ class Workbench:
     def tick(self) -> bool:
         """Once a second. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
+        if gauges := self.gauges:
+            self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
             self.notice = None
@@ -212,8 +180,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
-        if hasattr(self, "app"):
-            self.app.show_page(page)
+        self.app.show_page(page)
 
     @property
     def has_unsaved_edits(self) -> bool:
@@ -253,7 +220,7 @@ class Workbench:
         self.take_run(run)
         self.app.draw()
 
-    def ask_run(self, action: Action) -> str:
+    def ask_run(self, action: controls.Action) -> str:
         """Ask the run for something; what it did is in its journal a moment later. Why not, when it cannot be asked.
 
         A stop that cannot be asked for is asked for again at each tick.

@@ -110,8 +110,10 @@ class Pane(Widget):
         return strip.apply_offsets(0, y)
 
     def _strip(self, line: Line, width: int) -> Strip:
-        segments = [Segment(text, self._role_styles[role]) for text, role in line if text]
-        return Strip(segments).adjust_cell_length(width, self._role_styles["text"])
+        strip = Strip([Segment(text, self._role_styles[role]) for text, role in line if text])
+        strip = strip.adjust_cell_length(width, self._role_styles["text"])
+        # A theme's background lies below; the terminal's own needs no code.
+        return strip if self.app.native_ansi_color else strip.apply_style(Style(bgcolor=self.rich_style.bgcolor))
 
 
 def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:

@@ -1,0 +1,88 @@
+"""Leaving the screens of a run that lives, coming back to it, and watching it without screens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from tests.programs import run_program, start_program
+
+
+def test_the_screens_are_left_and_the_run_trains_on_until_it_is_stopped(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=100_000))
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    terminal.press("q")
+    terminal.wait_for("Leave?", "l leave the screens", "s save, stop")
+    terminal.press("l")
+    terminal.wait_for("trains on; you may close this terminal")
+    assert "\x1b[?1049l" in terminal.sequences, "the terminal is given back"
+    before = len(terminal.steps)
+    terminal.wait_for_steps(before + 50)
+    terminal.wait_for("/100000")
+    terminal.press("ctrl+c")
+    assert terminal.wait_for_end() == 3
+    assert "saved checkpoints/" in terminal.text and "stopped at step" in terminal.text
+    assert terminal.text.count("stopped at step") == 1
+
+
+def test_resume_opens_the_screens_and_goes_on(open_terminal, small_config, environment):
+    config = small_config(steps=400)
+    terminal = open_terminal(config)
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    terminal.press("S")
+    terminal.wait_for("Save and stop?")
+    terminal.press("enter")
+    terminal.wait_for("Stopped at step")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 3
+    stopped = terminal.steps[-1]
+    again = open_terminal("resume", "last")
+    again.wait_for("of 400")
+    again.wait_for("finished")
+    assert again.steps == list(range(1, 401)) and stopped < 400
+    again.press("q")
+    assert again.wait_for_end() == 0
+
+
+def test_a_run_is_watched_without_screens_and_ctrl_c_ends_only_the_watching(tmp_path, small_config, environment):
+    small_config(steps=100_000)
+    log = (tmp_path / "log").open("wb")
+    files = [os.open(os.devnull, os.O_RDONLY), log.fileno(), log.fileno()]
+    run = start_program(
+        [str(tmp_path / "small.toml"), "--no-ui"], files=files, environment=environment, folder=tmp_path
+    )
+    try:
+        journal = _wait_for_steps(tmp_path, 5)
+        read, write = os.pipe()
+        watching = start_program(
+            ["attach", "--no-ui", "--json"], files=[files[0], write, log.fileno()], environment=environment,
+            folder=tmp_path,
+        )  # fmt: skip
+        os.close(write)
+        with os.fdopen(read) as lines:
+            first = json.loads(lines.readline())
+            assert first["event"] in {json.loads(line)["event"] for line in journal.read_text().splitlines()}
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(60) == 0
+        assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 3
+    finally:
+        run.kill()
+        log.close()
+    ended = run_program(["attach", "--no-ui"], environment=environment, folder=tmp_path)
+    assert ended.returncode == 3 and "stopped at step" in ended.stdout
+
+
+def _wait_for_steps(folder, least):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for journal in folder.glob("runs/*/journal.jsonl"):
+            if journal.read_text().count('"StepDone"') >= least:
+                return journal
+        time.sleep(0.05)
+    raise AssertionError("no steps")
