@@ -2,18 +2,18 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import RunState, fold
-from tui_trainer.ui.chart.frame import GUTTER
-from tui_trainer.ui.chart.loss_chart import LossChart
-from tui_trainer.ui.chart.metrics import METRICS
-from tui_trainer.ui.chart.small_charts import SmallCharts
+from tui_trainer.ui.chart.axes import GUTTER
+from tui_trainer.ui.chart.drawing import METRICS, ChartView
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.widgets.loss_chart import LossChart
 
 SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 
@@ -40,8 +40,13 @@ def run(losses, total_steps=100):
     return fold([started(total_steps), *(step(number + 1, loss) for number, loss in enumerate(losses))])
 
 
+def a_chart(**view):
+    return LossChart(RunState, ChartView(**view))
+
+
 def draw(chart, state, width=60, height=10, glyphs=UNICODE):
-    lines = chart.draw(state, width, height, glyphs)
+    chart._state = lambda: state
+    lines = chart._drawing.draw(state, chart.view, width, height, glyphs)
     assert [width_of(line) for line in lines] == [width] * height
     return lines
 
@@ -58,7 +63,7 @@ def changed(before, after):
 def test_a_whole_chart_in_ascii():
     state = run([4.0, 3.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0], total_steps=8)
     state.apply(evaluated(4, 2.0))
-    assert text_of(draw(LossChart(), state, 40, 9, ASCII)) == "\n".join(GOLDEN)
+    assert text_of(draw(a_chart(), state, 40, 9, ASCII)) == "\n".join(GOLDEN)
 
 
 GOLDEN = [
@@ -78,9 +83,9 @@ GOLDEN = [
 @pytest.mark.parametrize("losses", [[], [2.0], [2.0, 1.0], [2.0] * 40, [0.0] * 3, [math.nan] * 3, [1e30, -1e30]])
 def test_few_points_equal_points_and_no_points_are_drawn(losses, glyphs):
     for size in ((60, 10), (18, 4), (200, 30), (10, 3)):
-        text = text_of(draw(LossChart(), run(losses), *size, glyphs))
+        text = text_of(draw(a_chart(), run(losses), *size, glyphs))
         assert not glyphs.ascii or text.isascii()
-    assert ("no step" in text_of(draw(LossChart(), run(losses)))) == (not losses)
+    assert ("no step" in text_of(draw(a_chart(), run(losses)))) == (not losses)
 
 
 def test_steps_within_the_ranges_change_only_the_tail():
@@ -88,14 +93,14 @@ def test_steps_within_the_ranges_change_only_the_tail():
     for seed in range(12):
         numbers = random.Random(seed)
         losses = [3 * math.exp(-n / 80) + 1 + numbers.gauss(0, 0.1) for n in range(300)]
-        chart, state, count = LossChart(), run(losses[:140], total_steps=1000), 140
+        chart, state, count = a_chart(), run(losses[:140], total_steps=1000), 140
         before = draw(chart, state, 80, 12)
         while count < 250:
-            bounds = chart._bounds
+            bounds = chart._drawing._bounds
             for number in range(count, count + 7):
                 state.apply(step(number + 1, min(max(losses[number], bounds.low), bounds.high)))
             after = draw(chart, state, 80, 12)
-            if chart._bounds is bounds:
+            if chart._drawing._bounds is bounds:
                 touched = changed(before, after)
                 oldest = GUTTER + int(count / 256 * (80 - GUTTER))
                 assert all(x >= oldest for y, x in touched), (seed, count, touched)
@@ -106,12 +111,12 @@ def test_steps_within_the_ranges_change_only_the_tail():
 
 
 def test_the_axes_move_rarely():
-    numbers, chart, state, seen = random.Random(1), LossChart(), run([], total_steps=2000), []
+    numbers, chart, state, seen = random.Random(1), a_chart(), run([], total_steps=2000), []
     for number in range(1, 2001):
         state.apply(step(number, 4 * math.exp(-number / 300) + 1 + numbers.gauss(0, 0.1)))
         if number % 8 == 0:
             draw(chart, state)
-            seen.append((chart._bounds, chart._shown))
+            seen.append((chart._drawing._bounds, chart._drawing._shown))
     assert sum(a != b for a, b in pairwise(seen)) <= 30
 
 
@@ -119,41 +124,42 @@ def test_the_axes_move_rarely():
 def test_a_loss_that_is_not_a_number_is_a_gap_a_red_mark_and_a_sentence(glyphs):
     losses = [2.0, 1.9, 1.8, 1.7] * 5
     losses[9] = math.nan
-    lines = draw(LossChart(), run(losses, total_steps=20), glyphs=glyphs)
+    lines = draw(a_chart(), run(losses, total_steps=20), glyphs=glyphs)
     assert "loss is NaN at step 10" in text_of(lines)
     assert (glyphs.bad[0], "bad") in lines[-1]
     # The marked column and the one before it hold part of the gap.
     column = cells(lines)[-1].index((glyphs.bad[0], "bad"))
     assert all(row[column][0] == " " for row in cells(lines)[1:-1])
-    assert "infinite at step 20" in text_of(draw(LossChart(), run([*losses[:19], math.inf])))
+    assert "infinite at step 20" in text_of(draw(a_chart(), run([*losses[:19], math.inf])))
 
 
 def test_values_beyond_the_range_are_marked_and_counted():
     losses = [40.0] + [2 + 0.2 * math.sin(n) for n in range(90)]
-    lines = draw(LossChart(), run(losses))
+    lines = draw(a_chart(), run(losses))
     assert "▴ 1 above" in text_of(lines[:1])
     assert "▴" in text_of(lines[1:2])
-    assert "above" not in text_of(draw(LossChart(), run(losses[1:])))
+    assert "above" not in text_of(draw(a_chart(), run(losses[1:])))
 
 
 def test_a_logarithmic_axis_is_refused_without_values_above_zero():
-    chart, state = LossChart(), run([-1.0, 0.0])
-    assert "above zero" in (chart.toggle_log(state) or "")
-    assert not chart.log
+    chart, state = a_chart(), run([-1.0, 0.0])
+    chart._state = lambda: state
+    assert "above zero" in chart.toggle_log()
+    assert not chart.view.log
     state.apply(step(3, 2.0))
-    assert chart.toggle_log(state) is None
+    assert chart.toggle_log() == ""
     assert "log" in text_of(draw(chart, state)[:1])
     assert "▾ 2 below" in text_of(draw(chart, state, 90)[:1])
-    assert chart.toggle_log(state) is None
-    assert not chart.log
+    assert chart.toggle_log() == ""
+    assert not chart.view.log
 
 
 def test_the_crosshair_reads_exact_values_and_stops_at_the_ends():
     state = run([3.0, 2.5, 2.0, 1.5])
     state.apply(evaluated(2, 2.75))
-    chart = LossChart(smoothing=0.0)
+    chart = a_chart(smoothing=0.0)
     chart.move_cross(-1)
-    assert chart.cross_step is None
+    assert chart.view.cross_step is None
     draw(chart, state)
     chart.move_cross(1)
     assert "step 4  loss 1.5000  ◆ 2.7500 at step 2" in text_of(draw(chart, state)[:1])
@@ -169,7 +175,7 @@ def test_the_crosshair_reads_exact_values_and_stops_at_the_ends():
 
 
 def test_the_crosshair_shows_the_smoothed_value_and_a_value_that_is_not_a_number():
-    chart, state = LossChart(smoothing=0.9), run([4.0, 2.0, math.nan])
+    chart, state = a_chart(smoothing=0.9), run([4.0, 2.0, math.nan])
     draw(chart, state)
     chart.move_cross(1)
     assert "step 3  loss NaN" in text_of(draw(chart, state)[:1])
@@ -178,58 +184,58 @@ def test_the_crosshair_shows_the_smoothed_value_and_a_value_that_is_not_a_number
 
 
 def test_zoom_shows_the_tail_or_what_is_around_the_crosshair():
-    chart, state = LossChart(), run([5.0] * 500 + [1.0] * 500, total_steps=1000)
+    chart, state = a_chart(), run([5.0] * 500 + [1.0] * 500, total_steps=1000)
     draw(chart, state)
-    chart.zoom_in()
-    chart.zoom_in()
+    chart.zoom(1)
+    chart.zoom(1)
     draw(chart, state)
-    shown = chart._shown[0]
+    shown = chart._drawing._shown[0]
     assert shown.span == 250
     assert shown.low <= 1000 <= shown.high
-    assert chart._bounds.high < 2
-    chart.cross_step = 100
+    assert chart._drawing._bounds.high < 2
+    chart.view = replace(chart.view, cross_step=100)
     draw(chart, state)
-    assert chart._shown[0].low <= 100 <= chart._shown[0].high
-    assert chart._bounds.low > 4
-    chart.zoom_reset()
+    assert chart._drawing._shown[0].low <= 100 <= chart._drawing._shown[0].high
+    assert chart._drawing._bounds.low > 4
+    chart.zoom(-chart.view.halvings)
     draw(chart, state)
-    assert chart._shown[0].span == 1000
+    assert chart._drawing._shown[0].span == 1000
     chart.toggle_tail()
-    assert (chart.halvings, chart.cross_step) == (2, None)
+    assert (chart.view.halvings, chart.view.cross_step) == (2, None)
     chart.toggle_tail()
-    chart.zoom_out()
-    assert chart.halvings == 0
+    chart.zoom(-1)
+    assert chart.view.halvings == 0
 
 
 def test_a_resumed_run_is_drawn_as_if_it_had_never_been_further():
     losses = [3 - n / 50 for n in range(100)]
-    chart, state = LossChart(), run(losses)
+    chart, state = a_chart(), run(losses)
     draw(chart, state)
     state.apply(started(resumed_from_step=40))
-    assert draw(chart, state) == draw(LossChart(), run(losses[:40]))
+    assert draw(chart, state) == draw(a_chart(), run(losses[:40]))
     state.apply(step(41, 7.0))
-    assert draw(chart, state) == draw(LossChart(), run([*losses[:40], 7.0]))
+    assert draw(chart, state) == draw(a_chart(), run([*losses[:40], 7.0]))
 
 
 def test_smoothing_goes_round_and_is_named():
-    chart, state, seen = LossChart(), run([3.0, 2.0, 1.0]), set()
+    chart, state, seen = a_chart(), run([3.0, 2.0, 1.0]), set()
     for _ in range(4):
-        chart.cycle_smoothing()
-        seen.add(chart.smoothing)
-        named = f"smoothed {chart.smoothing:g}" in text_of(draw(chart, state)[:1])
-        assert named == bool(chart.smoothing)
+        chart.next_smoothing()
+        seen.add(chart.view.smoothing)
+        named = f"smoothed {chart.view.smoothing:g}" in text_of(draw(chart, state)[:1])
+        assert named == bool(chart.view.smoothing)
     assert seen == {0.0, 0.6, 0.9, 0.98}
 
 
 def test_every_metric_is_drawn_and_has_its_values():
-    chart, state, names = LossChart(), run([3.0, 2.0, 1.0]), []
+    chart, state, names = a_chart(), run([3.0, 2.0, 1.0]), []
     state.apply(evaluated(2, 2.0))
     for _ in METRICS:
-        names.append(chart.metric.name)
+        names.append(chart.view.metric)
         text = text_of(draw(chart, state))
-        assert f"── {chart.metric.name} " in text
-        assert ("held out" in text) == (chart.metric.name == "loss")
-        chart.cycle_metric()
+        assert f"── {chart.view.metric} " in text
+        assert ("held out" in text) == (chart.view.metric == "loss")
+        chart.next_metric()
     assert names == list(METRICS)
     assert METRICS["tokens/s"].values(state).tolist() == [200.0] * 3
     assert METRICS["learning rate"].values(state).tolist() == pytest.approx([1e-4, 2e-4, 3e-4])
@@ -239,7 +245,7 @@ def test_every_metric_is_drawn_and_has_its_values():
 def test_baselines_stand_at_their_height_and_pass_no_control_signs(glyphs):
     state = run([3.0, 2.9, 2.0, 1.0], total_steps=100)
     state.apply(e.BaselinesMeasured(losses={"order 1": 2.0, "\x1b[2J": 1.5, "far": 90.0}, eval_tokens=1, unit="t"))
-    text = text_of(draw(LossChart(), state, glyphs=glyphs))
+    text = text_of(draw(a_chart(), state, glyphs=glyphs))
     assert "order 1" in text
     assert "\x1b" not in text
     assert "far" not in text
@@ -254,10 +260,29 @@ def test_the_columns_of_a_run_can_grow_while_a_chart_holds_their_values():
 
 
 @SETS
-def test_small_charts_take_exactly_their_room(glyphs):
-    state = run([3.0, 2.0, 1.0])
-    for size in ((136, 12), (75, 9), (90, 13)):
-        lines = SmallCharts().draw(state, *size, glyphs)
-        assert [width_of(line) for line in lines] == [size[0]] * size[1]
-    assert all(name in text_of(lines) for name in METRICS if name != "loss")
-    assert SmallCharts().draw(RunState(), 136, 12, glyphs)
+def test_a_small_chart_has_its_newest_value_and_no_axis_below(glyphs):
+    for name in METRICS:
+        chart, state = a_chart(metric=name, compact=True), run([3.0, 2.0, 1.0])
+        assert f" {name} " in text_of(draw(chart, RunState(), 60, 6, glyphs)[:1])
+        lines = draw(chart, state, 60, 6, glyphs)
+        newest = METRICS[name].show(float(METRICS[name].values(state)[-1]))
+        assert text_of(lines[:1]).rstrip(f" {glyphs.rule}").endswith(newest)
+        assert "step" not in text_of(lines[1:])
+
+
+def test_a_cell_of_the_chart_is_the_step_that_is_drawn_there():
+    chart, state = a_chart(), run([3.0] * 100)
+    assert chart._drawing.step_at(20) is None
+    draw(chart, state, 60 + GUTTER)
+    assert [chart._drawing.step_at(GUTTER + x) for x in (0, 30, 59)] == [1, 51, 99]
+    assert (chart._drawing.step_at(0), chart._drawing.step_at(200)) == (1, 100)
+
+
+def test_another_run_is_drawn_as_nothing_was_before():
+    chart = a_chart(smoothing=0.6)
+    draw(chart, run([90.0, 80.0]))
+    chart.zoom(2)
+    chart.move_cross(1)
+    chart.forget()
+    assert chart.view == ChartView(smoothing=0.6)
+    assert draw(chart, run([2.0, 1.0])) == draw(a_chart(smoothing=0.6), run([2.0, 1.0]))

@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
+from tui_trainer.ui.chart.axes import Bounds, domain_steps, labels, log_ticks, settle, ticks, window
 from tui_trainer.ui.chart.raster import Raster
-from tui_trainer.ui.chart.scale import Bounds, domain_steps, labels, log_ticks, settle, ticks, window
 from tui_trainer.ui.chart.series import Series
 from tui_trainer.ui.chart.sparkline import sparkline
 from tui_trainer.ui.glyphs import ASCII, UNICODE

@@ -1,80 +1,86 @@
-"""Dialogs as lines and keys: questions, texts, the help, and the list of commands."""
+"""Dialogs as text and keys: questions, texts, and the help."""
 
 from __future__ import annotations
 
 import pytest
-from tui_trainer.ui.overlay import centred
+from rich.cells import cell_len
+from textual.events import Paste
 
+from tests.ui.bare_app import all_pages, seen
 from tui_trainer.ui.actions import ACTIONS
-from tui_trainer.ui.dialogs import ChoiceDialog, Command, Dialog, HelpDialog, Palette, TextDialog
-from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.dialogs import ChoiceDialog, HelpDialog, TextDialog
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.spans import fit, text_of, width_of
 
-SMALL, LARGE = (80, 22), (200, 48)
-
-
-def drawn(dialog: Dialog, size=SMALL, glyphs=UNICODE) -> str:
-    """The box as text; every line has the width of the first, and the box fits."""
-    lines = dialog.draw(*size, glyphs)
-    assert len(lines) <= size[1]
-    assert {width_of(line) for line in lines} == {width_of(lines[0])} and width_of(lines[0]) <= size[0]
-    below = [fit([("\u6f22" * (size[0] // 2), "text")], size[0])] * size[1]
-    assert {width_of(line) for line in centred(below, lines, size[0])} == {size[0]}
-    return text_of(lines)
+SIZES = ((80, 24), (200, 50), (60, 20))
 
 
-def typed(dialog: Dialog, *keys: str) -> bool:
-    """Press keys as the application hands them on; what the last one said."""
-    said = True
-    for key in keys:
-        said = dialog.press({" ": "space"}.get(key, key), key if len(key) == 1 else None)
-    return said
+def inside(text: str) -> list[str]:
+    """The lines between the frame and the keys, without the scroll bar."""
+    return [line.strip("\u2502\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588 ") for line in text.splitlines()[1:-3]]
 
 
 # ------------------------------------------------------------------ questions
 
 
-def question() -> tuple[ChoiceDialog, list[str]]:
+def question(*more: str) -> tuple[ChoiceDialog, list[str]]:
     done: list[str] = []
     answers = [("enter", "go on", lambda: done.append("go on")), ("S", "save", lambda: done.append("save"))]
+    answers += [(key, "also", lambda key=key: done.append(key)) for key in more]
     return ChoiceDialog("Sure?", [[("There is something to ask.", "text")]], answers), done
 
 
 @pytest.mark.parametrize(("key", "does"), [("enter", "go on"), ("S", "save")])
 def test_a_question_closes_with_the_answer_that_was_pressed(key, does):
     dialog, done = question()
-    assert typed(dialog, key) is False
+    assert seen(dialog, key)[-1] == ""
     assert done == [does]
+
+
+@pytest.mark.parametrize("key", ["q", "k", "question_mark"])
+def test_an_answer_may_have_a_key_that_closes_or_scrolls_other_dialogs(key):
+    dialog, done = question("?" if key == "question_mark" else key)
+    assert seen(dialog, key)[-1] == ""
+    assert done == ["?" if key == "question_mark" else key]
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "ctrl+q"])
 def test_a_question_that_is_left_does_nothing(key):
     dialog, done = question()
-    assert typed(dialog, key) is False
+    assert seen(dialog, key)[-1] == ""
     assert done == []
 
 
 @pytest.mark.parametrize("key", ["x", "s", "up", "space"])
 def test_a_question_stays_for_a_key_that_is_no_answer(key):
     dialog, done = question()
-    assert typed(dialog, key) is True
+    before, after = seen(dialog, key)
+    assert before == after != ""
     assert done == []
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
-@pytest.mark.parametrize("size", [SMALL, LARGE, (60, 14)])
-def test_a_question_shows_its_title_its_lines_and_every_key(size, glyphs):
-    text = drawn(question()[0], size, glyphs)
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_question_shows_its_title_its_lines_and_every_key(size, ascii_only):
+    (text,) = seen(question()[0], size=size, ascii_only=ascii_only)
     for words in ("Sure?", "There is something to ask.", "Enter go on", "S save", "Esc back"):
         assert words in text
-    assert not glyphs.ascii or text.isascii()
+    assert not ascii_only or text.isascii()
 
 
-def test_a_question_of_many_long_lines_is_cut_to_the_screen_and_keeps_its_keys():
-    lines = [[(f"line {n} " + "long " * 60, "text")] for n in range(60)]
-    text = drawn(ChoiceDialog("Sure?", lines, [("enter", "go on", lambda: None)]))
-    assert "Enter go on" in text and "line 0 " in text and "\u2026" in text and "line 59" not in text
+@pytest.mark.parametrize("size", SIZES)
+def test_a_question_of_many_long_lines_stays_on_the_screen_and_scrolls_with_its_keys_in_sight(size):
+    lines = [[(f"line {n} " + "long " * 60, "text")] for n in range(30)]
+    dialog = ChoiceDialog("Sure?", lines, [("enter", "go on", lambda: None)])
+    first, second, last = seen(dialog, "down", "end", size=size)
+    assert "line 0 " in first and "line 29" not in first and "line 29" in last and "line 0 " not in last
+    assert all("Enter go on" in text for text in (first, second, last))
+    assert inside(first)[1:] == inside(second)[:-1], "one line down"
+    assert max(map(cell_len, first.splitlines())) <= 100, "nobody reads lines of 200 cells"
+
+
+def test_a_heading_is_no_markup():
+    (text,) = seen(ChoiceDialog("[bold]a[/] [x", [], []))
+    assert "[bold]a[/] [x" in text
 
 
 # ---------------------------------------------------------------------- texts
@@ -83,52 +89,55 @@ def test_a_question_of_many_long_lines_is_cut_to_the_screen_and_keeps_its_keys()
 def test_a_text_is_handed_over_and_the_dialog_closes():
     got: list[str] = []
     dialog = TextDialog("Save as", [], "/data/a.toml", lambda text: got.append(text) or "")
-    assert typed(dialog, *["backspace"] * 6, *"b c.toml") is True
-    assert typed(dialog, "enter") is False
+    texts = seen(dialog, *["backspace"] * 6, *"b c.toml", "enter")
+    assert "/data/a.toml" in texts[0] and "/data/b c.toml" in texts[-2] and texts[-1] == ""
     assert got == ["/data/b c.toml"]
 
 
 def test_a_text_that_will_not_do_stays_with_the_reason_until_it_does():
     dialog = TextDialog("Save as", [[("why", "dim")]], "", lambda text: "" if text else "write the name of a file " * 9)
-    assert typed(dialog, "enter") is True
-    assert drawn(dialog).count("write the") > 1, "the reason is wrapped and whole"
-    assert drawn(dialog).count("file") == 9
-    assert typed(dialog, "x") is True and typed(dialog, "enter") is False
+    _, refused, *_, last = seen(dialog, "enter", "x", "enter")
+    assert refused.count("write the") > 1 and refused.count("file") == 9, "the reason is wrapped and whole"
+    assert last == ""
 
 
 def test_leaving_a_text_hands_nothing_over():
     dialog = TextDialog("Save as", [], "x", lambda text: pytest.fail("it was left"))
-    assert typed(dialog, "q") is True, "q is a letter here"
-    assert typed(dialog, "escape") is False
+    _, typed, left = seen(dialog, "q", "escape")
+    assert "xq" in typed, "q is a letter here"
+    assert left == ""
+
+
+def test_a_text_is_edited_where_its_cursor_is():
+    got: list[str] = []
+    dialog = TextDialog("Save as", [], "one two", lambda text: got.append(text) or "")
+    seen(dialog, "home", *"k ", "ctrl+right", "ctrl+w", *"j", "enter")
+    assert got == ["k jtwo"]
 
 
 def test_a_paste_goes_into_the_text_on_one_line_and_harmless():
     got: list[str] = []
     dialog = TextDialog("Save as", [], "", lambda text: got.append(text) or "")
-    dialog.paste("\x1b]0;owned\x07one\r\ntwo\n")
-    assert "\x1b" not in drawn(dialog)
-    typed(dialog, "enter")
+    _, pasted, _ = seen(dialog, Paste("\x1b]0;owned\x07one\r\ntwo\n"), "enter")
+    assert "\x1b" not in pasted and "owned" in pasted
     assert len(got) == 1 and got[0].isprintable() and "one" in got[0] and "two" in got[0]
+
+
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_text_shows_its_heading_and_its_keys_at_every_size(size, ascii_only):
+    dialog = TextDialog("Save as", [[("A word \u6f22 about it.", "dim")]], "caf\u00e9", lambda text: "")
+    (text,) = seen(dialog, size=size, ascii_only=ascii_only)
+    assert all(words in text for words in ("Save as", "about it.", "caf", "Enter ok", "Esc back"))
+    assert text.isascii() == ascii_only
 
 
 # ----------------------------------------------------------------------- help
 
 
-def all_of(dialog: Dialog, size=SMALL, glyphs=UNICODE) -> str:
-    """All pages of a help dialog, from its first line to its last."""
-    texts = [drawn(dialog, size, glyphs)]
-    for _ in range(200):
-        typed(dialog, "down")
-        text = drawn(dialog, size, glyphs)
-        if text == texts[-1]:
-            return "\n".join(texts)
-        texts.append(text)
-    raise AssertionError("it has no end")
-
-
 @pytest.mark.parametrize("place", ["hardware", "config", "checklist", "train"])
 def test_the_help_can_be_scrolled_to_every_action_at_80x24(place):
-    text = " ".join(all_of(HelpDialog(Keymap(), place, False)).split())
+    text = " ".join(all_pages(HelpDialog(Keymap(), place)).replace("\u2502", " ").split())
     swept = 0
     for action in ACTIONS:
         if action.place in (place, "app"):
@@ -139,109 +148,23 @@ def test_the_help_can_be_scrolled_to_every_action_at_80x24(place):
 
 
 def test_the_help_scrolls_by_lines_and_pages_and_stops_at_both_ends():
-    dialog = HelpDialog(Keymap(), "config", False)
-    top = drawn(dialog)
-    typed(dialog, "up")
-    assert drawn(dialog) == top
-    typed(dialog, "down")
-    second = drawn(dialog)
-    assert second.splitlines()[1] == top.splitlines()[2], "one line down"
-    typed(dialog, "k")
-    assert drawn(dialog) == top
-    typed(dialog, "G")
-    end = drawn(dialog)
-    typed(dialog, "j", "pagedown")
-    assert drawn(dialog) == end
-    assert "Leave." in end and "Leave." not in top
-    typed(dialog, "g")
-    assert drawn(dialog) == top
-    typed(dialog, "pagedown", "pageup")
-    assert drawn(dialog) == top
+    keys = ["up", "down", "k", "G", "j", "pagedown", "g", "pagedown", "pageup"]
+    top, up, second, back, end, *still, begin, page, top_again = seen(HelpDialog(Keymap(), "config"), *keys)
+    assert up == top and inside(top)[1:] == inside(second)[:-1], "one line down"
+    assert back == top and still == [end, end] and "Leave." in end and "Leave." not in top
+    assert begin == top_again == top != page
 
 
 def test_the_help_fits_on_a_large_screen_without_scrolling():
-    dialog = HelpDialog(Keymap(), "hardware", False)
-    text = drawn(dialog, LARGE)
-    typed(dialog, "down")
-    assert drawn(dialog, LARGE) == text
+    before, after = seen(HelpDialog(Keymap(), "hardware"), "down", size=(200, 50))
+    assert before == after != ""
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "enter", "?", "f1", "ctrl+q"])
 def test_the_help_closes_with_what_opened_it_and_with_what_leaves(key):
-    dialog = HelpDialog(Keymap(), "train", False)
-    drawn(dialog)
-    assert typed(dialog, key) is False
+    assert seen(HelpDialog(Keymap(), "train"), key)[-1] == ""
 
 
 def test_the_help_is_ascii_where_only_that_may_appear():
-    text = all_of(HelpDialog(Keymap(), "train", True), glyphs=ASCII)
+    text = all_pages(HelpDialog(Keymap(), "train"), ascii_only=True)
     assert text.isascii() and "Up k" in text
-
-
-# ------------------------------------------------------------------- commands
-
-
-def palette() -> tuple[Palette, list[str]]:
-    done: list[str] = []
-    shown = [action for action in ACTIONS if action.place in ("app", "config")]
-    return Palette([Command(action=one, run=lambda one=one: done.append(one.id)) for one in shown], False), done
-
-
-def test_without_letters_the_commands_are_all_there_in_order():
-    dialog, _ = palette()
-    assert [one.action.id for one in dialog.found] == [one.id for one in ACTIONS if one.place in ("app", "config")]
-
-
-@pytest.mark.parametrize(
-    ("letters", "first"),
-    [("undo", "config.undo"), ("presets", "config.recipe"), ("svas", "config.save_as"), ("UNDO", "config.undo")],
-)
-def test_some_letters_find_a_command_and_enter_does_it(letters, first):
-    dialog, done = palette()
-    typed(dialog, *letters)
-    assert dialog.found[0].action.id == first
-    assert typed(dialog, "enter") is False
-    assert done == [first]
-
-
-def test_letters_that_nothing_has_are_said_and_enter_does_nothing():
-    dialog, done = palette()
-    typed(dialog, *"zzqqxx")
-    assert "no action has these letters" in drawn(dialog)
-    assert typed(dialog, "enter") is True and done == []
-    typed(dialog, "ctrl+u", *"undo")
-    assert "Take the last change back" in drawn(dialog)
-
-
-def test_the_cursor_of_the_commands_stays_on_the_screen_and_in_the_list():
-    dialog, done = palette()
-    typed(dialog, "up")
-    assert dialog.found[0].action.help[:20] in drawn(dialog)
-    for _ in range(100):
-        typed(dialog, "down")
-        drawn(dialog)
-    assert "copy" in drawn(dialog), "scrolled to the last one"
-    typed(dialog, "enter")
-    assert done == ["config.copy" if ACTIONS[0].place == "app" else "app.quit"]
-
-
-def test_new_letters_begin_at_the_best_match_again():
-    dialog, done = palette()
-    typed(dialog, "down", "down", "pagedown", *"undo", "enter")
-    assert done == ["config.undo"]
-
-
-@pytest.mark.parametrize("key", ["escape", "ctrl+p"])
-def test_the_commands_close_without_doing_anything(key):
-    dialog, done = palette()
-    typed(dialog, *"undo")
-    assert typed(dialog, key) is False and done == []
-
-
-def test_the_box_of_the_commands_keeps_its_size_while_letters_are_typed():
-    dialog, _ = palette()
-    sizes = {len(dialog.draw(*SMALL, UNICODE))}
-    for letter in "undoxxx":
-        typed(dialog, letter)
-        sizes.add(len(dialog.draw(*SMALL, UNICODE)))
-    assert len(sizes) == 1

@@ -22,7 +22,7 @@ from tui_trainer.ui.widgets.gauge import GaugeBar
 from tui_trainer.ui.workbench import Workbench
 
 QUIET = Gauges(cpu_share=0.25, memory_used_bytes=1 << 30, memory_bytes=5 << 30, disk_used_bytes=1, disk_bytes=2)
-PAGES = ("hardware", "config", "checklist", "train")
+PAGES = ("hardware", "config", "checklist")
 
 
 class StillGauges:
@@ -58,7 +58,6 @@ def calls(monkeypatch):
         ("config_view", "draw_config", "config"),
         ("checklist_view", "finding_lines", "checklist"),
         ("checklist_view", "finding_row", "checklist"),
-        ("train_view", "draw_train", "train"),
     ):
         count(module, name, key)
     return counted
@@ -84,7 +83,6 @@ def ticking(calls, look):
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    monkeypatch.setattr("tui_trainer.ui.screens.train.monotonic", lambda: 100.0)
     monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 4 << 30)
 
 
@@ -98,25 +96,6 @@ def test_no_picture_is_computed_while_nothing_in_it_changes(calls):
             for _ in range(5):
                 app.tick()
             assert calls[place] == 0, place
-
-    ticking(calls, look)
-
-
-def test_a_figure_that_changed_on_the_screen_is_drawn_at_the_next_tick_and_once(calls):
-    async def look(app, pilot) -> None:
-        for number, place in ((3, "train"),):
-            app.bench.go(number)
-            await pilot.pause()
-            app.bench._sampler.latest = QUIET
-            app.draw()
-            calls.clear()
-            app.bench._sampler.latest = replace(QUIET, cpu_share=0.75)
-            app.tick()
-            assert calls[place] == 1, place
-            app.tick()
-            app.bench._sampler.latest = replace(QUIET, cpu_share=0.75, memory_used_bytes=(1 << 30) + 4096)
-            app.tick()
-            assert calls[place] == 1 or place == "train", "a figure that is drawn as before is no change"
 
     ticking(calls, look)
 

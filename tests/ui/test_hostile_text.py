@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from tests.ui.test_hardware_view import PARTS
+from tests.ui.test_hardware_view import PARTS as HARDWARE_PARTS
 from tui_trainer.checklist.contract import Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -23,16 +23,15 @@ from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
-from tui_trainer.ui.chart.loss_chart import LossChart
-from tui_trainer.ui.chart.small_charts import SmallCharts
+from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
 from tui_trainer.ui.dialogs import TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
 from tui_trainer.ui.screens.config_model import ConfigModel
 from tui_trainer.ui.screens.config_view import draw_config
 from tui_trainer.ui.screens.hardware_rows import Machine
-from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
-from tui_trainer.ui.spans import Line, fit, in_ascii, width_of
+from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
+from tui_trainer.ui.spans import Line, fit, harmless, in_ascii, width_of
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -135,7 +134,7 @@ def test_the_hardware_screen_shows_them_and_nothing_happens(size):
             diagnosis=diagnose(hardware, None), hardware=hardware, gauges=Gauges(gpus=(GpuGauge(index=0, name=text),)),
             profile=(text, "trains on it"), wide=wide, width=width, glyphs=UNICODE,
         )  # fmt: skip
-        for part in PARTS:
+        for part in HARDWARE_PARTS:
             lines = [fit(line, width) for line in part(machine)]
             swept += len(lines)
             if lines:
@@ -237,15 +236,20 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     swept = 0
     for text in TEXTS:
         for events in [None, *phases_of(text)]:
-            options = TrainViewOptions(log_open=swept % 2 == 0, resume=text, run_folder=text, offer=[text])
             scene = TrainScene(
-                state=None if events is None else fold(events), chart=LossChart(), small_charts=SmallCharts(),
+                state=None if events is None else fold(events), glyphs=glyphs,
                 gauges=Gauges(cpu_share=0.5, gpus=(GpuGauge(index=0, name=text),)), sparks={},
-                events=[(text, "text")], log_lines=[text], what_is_on=[text], options=options,
+                events=[(text, "text")], log_lines=[text], what_is_on=[text],
+                log_open=swept % 2 == 0, resume=text, run_folder=text, offer=[text],
             )  # fmt: skip
-            lines = draw_train(scene, width=size[0], height=size[1], glyphs=glyphs)
-            shown = assert_harmless(lines, *size)
-            assert not glyphs.ascii or shown.isascii()
+            lines = ChartDrawing().draw(scene.run, ChartView(), size[0], 9, glyphs)
+            for name in visible_parts(scene) & set(PARTS):
+                draw, heading = PARTS[name]
+                lines += [[(words, "dim")] for words in (heading(scene) if heading else ())]
+                lines += draw(scene, size[0], 9)
+            # As a pane does before it shows them.
+            shown = assert_harmless([harmless(fit(line, size[0]), size[0]) for line in lines], size[0], len(lines))
+            assert not glyphs.ascii or shown.replace("\u2026", "").isascii()
             swept += 1
     assert swept == 6 * len(TEXTS)
 

@@ -18,16 +18,16 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 RAISES_WHEN_A_FILE_IS_THERE = """
 from pathlib import Path
-import tui_trainer.ui.screens.train_view as view
+import tui_trainer.ui.screens.train_lines as lines
 
-draw = view.draw_train
+draw = lines.rates_line
 
-def draw_train(*scene, **size):
+def rates_line(*state_and_width):
     if Path("tear").exists():
         raise RuntimeError("the picture tore")
-    return draw(*scene, **size)
+    return draw(*state_and_width)
 
-view.draw_train = draw_train
+lines.rates_line = rates_line
 """
 
 

@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.ui.bare_app import all_pages
+from tests.ui.pictures import screen_text as screen
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.frame import footer
+from tui_trainer.ui.dialogs import HelpDialog, TextDialog
+from tui_trainer.ui.frame import footer_hints, hints_line
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap, keys_file, load_keymap
 from tui_trainer.ui.spans import text_of
@@ -44,12 +47,9 @@ async def opened(keymap: Keymap, page: int):
         while not bench.findings:
             await pilot.pause(0.02)
         bench.go(page)
+        await pilot.pause()
         yield app, pilot
     assert not app.crash
-
-
-def screen(app: TrainerApp) -> str:
-    return text_of(app._canvas.lines)
 
 
 def test_without_a_file_every_key_is_as_in_the_registry():
@@ -65,7 +65,8 @@ def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
             await pilot.press("u")
             app.bench.tell("a notice")
             app.draw()
-            assert screen(app).endswith("F2 help"), "beside a notice too"
+            await pilot.pause()
+            assert "a notice" in screen(app) and screen(app).endswith("F2 help"), "beside a notice too"
             await pilot.press("down")
             last = screen(app).splitlines()[-1]
             assert "z presets" in last and "p presets" not in last and last.endswith("F2 help")
@@ -74,16 +75,75 @@ def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
             await pilot.press("z")
             assert "Choose a recipe" in screen(app)
             await pilot.press("escape", "?")
-            assert not app._dialogs
+            assert app.dialog is None
             await pilot.press("f2")
-            (dialog,) = app._dialogs
-            rows = text_of(dialog.draw(80, 400, UNICODE)).splitlines()
-            assert [row.split()[1] for row in rows if "Choose a recipe" in row] == ["z"]
-            assert [row.split()[1:3] for row in rows if "Leave. With" in row] == [["Ctrl+X", "Q"]]
+            assert isinstance(app.dialog, HelpDialog)
+            await pilot.press("f2")
+            assert app.dialog is None, "closed by what opened it"
             await pilot.press("escape", "q")
             assert app.is_running and app.bench.leaving is None
             await pilot.press("ctrl+x")
             assert app.bench.leaving is not None
+
+    asyncio.run(look())
+    rows = all_pages(HelpDialog(keymap, "config")).splitlines()
+    assert {row.split()[1] for row in rows if "Choose a recipe" in row} == {"z"}
+    assert {tuple(row.split()[1:3]) for row in rows if "Leave. With" in row} == {("Ctrl+X", "Q")}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "z",
+        "Z",
+        "5",
+        ",",
+        ";",
+        "?",
+        "[",
+        "]",
+        "\\",
+        "'",
+        '"',
+        "*",
+        "%",
+        "\u00fc",
+        "\u20ac",
+        " ",
+        "f9",
+        "ctrl+x",
+        "pageup",
+    ],
+)
+def test_any_key_that_may_be_chosen_does_what_it_says(key):
+    keymap = Keymap({"config.copy": (key,)})
+    assert keys_of(keymap, "config.copy") and all("config.copy does not" not in one for one in keymap.problems)
+
+    async def look() -> None:
+        async with opened(keymap, page=1) as (app, pilot):
+            await pilot.press("space" if key == " " else key)
+            assert "copied" in app.bench.notice[0]
+            await pilot.press("y")
+            assert app.bench.notice is None, "the old key is free"
+
+    asyncio.run(look())
+
+
+def test_swapped_keys_and_taken_keys_do_what_the_footer_says():
+    keymap = Keymap({"config.undo": ("r",), "config.reset": ("u",), "app.help": ("t",), "train.save": ("q",)})
+
+    async def look() -> None:
+        async with opened(keymap, page=1) as (app, pilot):
+            document = app.bench.document
+            document.set("training.max_steps", 7)
+            await pilot.press("u")
+            assert document.value("training.max_steps") == 7, "the setting under the cursor is another one"
+            await pilot.press("r")
+            assert document.value("training.max_steps") != 7
+            await pilot.press("t")
+            assert isinstance(app.dialog, HelpDialog), "and nothing is started"
+            await pilot.press("escape", "4", "q")
+            assert app.bench.leaving is None and app.is_running, "what the user chose for a screen goes first"
 
     asyncio.run(look())
 
@@ -161,13 +221,20 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     keymap = Keymap({"app.quit": ("s",), "app.help": ("f1",)})
     assert keys_of(keymap, "train.save") == ()
     assert any("train.save has no key left" in problem for problem in keymap.problems)
-    line = text_of([footer(keymap.of("train") + keymap.of("app"), 200, UNICODE)])
+    hints = footer_hints(keymap.of("train") + keymap.of("app"), lambda action: action.label, 200)
+    line = text_of([hints_line(hints, 200, UNICODE)])
     assert "s quit" in line and "save" not in line and line.endswith("F1 help")
 
     async def look() -> None:
         async with opened(keymap, page=1) as (app, pilot):
-            await pilot.press(":", *"save as")
-            assert app._dialogs[-1].found[0].action.id == "config.save_as"
+            await pilot.press(":", *"save")
+            for _ in range(500):
+                if "no key: Write what differs" in screen(app):
+                    break
+                await pilot.pause(0.02)
+            await pilot.press("enter")
+            await pilot.pause()
+            assert isinstance(app.dialog, TextDialog) and "Save" in screen(app)
 
     asyncio.run(look())
 
@@ -178,6 +245,7 @@ def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_press
     async def look() -> None:
         async with opened(keymap, page=0) as (app, pilot):
             app.draw()
+            await pilot.pause()
             assert "1 of 2: keys.toml: there is no action config.undoo" in screen(app)
             await pilot.press("down")
             assert "there is no action" not in screen(app)

@@ -13,6 +13,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
 from tests.tiny_models import save_tiny_model, texts
+from tests.ui.pictures import screen_text
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.start import load_config
@@ -24,7 +25,6 @@ from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.main import _tell_end
-from tui_trainer.ui.spans import text_of
 from tui_trainer.ui.workbench import Workbench
 
 PATIENCE_SECONDS, LOOK_SECONDS = 120.0, 0.05
@@ -52,13 +52,13 @@ class Screens:
 
     async def shows(self, *words: str) -> str:
         for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
-            shown = text_of(self.app.shown)
+            shown = screen_text(self.app)
             if all(word in shown for word in words):
                 return shown
             run = self.app.bench.run
             assert not self.app.crash and not (run and run.state.failed), self.app.crash or shown
             await self._pilot.pause(LOOK_SECONDS)
-        raise AssertionError(f"{words} did not come:\n{text_of(self.app.shown)}")
+        raise AssertionError(f"{words} did not come:\n{screen_text(self.app)}")
 
     async def press(self, *keys: str) -> None:
         await self._pilot.press(*keys)

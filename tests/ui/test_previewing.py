@@ -9,18 +9,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.previews import PREVIEW
+from tests.ui.bare_app import BareApp, seen
+from tests.ui.pictures import screen_text
 from tui_trainer.config.load import Request
 from tui_trainer.errors import DataError
 from tui_trainer.launching import preview as launching
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.previewing import PREVIEW as WORK
 from tui_trainer.ui.previewing import PreviewDialog
 from tui_trainer.ui.screens.config import ConfigPage
-from tui_trainer.ui.spans import text_of, width_of
 from tui_trainer.ui.workbench import Workbench
 
 SIZES = ((80, 24), (200, 50))
@@ -32,68 +33,68 @@ def no_clock(monkeypatch):
 
 
 class Loose:
-    """As much of a workbench as a dialog that is shown outside of an application."""
+    """As much of a workbench as a dialog that is shown outside of the program."""
 
     plan = None
-    app = type("App", (), {"draw": lambda self: None})()
+    background = SimpleNamespace(do=lambda *_: None)
 
 
-def shown(size=SIZES[0], glyphs=UNICODE) -> PreviewDialog:
-    dialog = PreviewDialog(Loose(), None)
-    dialog._made(PREVIEW)
-    dialog.draw(*size, glyphs)
-    return dialog
+class Made(PreviewDialog):
+    """A dialog whose preview is there at once."""
 
-
-def text(dialog: PreviewDialog, size=SIZES[0], glyphs=UNICODE) -> str:
-    lines = dialog.draw(*size, glyphs)
-    assert len({width_of(line) for line in lines}) == 1 and len(lines) <= size[1]
-    return text_of(lines)
+    def __init__(self) -> None:
+        super().__init__(Loose(), None)
+        self._preview = PREVIEW
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_samples_are_gone_through_forwards_and_backwards(size):
-    dialog = shown(size)
-    assert "sample 1 of 2" in text(dialog, size) and "37 padding" in text(dialog, size)
-    for key, wanted in (("n", "2 of 2"), ("n", "1 of 2"), ("p", "2 of 2")):
-        assert dialog.press(key, key)
-        assert f"sample {wanted}" in text(dialog, size)
+    first, *others = seen(Made(), "n", "n", "p", size=size)
+    assert "sample 1 of 2" in first and "37 padding" in first
+    for text, wanted in zip(others, ("2 of 2", "1 of 2", "2 of 2"), strict=True):
+        assert f"sample {wanted}" in text
 
 
 def test_trained_tokens_are_marked_with_and_without_colour():
-    dialog = shown()
-    assert "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in text(dialog)
-    spans = [span for line in dialog.draw(*SIZES[0], UNICODE) for span in line]
+    assert "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in seen(Made())[0]
+    assert "[[ An animal.{<eos>}]]" in seen(Made(), ascii_only=True)[0]
+    spans = [span for line in Made()._sample_lines(PREVIEW, 80, UNICODE) for span in line]
     assert ("\u27e6 An animal.", "good") in spans and ("\u27e8<eos>\u27e9", "accent") in spans
     assert not [one for one, _ in spans if "\x1b" in one]
-    assert "[[ An animal.{<eos>}]]" in text(dialog, glyphs=ASCII)
 
 
 def test_numbers_about_all_rows_are_one_key_away_and_scroll():
-    dialog = shown()
-    dialog.press("a", "a")
-    first = text(dialog)
+    keys = ["a", *["pagedown"] * 3, *["up"] * 40, "a"]
+    _, first, *others, samples = seen(Made(), *keys, size=(80, 14))
     assert "900 to train, 90 held out, 20 left out" in first and "sample 1" not in first
-    size = (80, 14)
-    assert "note: the conversations" not in text(dialog, size)
-    for _ in range(3):
-        dialog.press("pagedown", None)
-    end = text(dialog, size)
-    assert "note: the conversations" in end and "900 to train" not in end
-    for _ in range(40):
-        dialog.press("up", None)
-    assert "900 to train" in text(dialog, size)
-    dialog.press("a", "a")
-    assert "sample 1 of 2" in text(dialog)
+    assert "note: the conversations" not in first
+    assert "note: the conversations" in others[2] and "900 to train" not in others[2]
+    assert "900 to train" in others[-1] and "sample 1 of 2" in samples
+
+
+def test_another_sample_is_shown_from_its_beginning():
+    text = seen(Made(), "down", "down", "n", size=(80, 10))
+    assert "sample 1" not in text[2] and "sample 2 of 2" in text[3]
 
 
 def test_how_far_the_work_is_and_why_it_was_refused_is_told():
-    dialog = PreviewDialog(Loose(), None)
-    assert "starting ..." in text(dialog)
-    dialog._hear("tokenising", 30.0, 120.0, "characters")
-    assert "tokenising, 30 of 120 characters" in text(dialog) and "give up" in text(dialog)
-    dialog._made(("rows.jsonl, line 9: the text is empty",))
-    assert "rows.jsonl, line 9: the text is empty" in text(dialog) and "close" in text(dialog)
+    async def look() -> None:
+        dialog = PreviewDialog(Loose(), None)
+        app = BareApp(dialog)
+        async with app.run_test(size=SIZES[0]) as pilot:
+            await pilot.pause()
+            assert "starting ..." in app.seen
+            unknown = dialog.by_clock()
+            dialog._hear("tokenising", 30.0, 120.0, "characters")
+            assert dialog.by_clock() != unknown, "it is drawn at the next tick"
+            dialog.redraw()
+            await pilot.pause()
+            assert "tokenising, 30 of 120 characters" in app.seen and "give up" in app.seen
+            dialog._made(("rows.jsonl, line 9: the text is empty",))
+            await pilot.pause()
+            assert "rows.jsonl, line 9: the text is empty" in app.seen and "close" in app.seen
+
+    asyncio.run(look())
 
 
 def with_app(look):
@@ -141,13 +142,14 @@ def test_the_screen_takes_keys_while_the_preview_is_made_and_closing_gives_it_up
         await pilot.press("v")
         await until(pilot, began.is_set)
         app.draw()
-        assert "tokenising, 1 of 4 characters" in text_of(app.shown)
+        await pilot.pause()
+        assert "tokenising, 1 of 4 characters" in screen_text(app)
         await pilot.press("escape")
-        assert not app._dialogs and not given_up.is_set(), "the key did not wait for the work"
+        assert app.dialog is None and not given_up.is_set(), "the key did not wait for the work"
         await pilot.press("down")
         go_on.set()
         await until(pilot, lambda: not app.bench.background.is_busy(WORK))
-        assert given_up.is_set() and not app._dialogs and "sample 1" not in text_of(app.shown)
+        assert given_up.is_set() and app.dialog is None and "sample 1" not in screen_text(app)
 
     with_app(look)
 
@@ -160,7 +162,7 @@ def test_what_is_wrong_with_the_data_stands_in_the_box(monkeypatch):
 
     async def look(app, pilot):
         await pilot.press("v")
-        await until(pilot, lambda: "line 9: the text is empty" in text_of(app.shown))
+        await until(pilot, lambda: "line 9: the text is empty" in screen_text(app))
 
     with_app(look)
 
@@ -171,13 +173,13 @@ def test_the_preview_of_the_quickstart_makes_the_plan_exact(tmp_path, monkeypatc
     async def look(app, pilot):
         assert not app.bench.plan.train_rows.exact
         await pilot.press("v")
-        await until(pilot, lambda: "sample 1 of 16" in text_of(app.shown))
-        assert "129 tokens, 128 trained (99%), +0 padding" in text_of(app.shown)
+        await until(pilot, lambda: "sample 1 of 16" in screen_text(app))
+        assert "129 tokens, 128 trained (99%), +0 padding" in screen_text(app)
         await pilot.press("n")
-        assert "sample 2 of 16" in text_of(app.shown)
+        assert "sample 2 of 16" in screen_text(app)
         await until(pilot, lambda: app.bench.plan is not None and app.bench.plan.train_rows.exact)
         await pilot.press("q")
-        assert not app._dialogs
+        assert app.dialog is None
 
     with_app(look)
 

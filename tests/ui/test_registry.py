@@ -19,10 +19,13 @@ from tui_trainer.runs.state import fold
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
-from tui_trainer.ui.app import GlobalActions, TrainerApp
-from tui_trainer.ui.frame import footer, header
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.command_palette import ActionCommands
+from tui_trainer.ui.dialogs import HelpDialog
+from tui_trainer.ui.frame import footer_hints, header, hint_at, hints_line
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import FAILING_KEYS, Keymap
+from tui_trainer.ui.page import KeyHints
 from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line, text_of, width_of
 from tui_trainer.ui.workbench import Workbench
@@ -111,11 +114,13 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             assert tuple(pages) == PAGES
             swept = 0
             for action in ACTIONS:
-                owner, name = (app.global_actions if action.place == "app" else pages[action.place], action.name)
-                assert callable(getattr(owner, name, None)), action.id
+                owner = app if action.place == "app" else pages[action.place]
+                assert callable(getattr(owner, f"action_{action.name}", None)), action.id
                 swept += 1
-            named = {f"app.{name}" for name in dir(GlobalActions) if not name.startswith("_")}
-            assert named == {action.id for action in ACTIONS if action.place == "app"}, "a method without an action"
+            for place, owner in {"app": app, **pages}.items():
+                named = {name.removeprefix("action_") for name in vars(type(owner)) if name.startswith("action_")}
+                known = {action.name for action in ACTIONS if action.place == place}
+                assert named - {"do"} <= known, "a method without an action"
             return swept
 
     assert asyncio.run(look()) == len(ACTIONS)
@@ -142,23 +147,24 @@ def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
             app.bench.run = run_in(state)
             for number, place in enumerate(PAGES):
                 app.bench.go(number)
-                app.draw()
-                offered = app._offered()
-                ids = [action.id for action in offered]
+                await pilot.pause()
+                offered = app.offered_actions
+                ids = [action.id for action in sorted(offered, key=lambda one: one.footer or 100)]
                 assert ("app.start" in ids) == (state in ("no run", "stopped"))
                 if place == "train":
                     assert ("train.stop" in ids) == (state in ("running", "paused"))
-                app.global_actions.palette()
-                assert [one.action.id for one in app._dialogs[-1].found] == ids
-                await pilot.press("escape")
-                app.global_actions.help()
-                text = " ".join(text_of(app._dialogs[-1].draw(220, 400, UNICODE)).split())
+                commands = [hit async for hit in ActionCommands(app.screen).discover()]
+                assert [hit.command.args[0] for hit in commands] == ids
+                app.action_help()
+                await pilot.pause()
+                assert isinstance(app.dialog, HelpDialog)
+                text = " ".join(text_of(app.dialog.lines(90)).split())
                 for action in app.keymap.of(place) + app.keymap.of("app"):
                     assert " ".join(key_sign(key) for key in action.keys) in text
                     assert " ".join(action.help.split()[:5]) in text, action.id
                     swept += 1
                 await pilot.press("escape")
-                shown = keys_in(app._canvas.lines[-1])
+                shown = keys_in(app.page.query_one(KeyHints).lines[0])
                 possible = {key_sign(action.keys[0]) for action in offered if action.footer} | {"?"}
                 assert len(shown) > 2 and set(shown) <= possible and shown[-1] == "?"
         return swept
@@ -176,11 +182,12 @@ def test_the_footer_never_overflows(state):
             app.bench.run = run_in(state)
             for number in range(len(PAGES)):
                 app.bench.go(number)
-                offered = app._offered()
+                offered = app.offered_actions
                 fewest = 0
                 for width in WIDTHS:
                     for glyphs in (UNICODE, ASCII):
-                        line = footer(offered, width, glyphs)
+                        hints = footer_hints(offered, app.page.label_of, width)
+                        line = hints_line(hints, width, glyphs)
                         assert width_of(line) == width, (PAGES[number], width)
                         assert text_of([line]).endswith("? help"), (PAGES[number], width)
                         labels = [text for text, role in line if role == "dim"]
@@ -194,6 +201,24 @@ def test_the_footer_never_overflows(state):
     assert asyncio.run(look()) == len(PAGES) * len(WIDTHS) * 2
 
 
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_a_click_on_a_key_of_the_footer_is_that_key_and_one_beside_it_is_none(glyphs):
+    swept = 0
+    for place in PAGES:
+        actions = [action for action in ACTIONS if action.place in (place, "app")]
+        for width in WIDTHS:
+            hints = footer_hints(actions, lambda action: action.label, width)
+            text = text_of([hints_line(hints, width, glyphs)])
+            for hint in hints:
+                words = text_of([hint.line(glyphs)])
+                if (x := text.find(words)) >= 0:
+                    assert hint_at(hints, x, width, glyphs) == hint_at(hints, x + len(words) - 1, width, glyphs) == hint
+                    swept += 1
+            gap = len(text.removesuffix("? help").rstrip()) + 4
+            assert gap >= len(text) - len("? help") or hint_at(hints, gap, width, glyphs) is None
+    assert swept > 4 * len(PAGES) * len(WIDTHS)
+
+
 @pytest.mark.parametrize("host", ["", "gpu-box", "a-very-long-host-name-of-a-cluster.example.org", "\u6f22\u5b57" * 12])
 def test_the_header_never_overflows_and_always_shows_the_tabs(host):
     swept = 0
@@ -205,7 +230,7 @@ def test_the_header_never_overflows_and_always_shows_the_tabs(host):
                 zip(("Hardware", "Config", "Checklist", "Train"), ("", "\u25cf", "12 x 23 !", train), strict=True)
             )
             for width in WIDTHS:
-                line = header(shown_host, machine, tabs, 3, width, UNICODE)
+                line = header(shown_host, machine, tabs, 3, width)
                 text = text_of([line])
                 assert width_of(line) == width and "\x1b" not in text
                 assert all(f"{number} {title}" in text for number, (title, _) in enumerate(tabs, 1)), (width, text)

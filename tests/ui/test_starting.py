@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.ui.pictures import screen_text
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.drafts import draft_for
@@ -17,7 +18,6 @@ from tui_trainer.ui import starting
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.spans import text_of
 from tui_trainer.ui.workbench import Workbench
 
 PATIENCE_SECONDS = 30.0
@@ -50,7 +50,7 @@ async def until(pilot, ready) -> None:
         if ready():
             return
         await pilot.pause(LOOK_SECONDS)
-    raise AssertionError(text_of(pilot.app.shown))
+    raise AssertionError(screen_text(pilot.app))
 
 
 class Busy:
@@ -108,7 +108,7 @@ def test_edits_of_an_earlier_session_stay_until_somebody_decides(request_of_seco
 
     async def later() -> None:
         async with opened(request_of_seconds) as (app, pilot):
-            await until(pilot, lambda: "were not saved" in text_of(app.shown))
+            await until(pilot, lambda: "were not saved" in screen_text(app))
             await pilot.press("escape")
             app.bench.apply({"training.seed": 5}, "")
             assert dict(draft_for(request_of_seconds).edits) == {"training.max_steps": 7, "training.seed": 5}
@@ -160,8 +160,8 @@ def test_a_run_that_is_refused_says_why_and_leaves_nothing(request_of_seconds, t
         async with opened(request_of_seconds) as (app, pilot):
             (tmp_path / "sums.txt").unlink()
             starting.start(app.bench)
-            await until(pilot, lambda: "The run was refused" in text_of(app.shown))
-            assert "sums.txt" in text_of(app.shown)
+            await until(pilot, lambda: "The run was refused" in screen_text(app))
+            assert "sums.txt" in screen_text(app)
             assert app.bench.run is None
             assert not list((tmp_path / "runs").glob("*"))
 
@@ -184,12 +184,13 @@ def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the_start
         async with opened(request_of_a_model_elsewhere) as (app, pilot):
             assert app.bench.plan is not None and app.bench.plan.parameters.value > 80_000_000
             await pilot.press("t")
-            await until(pilot, lambda: "This cannot start yet" in text_of(app.shown))
-            assert "`tui-trainer download" in text_of(app.shown)
+            await until(pilot, lambda: "This cannot start yet" in screen_text(app))
+            assert "`tui-trainer download" in screen_text(app)
             await pilot.press("escape")
             # Also by the way that asks nothing.
             starting.start(app.bench)
-            assert "The run was refused" in text_of(app.shown)
+            await pilot.pause()
+            assert "The run was refused" in screen_text(app)
             assert app.bench.run is None and not (tmp_path / "runs").exists()
 
     asyncio.run(go())
@@ -202,7 +203,7 @@ def test_a_problem_that_planning_finds_stands_beside_its_setting(request_of_seco
             await until(pilot, lambda: not app.bench.is_planning)
             assert [problem.key for problem in app.bench.document.problems] == ["data.path"]
             await pilot.press("2")
-            assert "1 problem" in text_of(app.shown)
+            assert "1 problem" in screen_text(app)
 
     asyncio.run(go())
 
@@ -221,7 +222,7 @@ def test_a_window_that_is_too_small_takes_no_keys_but_leaves(request_of_seconds)
         async with opened(request_of_seconds, size=(60, 15)) as (app, pilot):
             await pilot.press("t", "enter", "2", "r")
             assert app.bench.current == 0 and app.bench.run is None and not app.takes_text
-            assert "needs 80x24" in text_of(app.shown)
+            assert "needs 80x24" in screen_text(app)
             await pilot.press("q")
             assert not app.is_running
 

@@ -4,15 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.ui.test_train_view import prepared
-from tui_trainer.hardware.gauges import Gauges
+from tests.ui.test_train_view import drawn as drawn_scene
+from tests.ui.test_train_view import prepared, scene
 from tui_trainer.runs import events as e
-from tui_trainer.runs.state import fold
-from tui_trainer.ui.chart.loss_chart import LossChart
-from tui_trainer.ui.chart.small_charts import SmallCharts
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.train_scores import table_rows
-from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
+from tui_trainer.ui.screens.train_story import table_rows
 from tui_trainer.ui.spans import text_of, width_of
 
 SIZES = ((80, 22), (120, 33), (200, 48))
@@ -42,13 +38,7 @@ def events(*more):
 
 
 def drawn(journal, width=80, height=22, glyphs=UNICODE, **options):
-    scene = TrainScene(
-        state=fold(journal), chart=LossChart(), small_charts=SmallCharts(), gauges=Gauges(), sparks={},
-        options=TrainViewOptions(**options),
-    )  # fmt: skip
-    lines = draw_train(scene, width=width, height=height, glyphs=glyphs)
-    assert len(lines) == height and {width_of(line) for line in lines} == {width}
-    return text_of(lines)
+    return drawn_scene(scene(journal, glyphs=glyphs, told=(), **options), width, height)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,25 +1,22 @@
 """The Train screen in every phase, at every size, with both sets of signs, and how much of it changes in a second."""
 
 import math
-import random
-from statistics import median
 
 import pytest
 
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
-from tui_trainer.ui.chart.loss_chart import LossChart
-from tui_trainer.ui.chart.small_charts import SmallCharts
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines
-from tui_trainer.ui.screens.train_panes import part_shares, stack
-from tui_trainer.ui.screens.train_plan import memory_role, memory_words, training_memory_bytes
-from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
+from tui_trainer.ui.screens.train_lines import memory_role, memory_words, part_shares, stack, training_memory_bytes
+from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
 from tui_trainer.ui.spans import text_of, width_of
 from tui_trainer.ui.widgets.gauge import target_bar
 
-SIZES = ((80, 22), (100, 28), (119, 60), (120, 33), (160, 40), (200, 48))
+# Of the first column at 80, 120 and 200 cells, and of the second one.
+WIDTHS, SECOND_WIDTHS = (80, 76, 136), (42, 62)
+SECOND = {"machine", "readings", "times", "plan", "switched-on", "epochs", "samples"}
 GIB = 2**30
 RESIDENT = 240_000_000
 LORA = {"base_model": "TinyLlama/TinyLlama-1.1B", "lora_rank": 16, "trained_parameters": 6_700}
@@ -109,41 +106,63 @@ def gauges(share=0.6, cards=0):
 TOLD = (("step 50: saved", "dim"),)
 
 
-def scene(events, *, cards=0, log_lines=(), told=TOLD, on=("TF32: no GPU",), **options):
+def scene(events, *, cards=0, told=TOLD, on=("TF32: no GPU",), glyphs=UNICODE, **options):
     return TrainScene(
-        state=None if events is None else fold(events), chart=LossChart(), small_charts=SmallCharts(),
-        gauges=gauges(cards=cards), sparks={"cpu": [0.5] * 12}, events=list(told),
-        log_lines=log_lines, what_is_on=on,
-        options=TrainViewOptions(run_folder="runs/q", resume="tui-trainer resume q", **options),
+        state=None if events is None else fold(events), glyphs=glyphs, gauges=gauges(cards=cards),
+        sparks={"cpu": [0.5] * 12}, events=list(told), what_is_on=on, run_folder="runs/q",
+        **{"resume": "tui-trainer resume q", **options},
     )  # fmt: skip
 
 
-def drawn(made, width=80, height=22, glyphs=UNICODE):
-    lines = draw_train(made, width=width, height=height, glyphs=glyphs)
-    assert [width_of(line) for line in lines] == [width] * height
-    return text_of(lines)
+def drawn(made, width=80, height=10, names=()):
+    """The text of the parts that are shown, or of those that are named, each with its heading."""
+    visible, texts = visible_parts(made), []
+    for name, (draw, heading) in PARTS.items():
+        if name in (names or visible):
+            rows = draw(made, width, height)
+            assert rows or name in ("speed", "events"), name
+            texts += ["-- {} -- {} --".format(*heading(made))] if heading else []
+            texts.append(text_of(rows))
+    return "\n".join(texts)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
-def test_every_phase_fills_every_size_and_ascii_stays_ascii(phase, glyphs):
-    for size in SIZES:
-        for cards in (0, 1, 8):
-            for log_open in (False, True):
-                text = drawn(scene(PHASES[phase], cards=cards, log_open=log_open), *size, glyphs)
-                assert not glyphs.ascii or text.isascii()
+def test_every_part_of_every_phase_fits_every_width_and_ascii_stays_ascii(phase, glyphs):
+    swept = 0
+    for options in ({}, {"log_open": True}, {"table_open": True}, {"cards": 8}, {"is_beside": False}):
+        made = scene(PHASES[phase], glyphs=glyphs, **options)
+        for name in visible_parts(made) & set(PARTS):
+            for width in SECOND_WIDTHS if name in SECOND else WIDTHS:
+                rows = PARTS[name][0](made, width, 6)
+                assert not glyphs.ascii or text_of(rows).isascii()
+                assert len(rows) <= {"run": 1, "progress": 1, "events": 6, "log": 6, "table": 6}.get(name, 30), name
+                assert name in ("rates", "epochs") or all(width_of(line) <= width for line in rows), name
+                swept += 1
+    assert swept >= 45
 
 
-@pytest.mark.parametrize(("size", "cards"), [((80, 22), 1), ((120, 33), 8), ((200, 48), 0)])
-def test_lora_is_named_with_its_base_and_what_moves(size, cards):
-    text = drawn(scene(trained(**LORA), cards=cards), *size)
-    line = "LoRA r 16 on TinyLlama-1.1B: 6.7 k of 818 k parameters are trainable (0.82 %)"
-    rows = ("TinyLlama-1.1B on cpu", "r 16, 6.7 k of 818 k (0.82 %)")
-    narrow = size[0] == 80
-    assert (line in text) == narrow and [row in text for row in rows] == [not narrow] * 2
-    whole = drawn(scene(trained(base_model="/models/gpt2/", trained_parameters=818_000), cards=cards), *size)
-    assert ("gpt2: all 818 k parameters are trainable" if narrow else "all 818 k parameters") in whole
-    assert "LoRA" not in drawn(scene(trained(), cards=cards), *size) + whole
+def test_each_phase_shows_the_parts_that_have_something_to_show():
+    shown = {phase: visible_parts(scene(events)) for phase, events in PHASES.items()}
+    assert shown["no run"] == {"invitation", "speed", "gauges"}
+    assert shown["preparing"] == {"run", "events", "right", "machine", "preparation", "speed", "gauges", "switched-on"}
+    training = {"run", "progress", "chart", "events", "right", "machine", "speed", "rates", "parts", "gauges", "small",
+                "times", "plan", "epochs", "samples", "switched-on"}  # fmt: skip
+    assert shown["training"] == shown["paused"] == training
+    assert shown["finished"] == training - {"speed", "rates", "parts", "gauges"} | {"result"}
+    assert {"preparation", "result"} <= shown["failed at once"] and "chart" not in shown["failed at once"]
+    assert "tuning" in visible_parts(scene(trained(**LORA)))
+    log, table = (visible_parts(scene(trained(), **{name: True})) for name in ("log_open", "table_open"))
+    assert log - table == {"log"} and table - log == {"table"} and not log & {"speed", "result", "small"}
+
+
+def test_lora_is_named_with_its_base_and_what_is_trainable():
+    below, plan = (drawn(scene(trained(**LORA)), names=[name]) for name in ("tuning", "plan"))
+    assert below == "LoRA r 16 on TinyLlama-1.1B: 6.7 k of 818 k parameters are trainable (0.82 %)"
+    assert "TinyLlama-1.1B on cpu" in plan and "r 16, 6.7 k of 818 k (0.82 %)" in plan
+    whole = drawn(scene(trained(base_model="/models/gpt2/", trained_parameters=818_000)))
+    assert "gpt2: all 818 k parameters are trainable" in whole and "all 818 k parameters" in whole
+    assert "LoRA" not in drawn(scene(trained())) + whole
 
 
 def test_memory_is_told_as_the_plan_counts_it():
@@ -155,8 +174,8 @@ def test_memory_is_told_as_the_plan_counts_it():
     assert memory_role(on_cpu) == "text" and memory_words(fold(prepared())) == "186.0 MiB planned"
     again = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)
     assert training_memory_bytes(fold([*trained(), again])) is None, "the process before is gone"
-    for size in SIZES:
-        assert "of 186.0 MiB planned" in drawn(scene(trained()), *size)
+    for name in ("speed", "plan"):
+        assert "of 186.0 MiB planned" in drawn(scene(trained()), names=[name])
 
 
 def test_before_a_run_the_key_and_what_would_happen_are_named():
@@ -180,19 +199,8 @@ def test_training_shows_where_the_run_is_at_the_smallest_size():
                   "held out 1.5000", "16.4 k tokens/s", "128.0 rows/s", "125 ms a step", "lr 1.00e-03",
                   "gradient 0.5", "data  2 %  forward 32 %  backward 55 %  optimizer  8 %",
                       "memory 171.7 of 186.0 MiB planned",
-                  "saved at step 100,   48 steps ago", "step 50: saved", "┈┈┈ order 1"):  # fmt: skip
+                  "saved at step 100,   48 steps ago", "step 50: saved", f"16 rows = 2 {UNICODE.times} 8"):  # fmt: skip
         assert words in text, words
-
-
-def test_wide_terminals_add_panes():
-    wide, very_wide = drawn(scene(PHASES["training"]), 120, 33), drawn(scene(PHASES["training"]), 200, 48)
-    for title in ("machine", "time of a step", "plan", "switched on", "what it writes"):
-        assert f"── {title} ──" in wide
-        assert f"── {title} ──" in very_wide
-    for title in ("learning rate", "gradient norm", "tokens/s", "step seconds", "epochs"):
-        assert f"── {title} ──" not in wide
-        assert f"── {title} ──" in very_wide
-    assert f"16 rows = 2 {UNICODE.times} 8" in wide
 
 
 def test_the_end_is_measured_against_the_baselines():
@@ -233,17 +241,18 @@ def test_a_run_whose_process_is_gone_is_not_called_training():
 def test_the_log_opens_and_shows_its_tail():
     lines = [f"row {number}" for number in range(100)]
     assert "row 99" in drawn(scene(PHASES["training"], log_lines=lines, log_open=True))
+    assert "row 89" not in drawn(scene(PHASES["training"], log_lines=lines, log_open=True))
     assert "row 99" not in drawn(scene(PHASES["training"], log_lines=lines))
     assert "nothing has been written" in drawn(scene(PHASES["training"], log_open=True))
 
 
 def test_events_are_whole_newest_last_and_can_be_scrolled_back():
     told = [(f"event {number} " + "word " * 20, "text") for number in range(9)]
-    text = drawn(scene(PHASES["training"], told=told))
+    text = drawn(scene(PHASES["training"], told=told), height=4, names=["events"])
     assert "event 8" in text
     assert text.splitlines()[-1].strip().endswith("word")
-    assert not text.splitlines()[-4].startswith("  ")
-    back = drawn(scene(PHASES["training"], told=told, events_back=3))
+    assert not text.splitlines()[-4].startswith("  ") and len(text.splitlines()) == 5
+    back = drawn(scene(PHASES["training"], told=told, events_back=3), height=4, names=["events"])
     assert "event 5" in back
     assert "event 6" not in back
 
@@ -256,12 +265,34 @@ def test_hostile_text_acts_on_nothing_wherever_it_stands():
         e.TextSampled(step=40, prompt=bad, text=bad), e.Progress(what=bad, done=1, total=2, unit=bad),
     ]  # fmt: skip
     for ending in ([], [e.RunFailed(step=1, message=bad, log_path=bad)]):
-        for size in SIZES:
-            made = scene([*events, *ending], told=[(bad, "text")], on=[bad], log_lines=[bad], log_open=True)
-            text = drawn(made, *size)
-            assert not set(text) & set("\x1b\x9b\u202e")
-            assert "[red]" in text
+        for log_open in (False, True):
+            made = scene([*events, *ending], told=[(bad, "text")], on=[bad], log_lines=[bad], log_open=log_open)
+            for width in WIDTHS:
+                text = drawn(made, width)
+                assert not set(text) & set("\x1b\x9b\u202e")
+                assert "[red]" in text
     assert "\x1b" not in drawn(scene(None, offer=[bad]))
+
+
+def test_a_run_of_another_process_shows_what_it_last_read_of_itself_and_so_does_one_that_is_over():
+    def read(share, memory):
+        card = e.GpuReading(
+            index=0, utilization_share=share, memory_used_bytes=60 * GIB, memory_bytes=139 * GIB, power_watts=512.0,
+            temperature_celsius=71.0,
+        )  # fmt: skip
+        return e.GaugesRead(step=40, process_memory_bytes=memory, process_cpu_share=0.5, usable_cores=8, gpus=[card])
+
+    events = [*trained(), read(0.5, 3 * GIB), read(0.9, 2 * GIB)]
+    assert not visible_parts(scene(events)) & {"readings", "readings-here"}
+    other = scene(events, is_beside=False)
+    assert {"readings", "readings-here", "machine"} <= visible_parts(other) and "gauges" not in visible_parts(other)
+    last, whole = drawn(other, 200, names=["readings"]).splitlines()[1:]
+    assert last.split(maxsplit=1) == [
+        "last", "GPU 90 %, 60.0 of 139.0 GiB, 512 W, 71 C; process 2.0 GiB, CPU 4.0 of 8 cores"]  # fmt: skip
+    assert whole.startswith("whole run") and "GPU 70 %" in whole and "process 3.0 GiB" in whole
+    assert "read at step 40" in drawn(other, names=["readings-here"])
+    over = scene([*events, finished()], is_beside=False)
+    assert {"readings", "readings-here", "result"} <= visible_parts(over)
 
 
 def test_a_bar_shows_the_part_of_its_target_that_is_not_reached():
@@ -296,35 +327,3 @@ def test_the_parts_of_a_step_add_up_to_all_of_it():
     assert shares == pytest.approx([0.02, 0.32, 0.55, 0.08, 0.03])
     assert text_of([stack(shares, 20)]) == "fffffffbbbbbbbbbbbo."
     assert part_shares([]) is None
-
-
-@pytest.mark.parametrize(
-    ("size", "cards", "median_cells", "bytes_a_second"),
-    [((80, 22), 0, 60, 800), ((80, 22), 1, 80, 800), ((120, 33), 1, 80, 1000), ((200, 48), 1, 120, 2000)],
-)
-def test_an_update_a_second_changes_few_cells(size, cards, median_cells, bytes_a_second):
-    numbers, made = random.Random(1), scene(prepared(2000), cards=cards)
-    state, trail, before, counts, costs = made.state, GaugeTrail(), None, [], []
-    for second in range(200):
-        for number in range(second * 8 + 1, second * 8 + 9):
-            loss = 1.4 + 3 * math.exp(-number / 200) + numbers.gauss(0, 0.06)
-            state.apply(step(number, loss, 0.125 + numbers.gauss(0, 0.004)))
-            if number % 100 == 0:
-                state.apply(evaluated(number, loss))
-        look = gauges(0.6 + numbers.random() / 5, cards)
-        trail.take(look, second)
-        lines = draw_train(
-            TrainScene(state=state, chart=made.chart, small_charts=made.small_charts, gauges=look,
-                       sparks=trail.sparks(second), events=made.events, options=made.options),
-            width=size[0], height=size[1], glyphs=UNICODE,
-        )  # fmt: skip
-        after = [[(sign, role) for text, role in line for sign in text] for line in lines]
-        if before is not None:
-            touched = {(y, x) for y in range(size[1]) for x in range(size[0]) if before[y][x] != after[y][x]}
-            runs = sum((y, x - 1) not in touched for y, x in touched)
-            counts.append(len(touched))
-            # A cursor move and a colour for each run, and the signs in UTF-8.
-            costs.append(runs * 20 + sum(len(after[y][x][0].encode()) for y, x in touched))
-        before = after
-    assert 5 <= median(counts) <= median_cells
-    assert sum(costs) / len(costs) <= bytes_a_second

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
-from textual.events import Event, Key, Resize
-from textual.screen import ModalScreen, Screen
+from textual.command import CommandPalette
+from textual.events import Event, Key
+from textual.filter import LineFilter
+from textual.screen import ModalScreen
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, key_sign
 from tui_trainer.ui.application import Leaving
+from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Dialog, HelpDialog
@@ -51,26 +54,32 @@ _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
 TERMINAL_THEME = "ansi-dark"
 _NO_KEY = "unbound"
+_TOO_SMALL = "too small"
 
 
 class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
     TITLE = "tui-trainer"
-    # Textual reads the rules of other screens when they are shown, but not those of the first one.
-    CSS_PATH: ClassVar = ["app.tcss", "screens/hardware.tcss"]
+    CSS_PATH = "app.tcss"
     COMMANDS: ClassVar = {ActionCommands}
+    # Textual would open it with a key of its own, also above dialogs.
+    ENABLE_COMMAND_PALETTE = False
+    DEFAULT_MODE = PLACES[1]
     BINDINGS = bindings("app")
     INLINE_PADDING = 0
 
     def __init__(self, bench: Workbench, keymap: Keymap) -> None:
-        super().__init__(driver_class=PatientDriver)
+        # Without colours Textual takes only those of the terminal away; those of a theme become shades of grey.
+        super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
+        bench.app = self
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
         for page in self.pages:
             self.add_mode(page.place, partial(_itself, page))
+        self.add_mode(_TOO_SMALL, partial(TooSmall, self))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
@@ -81,8 +90,10 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
-    def get_default_screen(self) -> Screen[object]:
-        return self.pages[0]  # type: ignore[return-value]
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, and one behind them where only ASCII may appear: its own widgets do not know of that."""
+        filters = super().get_line_filters()
+        return [*filters, AsciiOnly()] if self.bench.glyphs.ascii else filters
 
     def on_mount(self) -> None:
         kept = self.preferences.theme
@@ -91,7 +102,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         if self.guard is not None:
             # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
             sys.stdout = sys.stderr = self.guard.log
-        self.bench.attach(self, Background(self._event_loop, self._background_failed))
+        self.bench.background = Background(self._event_loop, self._background_failed)
         self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
@@ -121,7 +132,10 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def show_page(self, number: int) -> None:
         """Another screen."""
-        self.switch_mode(PLACES[1 + number])
+        if not self.is_running:
+            return
+        is_too_small = self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT
+        self.switch_mode(_TOO_SMALL if is_too_small else PLACES[1 + number])
 
     def draw(self) -> None:
         """Compute what is shown, and send what changed of it."""
@@ -235,21 +249,15 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key) and not event.is_forwarded:
-            self.bench.notice = None
+            ended, self.bench.notice = self.bench.notice, None
             # Whoever goes on with something else does not wait for the start any more.
             self.bench.start_wanted = False
+            if ended:
+                self.draw()
         await super().on_event(event)
 
-    def on_key(self, event: Key) -> None:
-        """A key that nothing took: the notice that it ended is gone."""
-        self.draw()
-
-    def on_resize(self, event: Resize) -> None:
-        is_too_small = event.size.width < SMALLEST_WIDTH or event.size.height < SMALLEST_HEIGHT
-        if is_too_small and not isinstance(self.screen, TooSmall):
-            self.push_screen(TooSmall(self))
-        elif not is_too_small and isinstance(self.screen, TooSmall):
-            self.pop_screen()
+    def on_resize(self) -> None:
+        self.show_page(self.bench.current)
         self.call_after_refresh(self.draw)
 
     def carry_out(self, action_id: str) -> None:
@@ -268,12 +276,12 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def open(self, dialog: Dialog) -> None:
         """Lay a dialog on the screen."""
-        self.push_screen(dialog)
+        self.push_screen(dialog, mode=self.page.place)
 
     @property
     def takes_text(self) -> bool:
         """Whether keys belong to a dialog or to a text now."""
-        return not isinstance(self.screen, Page) or self.page.is_typing
+        return len(self.get_screen_stack(self.page.place)) > 1 or self.page.is_typing
 
     def key_of(self, action_id: str) -> str:
         """The sign of the key that an action really has, for sentences; its name in the palette when it has none."""
@@ -318,7 +326,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.open(HelpDialog(self.keymap, self.page.place))
 
     def action_palette(self) -> None:
-        self.action_command_palette()
+        self.push_screen(CommandPalette(placeholder="Find an action by its name"))
 
     def action_interrupt(self) -> None:
         """Copy what is selected; without a selection say how to leave."""
@@ -340,7 +348,6 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
-        self.screen.refresh(layout=True)
 
     def action_save_screen(self) -> None:
         """As a picture (SVG), for a report."""
@@ -374,7 +381,7 @@ class TrainerApp(App[None], inherit_bindings=False):
 
 
 class TooSmall(ModalScreen[None], inherit_bindings=False):
-    """Covers a screen that does not fit; only leaving is possible."""
+    """Stands for screens that do not fit; only leaving is possible."""
 
     def __init__(self, app: TrainerApp) -> None:
         super().__init__()
@@ -393,7 +400,7 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
 
     def on_key(self, event: Key) -> None:
         event.stop()
-        if event.key in ("q", "ctrl+q", "ctrl+c"):
+        if event.key in ("q", "ctrl+q", "ctrl+c") and not self._trainer.takes_text:
             self._trainer.carry_out("app.quit")
 
 

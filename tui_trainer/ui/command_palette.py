@@ -6,8 +6,11 @@ from functools import partial
 from typing import Protocol, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.markup import escape
 
 from tui_trainer.ui.actions import TITLES, Action, key_sign
+
+_LEAST_SCORE = 1e-6
 
 
 class _WithActions(Protocol):
@@ -25,22 +28,22 @@ class ActionCommands(Provider):
 
     def _help(self, action: Action) -> str:
         keys = " ".join(key_sign(key, ascii_only=self.app.has_class("-ascii")) for key in action.keys)
-        return f"{keys or 'no key'}: {action.help}"
+        return escape(f"{keys or 'no key'}: {action.help}")
 
     async def discover(self) -> Hits:
-        for action in self._with_actions.offered_actions:
-            yield DiscoveryHit(
-                self._name(action), partial(self._with_actions.carry_out, action.id), help=self._help(action)
-            )
+        # Those of the last line first: to move is nothing that is looked for here.
+        for action in sorted(self._with_actions.offered_actions, key=lambda one: one.footer or 100):
+            run = partial(self._with_actions.carry_out, action.id)
+            yield DiscoveryHit(self._name(action), run, help=self._help(action))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for action in self._with_actions.offered_actions:
-            # The label counts more than the sentence about it.
-            score = max(2 * matcher.match(self._name(action)), matcher.match(f"{action.label} {action.help}"))
+            # The name counts more than the sentence about it, in which letters far from each other are found by chance.
+            score = matcher.match(self._name(action)) or _LEAST_SCORE * (query.casefold() in action.help.casefold())
             if score > 0:
                 run = partial(self._with_actions.carry_out, action.id)
-                yield Hit(score / 2, matcher.highlight(self._name(action)), run, help=self._help(action))
+                yield Hit(score, matcher.highlight(self._name(action)), run, help=self._help(action))
 
     def _name(self, action: Action) -> str:
         return f"{TITLES[action.place]}: {action.label}"

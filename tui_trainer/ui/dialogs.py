@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.events import Click, Key
+from textual.events import Click, Key, Paste, Resize
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -21,10 +22,9 @@ from tui_trainer.ui.spans import Line, folded, pad, width_of
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
-WIDEST = 100
-# Border, padding and the scroll bar beside the text.
-FRAME_CELLS = 6
 _KEYS_WIDTH = 16
+_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+_FRAME_AND_KEYS_LINES = 4
 LIMIT_CHARACTERS = 4096
 Answer = tuple[str, str, Callable[[], None]]
 """A key, what it does, and the doing."""
@@ -33,6 +33,7 @@ Answer = tuple[str, str, Callable[[], None]]
 class Dialog(ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
+    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
@@ -83,6 +84,11 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         else:
             self.redraw()
 
+    def on_resize(self, event: Resize) -> None:
+        """What is inside scrolls when there is no room for it beside the frame and the keys."""
+        for inside in self.query("#inside"):
+            inside.styles.max_height = event.size.height - _FRAME_AND_KEYS_LINES
+
     def close(self) -> None:
         if self.is_current:
             self.dismiss()
@@ -120,7 +126,9 @@ class DialogKeys(Pane):
         return [KeyHint(key, label) for key, label in self._dialog.keys]
 
     def get_content_width(self, container: object, viewport: object) -> int:
-        return sum(width_of(hint.line(self._dialog.glyphs)) for hint in self._hints)
+        # The heading on the frame has a blank and a piece of it on each side.
+        heading = cell_len(one_line(self._dialog.heading)) + 2
+        return max(sum(width_of(hint.line(self._dialog.glyphs)) for hint in self._hints), heading)
 
     def on_click(self, event: Click) -> None:
         if hint := hint_at(self._hints, event.x, self.size.width, self._dialog.glyphs):
@@ -162,7 +170,7 @@ class TextDialog(Dialog):
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda *_: self._above, classes="above")
-        yield text_input(self._text)
+        yield LineInput(self._text)
         yield Pane(lambda width, _: [[(row, "bad")] for row in textwrap.wrap(self._refusal, width)], classes="refusal")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -173,16 +181,27 @@ class TextDialog(Dialog):
             self.close()
 
     def on_key(self, event: Key) -> None:
-        event.stop()
+        # Everything else belongs to the text, and is not for the class above either.
+        event.prevent_default()
         if event.key == "escape":
+            event.stop()
             self.close()
 
 
-def text_input(text: str) -> Input:
+class LineInput(Input):
     """One line of text, the cursor behind it and still: a blinking one would send bytes for as long as it is shown."""
-    field = Input(one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True)
-    field.cursor_blink = False
-    return field
+
+    def __init__(self, text: str, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(
+            one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes
+        )
+        self.cursor_blink = False
+
+    def on_paste(self, event: Paste) -> None:
+        """All lines in one, and nothing in it that acts on a terminal."""
+        event.stop()
+        event.prevent_default()
+        self.replace(one_line(event.text), *sorted(self.selection))
 
 
 class HelpDialog(Dialog):
@@ -203,6 +222,10 @@ class HelpDialog(Dialog):
                 lines += self._entry(action, width)
             lines.append([])
         return lines[:-1]
+
+    def press(self, key: str, character: str | None) -> bool:
+        found = self._keymap.find("app", key, character)
+        return key != "enter" and (found is None or found.id != "app.help")
 
     def _entry(self, action: Action, width: int) -> list[Line]:
         keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)

@@ -46,27 +46,33 @@ class KeyHint:
 
 def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
     """As many of the hints as fit, those at the end first."""
-    ends = [hint.line(glyphs) for hint in hints if hint.at_end]
-    right = ends[0] if ends else []
-    left: Line = []
-    for hint in hints:
-        part = hint.line(glyphs)
-        if not hint.at_end and width_of(left) + width_of(part) + width_of(right) <= width:
-            left += part
-    return beside(left, right, width)
+    left, right = _that_fit(hints, width, glyphs)
+    return beside([span for hint in left for span in hint.line(glyphs)], right[0].line(glyphs) if right else [], width)
 
 
 def hint_at(hints: Sequence[KeyHint], x: int, width: int, glyphs: Glyphs) -> KeyHint | None:
     """The hint on cell `x` of `hints_line`."""
+    left, right = _that_fit(hints, width, glyphs)
+    if right and x >= width - width_of(right[0].line(glyphs)):
+        return right[0]
     end = 0
+    for hint in left:
+        end += width_of(hint.line(glyphs))
+        if x < end:
+            return hint
+    return None
+
+
+def _that_fit(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> tuple[list[KeyHint], list[KeyHint]]:
+    """Those from the beginning of the line on, and the one at its end."""
+    right = [hint for hint in hints if hint.at_end][:1]
+    left, free = list[KeyHint](), width - sum(width_of(hint.line(glyphs)) for hint in right)
     for hint in hints:
         cells = width_of(hint.line(glyphs))
-        if hint.at_end and x >= width - cells:
-            return hint
-        if not hint.at_end and end <= x < end + cells:
-            return hint
-        end += 0 if hint.at_end else cells
-    return None
+        if not hint.at_end and cells <= free:
+            left.append(hint)
+            free -= cells
+    return left, right
 
 
 def help_hint(actions: Sequence[Action]) -> list[KeyHint]:

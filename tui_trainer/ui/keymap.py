@@ -126,4 +126,5 @@ def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
 
 def textual_key(key: str) -> str:
     """A key of the registry as Textual names it: `?` is `question_mark`."""
-    return next(iter(Binding.make_bindings([Binding(key, "")]))).key if len(key) == 1 and key != "," else key
+    # A comma stands between keys there.
+    return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key

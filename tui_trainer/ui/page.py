@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Click, Key, Paste
 from textual.screen import Screen
-from textual.widget import Widget
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
@@ -47,7 +45,7 @@ class Page(Screen[None], inherit_bindings=False):
         yield from self.body()
         yield KeyHints(self)
 
-    def body(self) -> Iterable[Widget]:
+    def body(self) -> ComposeResult:
         """What stands between the first and the last line."""
         raise NotImplementedError
 
@@ -99,6 +97,9 @@ class Page(Screen[None], inherit_bindings=False):
         Cheap beside the picture, which is not computed while this stays the same.
         """
         return ()
+
+    def on_screen_resume(self) -> None:
+        self.redraw()
 
     def on_key(self, event: Key) -> None:
         if self.is_typing:

@@ -77,11 +77,6 @@ def folded(line: Line, width: int) -> list[Line]:
     return [[(row, line[0][1])] for row in wrapped(line[0][0], width)]
 
 
-def in_ascii(line: Line) -> Line:
-    """The line with question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
-    return [("".join(sign if sign.isascii() else "?" * cell_len(sign) for sign in text), role) for text, role in line]
-
-
 def harmless(line: Line, width: int) -> Line:
     """The line as it is, or, where a span was not made safe before, with visible signs for what a terminal obeys."""
     if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):

@@ -6,7 +6,6 @@ costs few bytes. The colours of the 256-colour set are middle tones, readable on
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -97,8 +96,7 @@ _terminal = cache(styles_for)
 def role_styles(app: App[Any]) -> dict[str, Style]:
     """The style of every role in the application's theme: the same object while the theme is the same."""
     if app.native_ansi_color:
-        no_color = bool(os.environ.get("NO_COLOR"))
-        return _terminal(None if no_color else app.console.color_system, no_color=no_color)
+        return _terminal(app.console.color_system, no_color=app.no_color)
     return _themed(app.theme, tuple(app.theme_variables.items()))
 
 

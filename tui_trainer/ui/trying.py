@@ -14,7 +14,7 @@ from textual.widgets import Input
 from tui_trainer.errors import TuiTrainerError
 from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
-from tui_trainer.ui.dialogs import Dialog, text_input
+from tui_trainer.ui.dialogs import Dialog, LineInput
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import TRYING
@@ -46,7 +46,7 @@ class TryDialog(Dialog):
         self._seed = 0
 
     def inside(self) -> Iterable[Widget]:
-        yield text_input(self._prompt)
+        yield LineInput(self._prompt)
         with VerticalScroll(id="inside", can_focus=False):
             yield Pane(lambda width, _: self.lines(width))
         yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
@@ -57,10 +57,9 @@ class TryDialog(Dialog):
         return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
 
     def on_key(self, event: Key) -> None:
-        event.stop()
-        if event.key == "escape":
-            self.close()
-        elif event.key in ("up", "down", "pageup", "pagedown"):
+        # Everything else belongs to the prompt, and is not for the class above either.
+        event.prevent_default()
+        if event.key in ("escape", "up", "down", "pageup", "pagedown"):
             super().on_key(event)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -90,10 +90,10 @@ class Workbench:
         self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
-
-    def attach(self, app: Application, background: Background) -> None:
-        """The application that shows this, and its thread for slow work."""
-        self.app, self.background = app, background
+        self.app: Application
+        """What shows this."""
+        self.background: Background
+        """Its thread for slow work, once it runs."""
 
     def begin(self) -> None:
         """The first screen is up: open the config, and look at the gauges."""
@@ -180,8 +180,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
-        if hasattr(self, "app"):
-            self.app.show_page(page)
+        self.app.show_page(page)
 
     @property
     def has_unsaved_edits(self) -> bool:

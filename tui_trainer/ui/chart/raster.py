@@ -1,16 +1,25 @@
-"""Columns of values as signs: braille with 2 x 4 dots in a cell, or ASCII with 1 x 2. What is painted later covers."""
+"""Paints a chart: columns of values as signs, braille with 2 x 4 dots in a cell, or ASCII with 1 x 2.
+
+What is painted later covers: the steps, their mean above, then evaluations, the losses to beat, and the crosshair.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.ui.chart.scale import Bounds
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.chart.axes import Bounds, column_of, row_of
+from tui_trainer.ui.chart.series import Floats, Series
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role
 
+_LABEL_LIMIT: Final = 16
+_MARK_EVERY: Final = 4
 # The bits of U+2800 by row and column of the cell.
 _BRAILLE_BITS: Final = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 _BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
@@ -86,3 +95,71 @@ class Raster:
         return [
             ("".join(signs[begin:end]), _ROLES[roles[begin]]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)
         ]
+
+
+def edge_marks(glyphs: Glyphs) -> tuple[str, str]:
+    """The signs for a value above and below the plot."""
+    return ("^", "v") if glyphs.ascii else ("▴", "▾")
+
+
+def plot(
+    series: Series, evals: Sequence[tuple[int, float]], baselines: Mapping[str, float], window: Bounds, bounds: Bounds,
+    size: tuple[int, int], glyphs: Glyphs, *, log: bool, cross_step: int | None,
+) -> Raster:  # fmt: skip
+    """A raster of `size` cells, width first. `evals` and `bounds` are in the unit of the y axis."""
+    raster = Raster(*size, glyphs)
+    columns = series.columns(window, raster.dots_across)
+    low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
+    raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
+    _edges(raster, low, high, bounds, glyphs)
+    if series.smoothing:
+        raster.curve(smoothed, smoothed, bounds, "chart_smooth")
+    _evaluations(raster, evals, window, bounds, glyphs)
+    _baselines(raster, baselines, bounds, log, glyphs)
+    if cross_step is not None:
+        raster.cross(column_of(cross_step, window, raster.width), glyphs.vertical)
+    raster.bad_columns = sorted(set((np.flatnonzero(columns.bad) // raster.cell_columns).tolist()))
+    return raster
+
+
+def _scaled(values: Floats, log: bool) -> Floats:
+    if not log:
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # What has no logarithm lies below any range.
+        return np.where(values > 0, np.log10(values), np.where(np.isnan(values), np.nan, -np.inf))
+
+
+def _baselines(raster: Raster, baselines: Mapping[str, float], bounds: Bounds, log: bool, glyphs: Glyphs) -> None:
+    """The losses to beat, as names at the right end of their rows: lines across would look like steps.
+
+    Those that lie beyond the range, or under the curve, are left out; of several in one row, all but the lowest.
+    """
+    drawn: set[int] = set()
+    for name, loss in sorted(baselines.items(), key=lambda item: item[1]):
+        value = math.log10(loss) if log and loss > 0 else loss
+        row = row_of(value, bounds, raster.height)
+        if bounds.low <= value <= bounds.high and row not in drawn:
+            drawn.add(row)
+            name = one_line(name[:_LABEL_LIMIT])
+            text = f"--- {name.encode('ascii', 'replace').decode()}" if glyphs.ascii else f"┈┈┈ {name}"
+            raster.label(row, text, "dim")
+
+
+def _edges(raster: Raster, low: Floats, high: Floats, bounds: Bounds, glyphs: Glyphs) -> None:
+    up, down = edge_marks(glyphs)
+    for beyond, row, sign in ((high > bounds.high, 0, up), (low < bounds.low, raster.height - 1, down)):
+        for column in set((np.flatnonzero(beyond) // raster.cell_columns).tolist()):
+            raster.mark(column, row, sign, "chart_raw")
+
+
+def _evaluations(
+    raster: Raster, evals: Sequence[tuple[int, float]], window: Bounds, bounds: Bounds, glyphs: Glyphs
+) -> None:
+    """One mark in each few columns at most, the newest: a row of marks would hide the curve."""
+    up, down = edge_marks(glyphs)
+    per_step = raster.width / window.span / _MARK_EVERY
+    for step, value in {int((step - window.low) * per_step): (step, value) for step, value in evals}.values():
+        sign = up if value > bounds.high else down if value < bounds.low else glyphs.eval_mark
+        column, row = column_of(step, window, raster.width), row_of(value, bounds, raster.height)
+        raster.mark(column, row, sign, "chart_eval")

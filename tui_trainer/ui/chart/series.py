@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.ui.chart.scale import Bounds
+from tui_trainer.ui.chart.axes import Bounds
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

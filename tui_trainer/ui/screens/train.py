@@ -2,107 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from textual.app import ComposeResult
+from textual.events import MouseScrollDown, MouseScrollUp
+
 from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.runs.state import RunState
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page, bindings
-from tui_trainer.ui.screens.gauges_view import HALF_WIDTH, GaugeTrail, gauge_lines
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
-    from tui_trainer.runs.state import RunState
-    from tui_trainer.ui.chart.loss_chart import LossChart
-    from tui_trainer.ui.chart.small_charts import SmallCharts
+    from tui_trainer.ui.screens.train_view import TrainScene
+    from tui_trainer.ui.widgets.loss_chart import LossChart
 
 _LOG_ROWS = 200
 _RUN_ALIVE = frozenset({"pause", "save", "evaluate", "stop"})
-_WITH_STEPS = frozenset(
+_OF_THE_CHART = frozenset(
     {"smoothing", "log_scale", "metric", "zoom_in", "zoom_out", "zoom_all", "tail", "cross_left", "cross_right"}
 )
+_BELOW_THE_CHART = (
+    "preparation", "speed", "rates", "parts", "tuning", "gauges", "result", "readings-here", "log", "table"
+)  # fmt: skip
+_BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "switched-on", "epochs", "samples")
+_CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
 class TrainPage(Page):
+    """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
+
     place = "train"
     BINDINGS = bindings("train")
+    CSS_PATH = "train.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._charts: tuple[LossChart, SmallCharts] | None = None
         self._trail = GaugeTrail()
-        self._log_open = False
-        self._table_open = False
+        self._shown_scene: TrainScene | None = None
+        self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
-        self._frozen: tuple[tuple[int, int], list[Line]] | None = None
 
-    def body(self) -> Iterable[Pane]:
-        yield Pane(self.draw)
+    def body(self) -> ComposeResult:
+        from tui_trainer.ui.chart.drawing import METRICS, ChartView
+        from tui_trainer.ui.widgets.loss_chart import LossChart
 
-    def draw(self, width: int, height: int) -> list[Line]:
-        if self._frozen and self._frozen[0] == (width, height):
-            return self._frozen[1]
-        from tui_trainer.ui.screens.train_view import TrainScene, TrainViewOptions, draw_train
+        yield from map(self._part, ("invitation", "run", "progress"))
+        with Area(id="columns"):
+            with Area(id="left"):
+                yield LossChart(self._state, id="chart")
+                yield from map(self._part, _BELOW_THE_CHART)
+                with Area(id="small"):
+                    for metric in list(METRICS)[1:]:
+                        # Disabled, because they are read and not worked with.
+                        yield LossChart(self._state, ChartView(metric=metric, compact=True), disabled=True)
+                yield self._part("events")
+            with Area(id="right"):
+                yield from map(self._part, _BESIDE_THE_CHART)
 
-        bench, run = self.bench, self.bench.run
-        chart, small_charts = self.charts
+    def _part(self, name: str) -> Pane:
+        from tui_trainer.ui.screens.train_view import PARTS
+
+        draw, heading = PARTS[name]
+        if heading is None:
+            return Pane(lambda width, height: draw(self._scene, width, height), id=name)
+        kind = EventList if name == "events" else Section
+        return kind(lambda: heading(self._scene), lambda width, height: draw(self._scene, width, height), id=name)
+
+    def _state(self) -> RunState:
+        return self._scene.run
+
+    @property
+    def _scene(self) -> TrainScene:
+        """What the picture is made from; made anew by `redraw`."""
+        if self._shown_scene is None:
+            self._shown_scene = self._look()
+        return self._shown_scene
+
+    def _look(self) -> TrainScene:
+        from tui_trainer.ui.screens.train_view import TrainScene
+
+        bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         name = run.folder.name if run else ""
-        options = TrainViewOptions(
-            log_open=self._log_open,
-            table_open=self._table_open,
-            frozen=self._frozen is not None,
-            interrupted=run is not None and run.is_interrupted,
-            events_back=self._events_back,
-            start_key=bench.app.key_of("app.start"),
-            try_key=bench.app.key_of("train.try_model"),
-            freeze_key=bench.app.key_of("train.freeze"),
-            resume=f"press {bench.app.key_of('train.pause')}, or type: tui-trainer resume {name}",
-            run_folder=str(run.folder.root) if run else "",
-            offer=self._offer(),
-        )
-        scene = TrainScene(
+        return TrainScene(
             state=run.state if run else None,
-            chart=chart,
-            small_charts=small_charts,
+            glyphs=bench.glyphs,
             gauges=bench.gauges or Gauges(),
             sparks=self._trail.sparks(monotonic()),
             events=tuple(run.events) if run else (),
             log_lines=self._log(),
             what_is_on=bench.what_is_on,
-            options=options,
+            is_beside=bench.run_is_ours_and_alive,
+            interrupted=run is not None and run.is_interrupted,
+            log_open=self._log_open,
+            table_open=self._table_open,
+            frozen=self._frozen,
+            events_back=self._events_back,
+            start_key=key_of("app.start"),
+            try_key=key_of("train.try_model"),
+            freeze_key=key_of("train.freeze"),
+            resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
+            run_folder=str(run.folder.root) if run else "",
+            offer=[] if run else self._offer(),
         )
-        return draw_train(scene, width=width, height=height, glyphs=bench.glyphs)
 
-    @property
-    def charts(self) -> tuple[LossChart, SmallCharts]:
-        """Made when they are first drawn."""
-        if self._charts is None:
-            from tui_trainer.ui.chart.loss_chart import LossChart
-            from tui_trainer.ui.chart.small_charts import SmallCharts
+    def on_mount(self) -> None:
+        self._arrange()
 
-            self._charts = LossChart(), SmallCharts()
-        return self._charts
+    def _arrange(self) -> None:
+        """Show the parts that have something to show, in the places of this phase of a run."""
+        from tui_trainer.ui.screens.train_view import PARTS, visible_parts
+
+        scene, visible = self._scene, visible_parts(self._scene)
+        self.set_class(scene.state is None, "-no-run")
+        self.set_class(not scene.run.steps, "-no-steps")
+        self.set_class(scene.is_over, "-over")
+        for name in (*PARTS, "chart", "small", "right"):
+            self.query_one(f"#{name}").set_class(name not in visible, "-absent")
+
+    def redraw(self) -> None:
+        if not (self.is_shown and self.is_mounted):
+            return
+        if self._frozen:
+            self.query_one(TopLine).redraw()
+            self.query_one(KeyHints).redraw()
+            return
+        self._shown_scene = self._look()
+        self._arrange()
+        for pane in self.query(Pane):
+            if pane.is_on_screen:
+                pane.redraw()
+
+    def tick(self) -> None:
+        """Only what the clock changes is looked at; the rest waits for news of the run."""
+        if gauges := self.bench.gauges:
+            self._trail.take(gauges, monotonic())
+        if self._frozen or not (self.is_current and self.is_mounted):
+            return
+        sparks = self._trail.sparks(monotonic())
+        self._shown_scene = replace(self._scene, gauges=gauges or Gauges(), sparks=sparks, log_lines=self._log())
+        for name in _CHANGED_BY_THE_CLOCK:
+            pane = self.query_one(f"#{name}", Pane)
+            if pane.is_on_screen:
+                pane.redraw()
 
     def run_changed(self) -> None:
         """Another run is on the table: its curves begin anew."""
-        self._charts = None
-        self._frozen = None
-        self._events_back = 0
+        self._frozen, self._events_back = False, 0
+        if self.is_mounted:
+            from tui_trainer.ui.widgets.loss_chart import LossChart
 
-    def tick(self) -> None:
-        if gauges := self.bench.gauges:
-            self._trail.take(gauges, monotonic())
-
-    def by_clock(self, width: int) -> object:
-        if self._frozen is not None:
-            return ()
-        gauges, sparks = self.bench.gauges or Gauges(), self._trail.sparks(monotonic())
-        # In a narrow column and in a wide one the bars have other lengths.
-        drawn = [gauge_lines(gauges, sparks, cells, self.bench.glyphs) for cells in (HALF_WIDTH, 2 * HALF_WIDTH)]
-        return drawn, self._log()
+            for chart in self.query(LossChart):
+                chart.forget()
 
     def _offer(self) -> list[str]:
         bench = self.bench
@@ -120,10 +178,6 @@ class TrainPage(Page):
 
         return tail_of(guard.log_path, _LOG_ROWS)
 
-    @property
-    def _state(self) -> RunState | None:
-        return self.bench.run.state if self.bench.run else None
-
     # ---------------------------------------------------------- the run
 
     def available(self, action: Action) -> bool:
@@ -132,10 +186,10 @@ class TrainPage(Page):
             return run is not None and (run.alive or run.is_interrupted or run.state.status in ("stopped", "failed"))
         if action.name in _RUN_ALIVE:
             return run is not None and run.alive
-        if action.name in _WITH_STEPS:
-            return run is not None and len(run.state.steps) > 0
+        if action.name in _OF_THE_CHART:
+            return run is not None and len(run.state.steps) > 0 and not self._frozen
         if action.name == "clear":
-            return self.charts[0].cross_step is not None
+            return self.is_mounted and self._chart.view.cross_step is not None and not self._frozen
         if action.name == "try_model":
             return run is not None and not run.alive and bool(run.state.checkpoints or run.state.finished)
         if action.name == "table":
@@ -152,6 +206,8 @@ class TrainPage(Page):
             return "no evaluation of this run has a table of classes so far"
         if action.name in _RUN_ALIVE:
             return f"{action.label}: the run is over"
+        if self._frozen:
+            return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
         return super().why_not(action)
 
     def label_of(self, action: Action) -> str:
@@ -190,37 +246,45 @@ class TrainPage(Page):
 
     # --------------------------------------------------------- the view
 
+    @property
+    def _chart(self) -> LossChart:
+        from tui_trainer.ui.widgets.loss_chart import LossChart
+
+        return self.query_one("#chart", LossChart)
+
     def action_smoothing(self) -> None:
-        self.bench.tell(self.charts[0].cycle_smoothing())
+        self._chart.next_smoothing()
+        smoothing = self._chart.view.smoothing
+        self.bench.tell(f"smoothing {smoothing:g}" if smoothing else "no smoothing")
 
     def action_log_scale(self) -> None:
-        if state := self._state:
-            refusal = self.charts[0].toggle_log(state)
-            self.bench.tell(refusal or ("logarithmic" if self.charts[0].log else "linear"))
+        refusal = self._chart.toggle_log()
+        self.bench.tell(refusal or ("logarithmic" if self._chart.view.log else "linear"))
 
     def action_metric(self) -> None:
-        self.bench.tell(self.charts[0].cycle_metric())
+        self._chart.next_metric()
+        self.bench.tell(self._chart.view.metric)
 
     def action_zoom_in(self) -> None:
-        self.charts[0].zoom_in()
+        self._chart.zoom(1)
 
     def action_zoom_out(self) -> None:
-        self.charts[0].zoom_out()
+        self._chart.zoom(-1)
 
     def action_zoom_all(self) -> None:
-        self.charts[0].zoom_reset()
+        self._chart.zoom(-self._chart.view.halvings)
 
     def action_tail(self) -> None:
-        self.charts[0].toggle_tail()
+        self._chart.toggle_tail()
 
     def action_cross_left(self) -> None:
-        self.charts[0].move_cross(-1)
+        self._chart.move_cross(-1)
 
     def action_cross_right(self) -> None:
-        self.charts[0].move_cross(1)
+        self._chart.move_cross(1)
 
     def action_clear(self) -> None:
-        self.charts[0].clear_cross()
+        self._chart.clear_cross()
 
     def action_log(self) -> None:
         self._log_open = not self._log_open
@@ -233,16 +297,26 @@ class TrainPage(Page):
 
     def action_freeze(self) -> None:
         """Hold the picture still, or let it go on."""
-        if self._frozen is not None:
-            self._frozen = None
-            return
-        self._frozen = ((0, 0), [])
-        width, height = self.bench.app.body_size
-        self._frozen = ((width, height), self.picture(width, height))
+        frozen, self._frozen = not self._frozen, False
+        if frozen:
+            self._shown_scene = replace(self._look(), frozen=True)
+            self.query_one("#events", Pane).redraw()
+        self._frozen = self._chart.disabled = frozen
 
     def action_up(self) -> None:
-        run = self.bench.run
-        self._events_back = min(self._events_back + 1, max(len(run.events) - 1, 0) if run else 0)
+        self._events_back = min(self._events_back + 1, max(len(self._scene.events) - 1, 0))
 
     def action_down(self) -> None:
         self._events_back = max(self._events_back - 1, 0)
+
+
+class EventList(Section):
+    """What has happened, newest last; the wheel goes back."""
+
+    screen: TrainPage  # type: ignore[assignment]
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self.screen.action_do("up")
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self.screen.action_do("down")

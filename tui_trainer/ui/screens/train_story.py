@@ -1,26 +1,25 @@
-"""What the Train screen says when no step is being made: before a run, while it is prepared, and after its end."""
+"""What the Train screen says when no step is being made: before a run, while it is prepared, and after its end; and
+what a task measures beside the loss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from tui_trainer.runs.result import LABELLING, best_before, loss_unit
+from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.result import LABELLING, best_before, last_scores, loss_unit
+from tui_trainer.runs.score_words import ScoreWords, baselines_line, number, score_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.screens.train_head import work_line
-from tui_trainer.ui.screens.train_panes import shown, wrapped
-from tui_trainer.ui.screens.train_scores import result_rows, to_beat
-from tui_trainer.ui.spans import Line, Role
+from tui_trainer.ui.screens.train_lines import shown, work_line, wrapped
+from tui_trainer.ui.spans import Line, Role, fit
 from tui_trainer.units import format_count, format_seconds
 
 _READING_WIDTH: Final = 100
 _LABEL: Final = 9
-# An earlier evaluation that was lower by more than this is worth a word.
-_WORK: Final[tuple[tuple[str, str], ...]] = (
-    ("preparing", "reading and preparing the data"),
-    ("loading", "loading libraries and the model"),
-)
+_NAME_WIDTH: Final = 16
+_LONGEST_NAME: Final = 24
+_BASELINE_WIDTH: Final = 28
 
 
 def invitation(start_key: str, offer: Sequence[str], width: int, glyphs: Glyphs) -> list[Line]:
@@ -49,27 +48,25 @@ def preparation(state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
     planned = "" if plan is None else f"{plan.total_steps:,} steps, about {format_seconds(plan.duration_seconds)}"
     ready = data is not None
     stages = [
-        (_WORK[0][1], ready, not ready and not loading, done),
+        ("reading and preparing the data", ready, not ready and not loading, done),
         ("making the exact plan", plan is not None, ready and plan is None, planned),
-        (_WORK[1][1], training, loading or (plan is not None and not training), ""),
+        ("loading libraries and the model", training, loading or (plan is not None and not training), ""),
         ("first step", False, training, ""),
     ]
     lines: list[Line] = []
     for text, over, now, note in stages:
-        sign, role = (glyphs.good, "good") if over else (glyphs.pointer, "accent") if now else (glyphs.dot, "dim")
-        words: Role = "text" if now or over else "dim"
-        lines.append([(sign.ljust(3), _role(role)), (text.ljust(33), words), (note, "dim")])
+        sign = glyphs.good if over else glyphs.pointer if now else glyphs.dot
+        role: Role = "good" if over else "accent" if now else "dim"
+        lines.append([(sign.ljust(3), role), (text.ljust(33), "text" if now or over else "dim"), (note, "dim")])
         if now and state.progress is not None:
             lines.append([("   ", "text"), *work_line(state.progress, min(width, _READING_WIDTH) - 5, glyphs)])
     if state.baselines is not None:
         losses = ", ".join(f"{shown(name, glyphs)} {loss:.4f}" for name, loss in state.baselines.losses.items())
-        beat, unit = (losses, loss_unit(state)) if losses else (to_beat(state, glyphs), "")
+        beat, unit = (
+            (losses, loss_unit(state)) if losses else (shown(baselines_line(state.baselines.scores), glyphs), "")
+        )
         lines += [[], [("to beat: ", "dim"), (beat, "text"), (unit, "dim")]]
     return _indented(lines, 2)
-
-
-def _role(name: str) -> Role:
-    return "good" if name == "good" else "accent" if name == "accent" else "dim"
 
 
 def _indented(lines: Sequence[Line], by: int) -> list[Line]:
@@ -125,7 +122,8 @@ def _result(state: RunState, folder: str, try_key: str, width: int, glyphs: Glyp
     ]
     if finished.eval_loss is not None:
         lines += _against_baselines(state, finished.eval_loss, glyphs)
-        lines += result_rows(state, glyphs)
+        done, baselines = last_scores(state), state.baselines.scores if state.baselines else {}
+        lines += [_result_row(score, glyphs) for score in (score_words(done.scores, baselines) if done else [])]
         if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
@@ -147,3 +145,78 @@ def _against_baselines(state: RunState, loss: float, glyphs: Glyphs) -> list[Lin
         label = shown(name, glyphs)[:16]
         lines.append([(" " * 9, "text"), (f"{other:.4f}", "text"), (f"  {label:<16}", "dim"), (f"{sign} {word}", role)])
     return lines
+
+
+def _result_row(score: ScoreWords, glyphs: Glyphs) -> Line:
+    line: Line = [(f"{shown(score.name, glyphs)[:_NAME_WIDTH]:<{_NAME_WIDTH}} ", "dim"), (number(score.value), "bold")]
+    if score.baseline is None:
+        return line
+    what, value = score.baseline
+    role: Role = "good" if score.beaten else "bad"
+    sign, word = (glyphs.good, "beaten") if score.beaten else (glyphs.bad, "not beaten")
+    beside = fit([(f"  {shown(what, glyphs)} {number(value)} ", "dim")], _BASELINE_WIDTH + 8, glyphs.ellipsis)
+    return [*line, *beside, (f"{sign} {word}", role)]
+
+
+def _newest_table(state: RunState) -> EvalDone | None:
+    return next((done for done in reversed(state.evals) if done.table_rows), None)
+
+
+def scores_heading(state: RunState, glyphs: Glyphs) -> tuple[str, str]:
+    """What the newest table is of, and when it was made."""
+    done = _newest_table(state)
+    if done is None:
+        return "scores", ""
+    title = f"scores: {shown(done.table_title, glyphs)}" if done.table_title else "scores"
+    return title, f"after step {done.step:,}"
+
+
+def score_rows(state: RunState, width: int, most: int, glyphs: Glyphs) -> list[Line]:
+    """The table of the newest evaluation that has one; a word where there is none."""
+    done = _newest_table(state)
+    if done is None:
+        return [[("no evaluation with a table of classes so far", "dim")]]
+    return table_rows(done, width, most, glyphs)
+
+
+def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:
+    """A row of numbers for each class. Columns that are classes too have their row's number as a title, so that twenty
+    of them fit; what does not fit is counted."""
+    names = [shown(name, glyphs) for name in done.table_rows]
+    square = list(done.table_columns) == list(done.table_rows)
+    titles = [shown(name, glyphs) for name in done.table_columns]
+    if square:
+        titles = [str(at + 1) for at in range(len(names))]
+    cells = _cells(done, square)
+    widest = max(len(text) for text in (*titles, *(cell for row in cells for cell in row))) + 2
+    label = min(max(map(len, names)), _LONGEST_NAME) + (4 if square else 0)
+    columns = max(min((width - label) // widest, len(titles)), 1)
+    left_out = len(titles) - columns
+    head: Line = [(" " * label, "dim"), *((f"{title:>{widest}}", "dim") for title in titles[:columns])]
+    rows = min(len(names), most - 1 - (1 if left_out or len(names) > most - 1 else 0))
+    lines = [head, *(_row(at, names[at], cells[at][:columns], label, widest, square) for at in range(max(rows, 0)))]
+    missing = [f"{left_out} columns" * bool(left_out), f"{len(names) - rows} rows" * (rows < len(names))]
+    words = " and ".join(filter(None, missing))
+    return [*lines, [(f"{words} more do not fit here", "dim")]] if words else lines
+
+
+def _row(at: int, name: str, cells: Sequence[str], label: int, widest: int, square: bool) -> Line:
+    text = f"{at + 1:>3} {name[: label - 4]}" if square else name[:label]
+    line: Line = fit([(text, "text")], label)
+    for column, cell in enumerate(cells):
+        # What was taken for its own class stands on the diagonal.
+        role: Role = "good" if square and column == at and cell != "0" else "dim" if cell == "0" else "text"
+        line.append((f"{cell:>{widest}}", role))
+    return line
+
+
+def _cells(done: EvalDone, square: bool) -> list[list[str]]:
+    """Counts are whole, shares have two decimals: a column is one or the other."""
+    rows = list(done.table_rows.values())
+    counts = [
+        square or (all(float(value).is_integer() for value in column) and max(column) > 1)
+        for column in zip(*rows, strict=True)
+    ]
+    return [
+        [f"{value:.0f}" if whole else f"{value:.2f}" for value, whole in zip(row, counts, strict=True)] for row in rows
+    ]

@@ -1,49 +1,45 @@
-"""The Train screen as lines of text, for every phase of a run. Wide terminals get more panes, not wider ones."""
+"""What the Train screen shows, as pure functions: which of its parts, and the lines of each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.screens import train_panes as panes
+from tui_trainer.ui.screens import train_lines as lines
+from tui_trainer.ui.screens import train_story as story
 from tui_trainer.ui.screens.gauges_view import gauge_lines, target_words
-from tui_trainer.ui.screens.train_head import progress_line, run_line
-from tui_trainer.ui.screens.train_plan import memory_title, plan_rows, tuning_line
-from tui_trainer.ui.screens.train_scores import table_pane
-from tui_trainer.ui.screens.train_story import ending, invitation, preparation
-from tui_trainer.ui.spans import Line, Role, Span, fit
+from tui_trainer.ui.spans import Line, Role
 
-if TYPE_CHECKING:
-    from tui_trainer.ui.chart.loss_chart import LossChart
-    from tui_trainer.ui.chart.small_charts import SmallCharts
-
-WIDE: Final = 120
-VERY_WIDE: Final = 180
-TALL: Final = 40
-_GAP: Final = 2
-_RIGHT: Final = 42
-_RIGHT_VERY_WIDE: Final = 62
-_LOWEST_CHART: Final = 6
-_TALLEST_CHART: Final = 24
-_OVER: Final = ("finished", "stopped", "failed")
+_WIDEST_GAUGES: Final = 100
+_EPOCHS: Final = 7
+_SAMPLE_LINES: Final = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainViewOptions:
-    """What a person has chosen, and the words that depend on the key map and the place of the run.
+class TrainScene:
+    """All that one picture of the Train screen is made from. Events are texts with roles, newest last.
 
-    `offer` are sentences on what a start would do; `resume` is what to press or type to go on; `interrupted` when the
-    run has not ended and its process is gone; `events_back` counts the newest events that are scrolled away.
+    `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
+    has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `offer` are
+    sentences on what a start would do; `resume` is what to press or type to go on.
     """
 
+    state: RunState | None
+    glyphs: Glyphs
+    gauges: Gauges
+    sparks: Mapping[str, Sequence[float]]
+    events: Sequence[tuple[str, Role]] = ()
+    log_lines: Sequence[str] = ()
+    what_is_on: Sequence[str] = ()
+    is_beside: bool = True
+    interrupted: bool = False
     log_open: bool = False
     table_open: bool = False
     frozen: bool = False
-    interrupted: bool = False
     events_back: int = 0
     start_key: str = "t"
     try_key: str = "w"
@@ -52,138 +48,103 @@ class TrainViewOptions:
     run_folder: str = ""
     offer: Sequence[str] = ()
 
+    @property
+    def run(self) -> RunState:
+        """The run, an empty one before there is one."""
+        return self.state or RunState()
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainScene:
-    """All that one picture of the Train screen is made from. Events are texts with roles, newest last."""
-
-    state: RunState | None
-    chart: LossChart
-    small_charts: SmallCharts
-    gauges: Gauges
-    sparks: Mapping[str, Sequence[float]]
-    events: Sequence[tuple[str, Role]] = ()
-    log_lines: Sequence[str] = ()
-    what_is_on: Sequence[str] = ()
-    options: TrainViewOptions = TrainViewOptions()
+    @property
+    def is_over(self) -> bool:
+        return bool(self.run.failed or self.run.finished) or self.interrupted
 
 
-def draw_train(scene: TrainScene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Exactly `height` lines of exactly `width` cells."""
-    lines = [fit(line, width, glyphs.ellipsis) for line in _body(scene, width, height, glyphs)[:height]]
-    return lines + [fit([], width)] * (height - len(lines))
+def visible_parts(scene: TrainScene) -> frozenset[str]:
+    """The parts that have something to show now; the style sheet leaves some out on small terminals."""
+    if scene.state is None:
+        return frozenset({"invitation", "speed", "gauges"})
+    state = scene.state
+    has_steps, reads_itself = bool(state.steps), bool(state.gauges) and not scene.is_beside
+    parts = {"run", "events", "right", "machine", "chart" if has_steps else "preparation"}
+    if scene.table_open:
+        parts.add("table")
+    elif scene.log_open:
+        parts |= {"log", "result"} if scene.is_over else {"log"}
+    elif scene.is_over:
+        parts |= {"result", "small"} if has_steps else {"result"}
+    elif has_steps:
+        parts |= {"speed", "rates", "parts", "gauges", "small"} | ({"tuning"} if lines.is_tuned(state.plan) else set())
+    else:
+        parts |= {"speed", "gauges"}
+    if reads_itself and not scene.table_open and not scene.log_open:
+        parts = parts - {"gauges"} | {"readings-here"}
+    of_the_run = {
+        "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None, "epochs": state.epochs,
+        "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
+    }  # fmt: skip
+    return frozenset(parts | {name for name, there in of_the_run.items() if there})
 
 
-def _body(scene: TrainScene, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    state, options = scene.state, scene.options
-    if state is None:
-        return _before(scene, width, height, glyphs)
-    side = _RIGHT_VERY_WIDE if width >= VERY_WIDE else _RIGHT
-    left_width = width - side - _GAP
-    head_width = left_width if width >= VERY_WIDE else width
-    head = [run_line(state, options.interrupted, head_width, glyphs)]
-    head.append(progress_line(state, head_width, glyphs) if state.steps else [])
-    rows = height - len(head)
-    if width < WIDE:
-        return [*head, *_left(scene, state, width, rows, glyphs, narrow=True)]
-    left = _left(scene, state, left_width, rows, glyphs, narrow=False)
-    if width < VERY_WIDE:
-        return [*head, *_side_by_side(left, _right(scene, state, side, rows, glyphs), (left_width, side), rows, glyphs)]
-    return _side_by_side([*head, *left], _right(scene, state, side, height, glyphs), (left_width, side), height, glyphs)
+def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
 
 
-def _before(scene: TrainScene, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    words = invitation(scene.options.start_key, scene.options.offer, width, glyphs)
-    machine = panes.pane("machine", _machine(scene, width, glyphs), width, glyphs)
-    room = height - len(machine)
-    return [[], *words, *[[]] * max(room - len(words) - 1, 0), *machine] if len(words) < room else [[], *words]
+def _readings(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return lines.readings_rows(scene.run, width, scene.glyphs)
 
 
-def _side_by_side(
-    left: Sequence[Line], right: Sequence[Line], widths: tuple[int, int], height: int, glyphs: Glyphs
-) -> list[Line]:
-    def row(lines: Sequence[Line], number: int, width: int) -> Line:
-        return fit(lines[number] if number < len(lines) else [], width, glyphs.ellipsis)
-
-    gap: Span = (" " * _GAP, "text")
-    return [[*row(left, number, widths[0]), gap, *row(right, number, widths[1])] for number in range(height)]
+def _result(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return story.ending(
+        scene.run, scene.run_folder or ".", scene.try_key, scene.resume, scene.interrupted, width, scene.glyphs
+    )
 
 
-def _machine(scene: TrainScene, width: int, glyphs: Glyphs) -> list[Line]:
-    return gauge_lines(scene.gauges, scene.sparks, min(width, 100), glyphs)
+def _switched_on(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return [line for text in scene.what_is_on
+            for line in lines.wrapped(text, width, scene.glyphs, most=2, indent="  ")]  # fmt: skip
 
 
-def _left(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs, *, narrow: bool) -> list[Line]:
-    """The chart takes what the parts below it leave; the events take what the chart does not need."""
-    has_steps = bool(state.steps)
-    below = _below(scene, state, width, height, glyphs, narrow)
-    least_events = 2 if state.status in _OVER else 4 if narrow else 5
-    room = height - len(below) - least_events - 1
-    chart_rows = min(max(room, _LOWEST_CHART), _TALLEST_CHART, max(2 * height // 3, 10)) if has_steps else 0
-    top = scene.chart.draw(state, width, chart_rows, glyphs) if has_steps else preparation(state, width, glyphs)
-    if not has_steps:
-        top += [[]] * max(min(room, 10) - len(top), 1)
-    rest = height - len(top) - len(below)
-    return [*top, *below, *_events(scene, state, width, rest, glyphs)]
+def _memory(scene: TrainScene) -> str:
+    words = lines.memory_words(scene.run) if scene.run.steps else ""
+    return f"memory {words}" if words else ""
 
 
-def _below(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs, narrow: bool) -> list[Line]:
-    """What stands between the chart and the events."""
-    machine = _machine(scene, width, glyphs) if narrow else []
-    end = _end(scene, state, width, glyphs, memory_title(state) if narrow and state.steps else "")
-    if scene.options.table_open:
-        return table_pane(state, width, max(height - _LOWEST_CHART - 3, 6), glyphs)
-    if scene.options.log_open:
-        rows = max(height // 3, 6)
-        log = panes.pane("log", panes.log_rows(scene.log_lines, rows, glyphs), width, glyphs)
-        return [*end, *(log + [[]] * (rows + 1 - len(log)))]
-    if end:
-        return end if narrow and height < TALL else [*end, *_small(scene, state, width, height, glyphs)]
-    if not state.steps:
-        return panes.pane("machine", machine, width, glyphs)
-    rates = [panes.rates_line(state, width, glyphs)]
-    if narrow:
-        # There is no pane of the plan.
-        rates += [panes.parts_line(state, width, glyphs), *tuning_line(state, glyphs)]
-    speed = panes.pane("speed", [*rates, *machine], width, glyphs, memory_title(state) if narrow else "")
-    return [*speed, *_small(scene, state, width, height, glyphs)]
+def _events_note(scene: TrainScene) -> str:
+    return f"held still: {scene.freeze_key} goes on" if scene.frozen else lines.saved_words(scene.run)
 
 
-def _small(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    if height < TALL - 2 or width < 70 or not state.steps:
-        return []
-    return scene.small_charts.draw(state, width, 12, glyphs)
+def _readings_note(scene: TrainScene) -> str:
+    return f"read at step {scene.run.gauges[-1].step:,}" if scene.run.gauges else ""
 
 
-def _end(scene: TrainScene, state: RunState, width: int, glyphs: Glyphs, memory: str) -> list[Line]:
-    options = scene.options
-    folder = options.run_folder or "."
-    lines = ending(state, folder, options.try_key, options.resume, options.interrupted, width, glyphs)
-    return panes.pane("result", lines, width, glyphs, memory)
-
-
-def _events(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    rows = panes.event_rows(scene.events, width, height - 1, scene.options.events_back, glyphs)
-    frozen = f"held still: {scene.options.freeze_key} goes on" if scene.options.frozen else ""
-    return panes.pane("events", rows, width, glyphs, frozen or panes.saved_words(state)) if height > 1 else []
-
-
-def _right(scene: TrainScene, state: RunState, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Panes from the most to the least important; those that do not fit any more are left out whole."""
-    most = 7 if height >= TALL else 4
-    target = target_words(glyphs)
-    on = [line for text in scene.what_is_on for line in panes.wrapped(text, width, glyphs, most=2, indent="  ")]
-    column: list[Line] = []
-    for title, lines in (
-        ("machine", _machine(scene, width, glyphs)),
-        ("time of a step", panes.parts_rows(state, width, glyphs)),
-        ("plan", plan_rows(state, glyphs)),
-        ("switched on", on),
-        ("epochs", panes.epoch_rows(state, most) if width >= _RIGHT_VERY_WIDE else []),
-    ):
-        block = panes.pane(title, lines, width, glyphs, target if title == "machine" else "")
-        if block and len(column) + len(block) + bool(column) <= height:
-            column += [*([[]] if column else []), *block]
-    room = height - len(column) - 2
-    samples = panes.sample_rows(state, width, room, glyphs) if room >= 3 else []
-    return [*column, *([[]] if samples else []), *panes.pane("what it writes", samples, width, glyphs)]
+Draw = Callable[[TrainScene, int, int], list[Line]]
+Heading = Callable[[TrainScene], tuple[str, str]]
+# What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
+PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
+    "invitation": (lambda s, w, _: [[], *story.invitation(s.start_key, s.offer, w, s.glyphs), []], None),
+    "run": (lambda s, w, _: [lines.run_line(s.run, s.interrupted, w, s.glyphs)], None),
+    "progress": (lambda s, w, _: [lines.progress_line(s.run, w, s.glyphs)], None),
+    "preparation": (lambda s, w, _: story.preparation(s.run, w, s.glyphs), None),
+    "speed": (lambda *_: [], lambda s: ("speed" if s.run.steps else "machine", _memory(s))),
+    "rates": (lambda s, w, _: [lines.rates_line(s.run, w)], None),
+    "parts": (lambda s, w, _: [lines.parts_line(s.run, w)], None),
+    "tuning": (lambda s, *_: [lines.tuning_line(s.run.plan, s.glyphs)] if s.run.plan else [], None),
+    "gauges": (_gauges, None),
+    "result": (_result, lambda s: ("result", _memory(s))),
+    "readings-here": (_readings, lambda s: ("its process", _readings_note(s))),
+    "log": (lambda s, _, h: lines.log_rows(s.log_lines, h, s.glyphs), lambda s: ("log", "")),
+    "table": (lambda s, w, h: story.score_rows(s.run, w, h, s.glyphs), lambda s: story.scores_heading(s.run, s.glyphs)),
+    "events": (
+        lambda s, w, h: lines.event_rows(s.events, w, h, s.events_back, s.glyphs),
+        lambda s: ("events", _events_note(s)),
+    ),
+    "machine": (_gauges, lambda s: ("machine", target_words(s.glyphs))),
+    "readings": (_readings, lambda s: ("its process", _readings_note(s))),
+    "times": (lambda s, w, _: lines.parts_rows(s.run, w, s.glyphs), lambda s: ("time of a step", "")),
+    "plan": (lambda s, *_: lines.plan_rows(s.run, s.glyphs), lambda s: ("plan", "")),
+    "switched-on": (_switched_on, lambda s: ("switched on", "")),
+    "epochs": (lambda s, *_: lines.epoch_rows(s.run, _EPOCHS), lambda s: ("epochs", "")),
+    "samples": (
+        lambda s, w, _: lines.sample_rows(s.run, w, _SAMPLE_LINES, s.glyphs),
+        lambda s: ("what it writes", ""),
+    ),
+}

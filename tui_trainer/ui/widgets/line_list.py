@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from tui_trainer.ui.spans import Line, fit, harmless, in_ascii
+from tui_trainer.ui.spans import Line, fit, harmless
 from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.pane import changed_stretches
 
@@ -45,11 +45,11 @@ class LineList(OptionList):
         self.redraw()
 
     def redraw(self) -> None:
-        width, before, is_ascii = self.size.width, self._rows, self.app.has_class("-ascii")
+        width, before = self.size.width, self._rows
         if not width:
             return
         drawn = [self._draw_row(place, place == self.highlighted, width) for place in range(self.option_count)]
-        self._rows = [harmless(fit(in_ascii(row) if is_ascii else row, width), width) for row in drawn]
+        self._rows = [harmless(fit(row, width), width) for row in drawn]
         top = round(self.scroll_y)
         regions = [
             Region(x, place - top, length, 1)

@@ -13,13 +13,13 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.spans import Line, fit, harmless, in_ascii, text_of, width_of
+from tui_trainer.ui.spans import Line, fit, harmless, text_of, width_of
 from tui_trainer.ui.theme import role_styles
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
 _GAP_CELLS = 6
-# To a pane that is as high as its lines, `draw` gives all of them.
-_ANY_HEIGHT = 10_000
+# To a pane that is as high or as wide as its lines, `draw` gives all of them, and no shorter than they are.
+_ANY_SIZE = 10_000
 _Cell = tuple[str, str]
 
 
@@ -52,7 +52,7 @@ class Pane(Widget):
             return
         wanted = self.styles.height
         if wanted is not None and wanted.is_auto:
-            lines = self._computed(width, _ANY_HEIGHT)
+            lines = self._computed(width, _ANY_SIZE)
             if len(lines) != height:
                 self.refresh(layout=True)
         else:
@@ -61,8 +61,7 @@ class Pane(Widget):
         self._show(lines, width)
 
     def _computed(self, width: int, height: int) -> list[Line]:
-        lines = [harmless(fit(line, width), width) for line in self._draw(width, height)]
-        return [in_ascii(line) for line in lines] if self.app.has_class("-ascii") else lines
+        return [harmless(fit(line, width), width) for line in self._draw(width, height)]
 
     def _show(self, lines: list[Line], width: int) -> None:
         styles = role_styles(self.app)
@@ -88,10 +87,10 @@ class Pane(Widget):
         self.redraw()
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
-        return max(map(width_of, self._draw(viewport.width, _ANY_HEIGHT)), default=0)
+        return max(map(width_of, self._draw(_ANY_SIZE, _ANY_SIZE)), default=0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self._draw(width, _ANY_HEIGHT))
+        return len(self._draw(width, _ANY_SIZE))
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract(text_of(self._lines)), "\n"

@@ -1,0 +1,136 @@
+"""The chart of a run. A click or a drag reads values off it, the wheel zooms.
+
+python -m tui_trainer.ui.widgets.loss_chart
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
+from textual.reactive import reactive
+
+from tui_trainer.runs.state import RunState
+from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, SMOOTHINGS, ChartDrawing, ChartView
+from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
+
+_TAIL_HALVINGS = 2
+
+
+class LossChart(Pane):
+    """Draws the run that `state` gives, as `view` says; a `view` that changes is drawn at once."""
+
+    DEFAULT_CSS = "LossChart { height: 1fr; min-height: 4; }"
+    ALLOW_SELECT = False
+
+    view: reactive[ChartView] = reactive(ChartView(), repaint=False, init=False)
+
+    def __init__(
+        self,
+        state: Callable[[], RunState],
+        view: ChartView | None = None,
+        *,
+        id: str | None = None,
+        disabled: bool = False,
+    ) -> None:
+        super().__init__(self._chart_lines, id=id)
+        self.disabled = disabled
+        self._state, self._drawing = state, ChartDrawing()
+        self.set_reactive(LossChart.view, view or ChartView())
+
+    def forget(self) -> None:
+        """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
+        self._drawing = ChartDrawing()
+        self.set_reactive(LossChart.view, replace(self.view, halvings=0, cross_step=None, log=False))
+
+    def _chart_lines(self, width: int, height: int) -> list[Line]:
+        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
+        return self._drawing.draw(self._state(), self.view, width, height, glyphs)
+
+    def watch_view(self) -> None:
+        self.redraw()
+
+    def next_smoothing(self) -> None:
+        """The next of 0, 0.6, 0.9 and 0.98."""
+        following = SMOOTHINGS[(SMOOTHINGS.index(self.view.smoothing) + 1) % len(SMOOTHINGS)]
+        self.view = replace(self.view, smoothing=following)
+
+    def next_metric(self) -> None:
+        """The next metric, on a linear axis."""
+        names = list(METRICS)
+        metric = names[(names.index(self.view.metric) + 1) % len(names)]
+        self.view = replace(self.view, metric=metric, log=False)
+
+    def toggle_log(self) -> str:
+        """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
+        metric = self.view.metric
+        if not self.view.log and not (METRICS[metric].values(self._state()) > 0).any():
+            return f"a logarithmic axis needs values above zero, and {metric} has none"
+        self.view = replace(self.view, log=not self.view.log)
+        return ""
+
+    def zoom(self, halvings: int) -> None:
+        """Half as many steps, around the crosshair or at the tail, so many times; twice as many when negative."""
+        self.view = replace(self.view, halvings=min(max(self.view.halvings + halvings, 0), MOST_HALVINGS))
+
+    def toggle_tail(self) -> None:
+        """All steps, or the last quarter of the axis."""
+        self.view = replace(self.view, halvings=0 if self.view.halvings else _TAIL_HALVINGS, cross_step=None)
+
+    def move_cross(self, columns: int) -> None:
+        """Move the crosshair; the first move shows it at the last step."""
+        self.view = replace(self.view, cross_step=self._drawing.moved_cross(self.view.cross_step, columns))
+
+    def clear_cross(self) -> None:
+        """No crosshair."""
+        self.view = replace(self.view, cross_step=None)
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        self.capture_mouse()
+        self._read_at(event.x)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        if self.app.mouse_captured is self:
+            self._read_at(event.x)
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        self.release_mouse()
+
+    def _read_at(self, x: int) -> None:
+        if not self.view.compact:
+            self.view = replace(self.view, cross_step=self._drawing.step_at(x))
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        event.stop()
+        self.zoom(1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        event.stop()
+        self.zoom(-1)
+
+
+def _made_up_run(steps: int = 400, total_steps: int = 500) -> RunState:
+    state = RunState(name="made up", total_steps=total_steps)
+    for step in range(1, steps + 1):
+        loss = 1.4 + 3 * math.exp(-step / 60) + 0.15 * math.sin(step * 1.7)
+        state.steps.append(step)
+        state.token_counts.append(2048)
+        state.losses.append(loss)
+        state.step_seconds.append(0.125)
+    return state
+
+
+if __name__ == "__main__":
+    from textual.app import App, ComposeResult
+
+    class Demo(App[None]):
+        """The chart alone."""
+
+        def compose(self) -> ComposeResult:
+            yield LossChart(_made_up_run)
+
+    Demo().run()

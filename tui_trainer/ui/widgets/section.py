@@ -1,0 +1,57 @@
+"""Lines under a rule with a title, and a container for them.
+
+python -m tui_trainer.ui.widgets.section
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui_trainer.ui.chart.axes import title_rule
+from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.theme import role_styles
+from tui_trainer.ui.widgets.pane import Pane
+
+
+class Area(Widget):
+    """A container without a colour where nothing stands: Textual's filter for NO_COLOR makes the default black."""
+
+    def render_line(self, y: int) -> Strip:
+        return Strip.blank(self.size.width, role_styles(self.app)["text"])
+
+
+class Section(Pane):
+    """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
+
+    As high as its lines, unless its style gives another height.
+    """
+
+    DEFAULT_CSS = "Section { height: auto; }"
+
+    def __init__(
+        self, heading: Callable[[], tuple[str, str]], draw: Callable[[int, int], list[Line]], *, id: str | None = None
+    ) -> None:
+        super().__init__(self._with_heading, id=id)
+        self._heading, self._draw_rows = heading, draw
+
+    def _with_heading(self, width: int, height: int) -> list[Line]:
+        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
+        title, note = self._heading()
+        right: Line = [(note, "dim")] if note else []
+        return [title_rule([(title, "title")], right, width, glyphs), *self._draw_rows(width, height - 1)]
+
+
+if __name__ == "__main__":
+    from textual.app import App, ComposeResult
+
+    class Demo(App[None]):
+        """One of them."""
+
+        def compose(self) -> ComposeResult:
+            yield Section(lambda: ("plan", "a note"), lambda *_: [[("first line", "text")], [("second line", "dim")]])
+
+    Demo().run()
