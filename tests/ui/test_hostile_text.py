@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import tomllib
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from textual.events import Paste
+from textual.widgets import Input
 
+from tests.ui.bare_app import BareApp
 from tests.ui.test_hardware_view import PARTS as HARDWARE_PARTS
 from tui_trainer.checklist.contract import Check, Finding, Verdict
 from tui_trainer.config.document import Document
@@ -24,14 +28,14 @@ from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
-from tui_trainer.ui.dialogs import TextDialog
+from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
 from tui_trainer.ui.screens.config_model import ConfigModel
 from tui_trainer.ui.screens.config_view import draw_config
 from tui_trainer.ui.screens.hardware_rows import Machine
 from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
-from tui_trainer.ui.spans import Line, fit, harmless, in_ascii, width_of
+from tui_trainer.ui.spans import Line, fit, harmless, width_of
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -71,7 +75,7 @@ HIDDEN = set("\u061c\u200b\u200c\u200d\u200e\u200f\u2060\ufeff") | {
 }
 # All that Textual and this program send themselves: colours, places, their own modes, two queries, the pointer's shape.
 OWN_SEQUENCES = re.compile(
-    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
+    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1000|1003|1006|1015|1016|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
 )
 HOSTILE = "".join(text for text in TEXTS[::3] if len(text) < 20 and not set(text) & set("\x00/"))[:300]
 EVERYTHING_IS_HOSTILE = f"""
@@ -254,14 +258,47 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     assert swept == 6 * len(TEXTS)
 
 
-def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame():
-    for text in TEXTS:
-        dialog = TextDialog("Save as", [], "", lambda typed: typed)
-        dialog.paste(text)
-        dialog.press("enter", None)
-        lines = dialog.draw(80, 22, ASCII)
-        assert_harmless(lines, width_of(lines[0]), len(lines))
-        assert all(part.isascii() for line in lines for part, _ in in_ascii(line))
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
+    async def look() -> int:
+        swept = 0
+        dialog = TextDialog("Save as", [], "", lambda typed: typed or "nothing")
+        app = BareApp(dialog, ascii_only=ascii_only)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for text in TEXTS:
+                app.post_message(Paste(text))
+                await pilot.press("enter")
+                strips = app.screen._compositor.render_strips()
+                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
+                shown = assert_harmless(lines, 80, 24)
+                assert shown.isascii() == ascii_only
+                assert app.seen, "it stays on the screen with all of its frame"
+                assert dialog.query_one(Input).value.isprintable()
+                await pilot.press("ctrl+u")
+                swept += 1
+        return swept
+
+    assert asyncio.run(look()) == len(TEXTS)
+
+
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_a_question_about_them_stays_in_its_frame(ascii_only):
+    """Headings and lines are made safe by the dialog itself."""
+
+    async def look() -> None:
+        app = BareApp(TextDialog("first", [], "", str), ascii_only=ascii_only)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for text in TEXTS:
+                app.dialog = ChoiceDialog(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
+                await app.push_screen(app.dialog)
+                await pilot.pause()
+                strips = app.screen._compositor.render_strips()
+                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
+                shown = assert_harmless(lines, 80, 24)
+                assert shown.isascii() == ascii_only
+                await app.pop_screen()
+
+    asyncio.run(look())
 
 
 def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_terminal, small_config, recipes, tmp_path):

@@ -126,7 +126,7 @@ class HardwarePage(Page):
 
     def tick(self) -> None:
         # What is below a dialog stands still.
-        if self.is_current:
+        if self.app.screen is self:
             self._show_gauges()
             for part in self.query(Part):
                 if part.is_live:
@@ -146,7 +146,9 @@ class HardwarePage(Page):
                 found |= {"gpu-busy": replace(busy, label="busy"), "gpu-memory": replace(memory, label="memory")}
         for name, gauge in found.items():
             self._bars[name].values = sparks.get(gauge.spark, ())
-            self._bars[name].gauge = replace(gauge, label=pad(gauge.label, LABEL))
+            # A change too small to be seen is none.
+            share = None if gauge.share is None else round(gauge.share, 3)
+            self._bars[name].gauge = replace(gauge, share=share, label=pad(gauge.label, LABEL))
 
     def available(self, action: Action) -> bool:
         if action.name == "next_gpu":

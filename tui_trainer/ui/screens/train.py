@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.actions import Action
+from tui_trainer.ui.chart.drawing import MOST_HALVINGS
 from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
@@ -32,6 +34,15 @@ _BELOW_THE_CHART = (
 )  # fmt: skip
 _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "switched-on", "epochs", "samples")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
+
+
+def _of_the_chart(method: str, *arguments: int) -> Callable[[TrainPage], None]:
+    """An action that is a method of the chart."""
+
+    def act(page: TrainPage) -> None:
+        getattr(page._chart, method)(*arguments)
+
+    return act
 
 
 class TrainPage(Page):
@@ -265,26 +276,13 @@ class TrainPage(Page):
         self._chart.next_metric()
         self.bench.tell(self._chart.view.metric)
 
-    def action_zoom_in(self) -> None:
-        self._chart.zoom(1)
-
-    def action_zoom_out(self) -> None:
-        self._chart.zoom(-1)
-
-    def action_zoom_all(self) -> None:
-        self._chart.zoom(-self._chart.view.halvings)
-
-    def action_tail(self) -> None:
-        self._chart.toggle_tail()
-
-    def action_cross_left(self) -> None:
-        self._chart.move_cross(-1)
-
-    def action_cross_right(self) -> None:
-        self._chart.move_cross(1)
-
-    def action_clear(self) -> None:
-        self._chart.clear_cross()
+    action_zoom_in = _of_the_chart("zoom", 1)
+    action_zoom_out = _of_the_chart("zoom", -1)
+    action_zoom_all = _of_the_chart("zoom", -MOST_HALVINGS)
+    action_tail = _of_the_chart("toggle_tail")
+    action_cross_left = _of_the_chart("move_cross", -1)
+    action_cross_right = _of_the_chart("move_cross", 1)
+    action_clear = _of_the_chart("clear_cross")
 
     def action_log(self) -> None:
         self._log_open = not self._log_open
