@@ -61,8 +61,7 @@ class TrainerApp(App[None], inherit_bindings=False):
     """The screens."""
 
     TITLE = "tui-trainer"
-    # Textual reads the rules of other screens when they are shown, but not those of the first one.
-    CSS_PATH: ClassVar = ["app.tcss", "screens/hardware.tcss"]
+    CSS_PATH = "app.tcss"
     COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.cells import cell_len
-
-from tui_trainer.ui.spans import Line
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glyphs:
@@ -82,9 +78,3 @@ def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
     full, part = divmod(filled, steps)
     drawn = glyphs.eighths[-1] * full + (glyphs.eighths[part] if part else "")
     return drawn + glyphs.bar_empty * (width - len(drawn))
-
-
-def title_line(title: str, width: int, glyphs: Glyphs) -> Line:
-    """A rule of `width` cells with the title of what stands below it: `-- title ------`."""
-    rest = glyphs.rule * (width - cell_len(title) - 4)
-    return [(f"{glyphs.rule * 2} ", "rule"), (title, "title"), (f" {rest}", "rule")]

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, Vertical
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.glyphs import title_line
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.scroller import Scroller
+from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -48,13 +47,14 @@ class ChecklistPage(Page):
         return ChecklistModel()
 
     def body(self) -> ComposeResult:
-        def title(text: str) -> Pane:
-            return Pane(lambda width, _: [title_line(text, width, self.bench.glyphs)], classes="title")
-
         yield Pane(self._counts, id="counts")
-        with Container(id="parts"):
-            yield Vertical(title("checks"), self._list, id="findings")
-            yield Vertical(title("finding"), self._finding, id="finding")
+        with Area(id="parts"):
+            with Area(id="findings"):
+                yield Section(lambda: ("checks", ""), lambda *_: [])
+                yield self._list
+            with Area(id="finding"):
+                yield Section(lambda: ("finding", ""), lambda *_: [])
+                yield self._finding
 
     def on_mount(self) -> None:
         for what in ("scroll_y", "page_lines"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 
@@ -112,7 +112,7 @@ def finding_row(finding: Finding, is_chosen: bool, titles: int, width: int, glyp
     room = width - width_of(line) - width_of(fix)
     if room < _LEAST_EVIDENCE:
         return fit(line, width, glyphs.ellipsis)
-    evidence: Line = [(f"  {_plain(finding.verdict.evidence, glyphs)}", "dim")]
+    evidence: Line = [(f"  {one_line(finding.verdict.evidence)}", "dim")]
     return [*line, *fit(evidence, room, glyphs.ellipsis), *fix]
 
 
@@ -127,19 +127,19 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
     lines: list[Line] = [_ends([(finding.title, "bold")], status, width, glyphs)]
-    lines += [[(text, "text")] for text in wrapped(_plain(verdict.evidence, glyphs), width)]
+    lines += [[(text, "text")] for text in wrapped(one_line(verdict.evidence), width)]
     for change in finding.changes:
-        words = f"{change.key}: {_value(change.old, glyphs)} {glyphs.arrow} {_value(change.new, glyphs)}"
+        words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
         lines += _labelled("fix", words, width, "accent")
     if verdict.advice:
-        lines += _labelled("do", _plain(verdict.advice, glyphs), width, "text")
+        lines += _labelled("do", one_line(verdict.advice), width, "text")
     if check.claim or finding.fix:
         claim = f"; the guides claim: {check.claim}" if check.claim else ""
         lines += _labelled("gain", f"{finding.gain_words}{claim}", width, "text")
     lines += _labelled("why", check.why, width, "text")
     lines += _labelled("guides", ", ".join(check.guides) or "none: a check of our own", width, "dim")
     for place, detail in enumerate(verdict.details):
-        lines += _labelled("" if place else "more", _plain(detail, glyphs), width, "dim")
+        lines += _labelled("" if place else "more", one_line(detail), width, "dim")
     return lines
 
 
@@ -147,13 +147,3 @@ def _labelled(label: str, text: str, width: int, role: Role) -> list[Line]:
     parts = wrapped(text, width - _LABEL_COLUMNS)
     labels = [label, *[""] * len(parts)]
     return [[(f"{name:<{_LABEL_COLUMNS}}", "dim"), (part, role)] for name, part in zip(labels, parts, strict=False)]
-
-
-def _value(value: Any, glyphs: Glyphs) -> str:
-    return _plain(json.dumps(value), glyphs)
-
-
-def _plain(text: str, glyphs: Glyphs) -> str:
-    """Foreign text made harmless; without a sign outside ASCII where the terminal has no other."""
-    line = one_line(text)
-    return line.encode("ascii", "replace").decode() if glyphs.ascii else line

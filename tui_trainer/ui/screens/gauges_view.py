@@ -48,7 +48,9 @@ class GaugeTrail:
         """Shares by gauge, oldest first, one for each part that is over or has begun; NaN where none was reported."""
         newest = math.floor(at_seconds / self._part_seconds)
         parts = range(newest - self._parts + 1, newest + 1)
-        means = {name: {part: total / count for part, total, count in sums} for name, sums in self._sums.items()}
+        means = {
+            name: {part: round(total / count, 3) for part, total, count in sums} for name, sums in self._sums.items()
+        }
         return {name: [found.get(part, math.nan) for part in parts] for name, found in means.items()}
 
 

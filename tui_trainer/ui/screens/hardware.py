@@ -9,7 +9,6 @@ from time import monotonic
 from typing import cast
 
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
 
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Hardware, Place
@@ -22,13 +21,13 @@ from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.screens import hardware_gpus, hardware_view
 from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
-from tui_trainer.ui.screens.hardware_rows import LABEL, Machine
-from tui_trainer.ui.screens.hardware_rows import Section as Lines
+from tui_trainer.ui.screens.hardware_rows import LABEL, Machine, Section
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.gauge import GaugeBar
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.scroller import Scroller
+from tui_trainer.ui.widgets.section import Area
 from tui_trainer.ui.workbench import Workbench
 
 _TWO_COLUMNS = 120
@@ -37,13 +36,13 @@ _HEIGHTS = [(0, "-dense"), (30, "-airy")]
 _ANY_WIDTH = 80
 
 
-class Section(Pane):
+class Part(Pane):
     """One part of the page: a function of the machine, computed when that has changed. Away while it has no lines."""
 
-    def __init__(self, part: Callable[[Machine], Lines], *, is_live: bool = False, id: str | None = None) -> None:
+    def __init__(self, part: Callable[[Machine], Section], *, is_live: bool = False, id: str | None = None) -> None:
         super().__init__(lambda width, _: self._part_lines(width), id=id)
         self._part, self.is_live = part, is_live
-        self._made: tuple[Machine | None, Lines] = (None, [])
+        self._made: tuple[Machine | None, Section] = (None, [])
         self._shown: object = None
 
     def _part_lines(self, width: int) -> list[Line]:
@@ -63,6 +62,7 @@ class Section(Pane):
 class HardwarePage(Page):
     place = "hardware"
     BINDINGS = bindings("hardware")
+    CSS_PATH = "hardware.tcss"
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 
@@ -73,32 +73,32 @@ class HardwarePage(Page):
         self._runs_folder = Path()
         glyphs = bench.glyphs
         self._bars = {name: GaugeBar(glyphs, id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
-        self._trail = Vertical(Section(hardware_gpus.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"],
+        self._trail = Area(Part(hardware_gpus.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"],
                                id="trail")  # fmt: skip
-        self._scroller = Scroller(Container(*self._columns(), id="columns"), glyphs=glyphs)
+        self._scroller = Scroller(Area(*self._columns(), id="columns"), glyphs=glyphs)
 
     def _columns(self) -> ComposeResult:
-        yield Vertical(
-            Section(hardware_view.device_section),
-            Section(hardware_view.problems_section),
-            Section(hardware_gpus.gpu_table, is_live=True),
-            Section(hardware_gpus.card_section),
-            Section(hardware_view.processor_section, id="processor"),
+        yield Area(
+            Part(hardware_view.device_section),
+            Part(hardware_view.problems_section),
+            Part(hardware_gpus.gpu_table, is_live=True),
+            Part(hardware_gpus.card_section),
+            Part(hardware_view.processor_section, id="processor"),
             self._bars["busy"],
             self._bars["memory"],
             classes="column left",
         )
-        yield Container(
-            Vertical(
+        yield Area(
+            Area(
                 self._trail,
-                Section(hardware_gpus.peak_section),
-                Section(hardware_gpus.users_section),
+                Part(hardware_gpus.peak_section),
+                Part(hardware_gpus.users_section),
                 classes="column middle",
             ),
-            Vertical(
-                Section(hardware_view.disk_section),
-                Section(hardware_view.libraries_section),
-                Section(hardware_view.system_section),
+            Area(
+                Part(hardware_view.disk_section),
+                Part(hardware_view.libraries_section),
+                Part(hardware_view.system_section),
                 classes="column",
             ),
             id="others",
@@ -126,11 +126,11 @@ class HardwarePage(Page):
 
     def tick(self) -> None:
         # What is below a dialog stands still.
-        if self.is_current:
+        if self.app.screen is self:
             self._show_gauges()
-            for section in self.query(Section):
-                if section.is_live:
-                    section.redraw()
+            for part in self.query(Part):
+                if part.is_live:
+                    part.redraw()
 
     def _show_gauges(self) -> None:
         """The newest figures, and the minutes before them."""
@@ -146,7 +146,9 @@ class HardwarePage(Page):
                 found |= {"gpu-busy": replace(busy, label="busy"), "gpu-memory": replace(memory, label="memory")}
         for name, gauge in found.items():
             self._bars[name].values = sparks.get(gauge.spark, ())
-            self._bars[name].gauge = replace(gauge, label=pad(gauge.label, LABEL))
+            # A change too small to be seen is none.
+            share = None if gauge.share is None else round(gauge.share, 3)
+            self._bars[name].gauge = replace(gauge, share=share, label=pad(gauge.label, LABEL))
 
     def available(self, action: Action) -> bool:
         if action.name == "next_gpu":

@@ -58,6 +58,7 @@ class TrainPage(Page):
         super().__init__(bench)
         self._trail = GaugeTrail()
         self._shown_scene: TrainScene | None = None
+        self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
 
@@ -157,8 +158,11 @@ class TrainPage(Page):
             self._trail.take(gauges, monotonic())
         if self._frozen or not (self.is_current and self.is_mounted):
             return
-        sparks = self._trail.sparks(monotonic())
-        self._shown_scene = replace(self._scene, gauges=gauges or Gauges(), sparks=sparks, log_lines=self._log())
+        by_clock = gauges or Gauges(), self._trail.sparks(monotonic()), self._log()
+        if by_clock == self._by_clock:
+            return
+        self._by_clock = by_clock
+        self._shown_scene = replace(self._scene, gauges=by_clock[0], sparks=by_clock[1], log_lines=by_clock[2])
         for name in _CHANGED_BY_THE_CLOCK:
             pane = self.query_one(f"#{name}", Pane)
             if pane.is_on_screen:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.section import Area
 
 
-class Scroller(Vertical):
+class _Scrolled(VerticalScroll, Area, can_focus=False):
+    """Without a colour where nothing stands."""
+
+    DEFAULT_CSS = "_Scrolled { scrollbar-size: 0 0; }"
+
+
+class Scroller(Area):
     """Its content below one another; where it does not fit, the last line says how much is above and below.
 
     A line of words instead of a scroll bar: it is seen without colours and in ASCII too.
     """
 
     DEFAULT_CSS = """
-    Scroller > VerticalScroll { scrollbar-size: 0 0; }
+    Scroller { width: 1fr; height: 1fr; overflow: hidden; }
     Scroller > .position { height: 1; display: none; }
     Scroller.-overflowing > .position { display: block; }
     """
 
     def __init__(self, *content: Widget, glyphs: Glyphs, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.scrolled = VerticalScroll(*content, can_focus=False)
+        self.scrolled = _Scrolled(*content)
         self._glyphs = glyphs
         self._position = Pane(lambda *_: [self._position_line()], classes="position")
 
