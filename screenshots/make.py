@@ -53,10 +53,10 @@ class Photographer:
     async def take(self, name: str) -> None:
         """What is shown now, at both sizes."""
         from svg import to_svg
+        from tui_trainer.ui.widgets.canvas import Canvas
 
         from tui_trainer.ui.spans import text_of
         from tui_trainer.ui.theme import styles_for
-        from tui_trainer.ui.widgets.canvas import Canvas
 
         styles = styles_for("256", no_color=False)
         canvas = self.app.query_one(Canvas)

@@ -290,7 +290,7 @@ def test_a_killed_run_ends_with_the_same_bits(method, tmp_path, tune, tiny_folde
     asked = ["--no-ui", "--model", str(tiny_folder("gemma")), "--data", str(documents), *words]
     first = run_program(asked, prelude=_KILLED, environment={**os.environ, "KILL": "1"})
     assert first.returncode == -signal.SIGKILL, first.stderr[-2000:]
-    again = run_program(["resume", str(tmp_path / "runs" / "killed")], prelude=_KILLED)
+    again = run_program(["resume", str(tmp_path / "runs" / "killed"), "--no-ui"], prelude=_KILLED)
     assert again.returncode == 0, again.stderr[-2000:]
     killed = tmp_path / "runs" / "killed"
     wanted = hashes(whole.model)

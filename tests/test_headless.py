@@ -13,12 +13,21 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import pytest
 
 from tests.programs import Program, start_program
 from tui_trainer import headless
-from tui_trainer.runs.events import ControlApplied, RunFinished, RunStarted, StepDone, from_line
+from tui_trainer.runs.events import (
+    ControlApplied,
+    GaugesRead,
+    GpuReading,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    from_line,
+)
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.registry import find_run, summarise
@@ -120,7 +129,10 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
 
     lines_before = run.journal.read_bytes().splitlines()
     printed = place / "printed.jsonl"
-    with printed.open("wb") as output, started("resume", "last", "--json", stdout=output.fileno()) as process:
+    with (
+        printed.open("wb") as output,
+        started("resume", "last", "--no-ui", "--json", stdout=output.fileno()) as process,
+    ):
         until(lambda: last_step(run) > stopped.step + 20, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 3
@@ -232,3 +244,38 @@ def test_a_terminal_that_goes_away_ends_the_lines_and_nothing_else(monkeypatch):
             printer.refresh()
             printer.note("still here")
         assert not printer.output.open
+
+
+def used(share: float) -> GaugesRead:
+    return GaugesRead(process_memory_bytes=2**30, gpus=[GpuReading(index=0, utilization_share=share)])
+
+
+def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
+    state = RunState()
+    printer = headless._LinePrinter(state)
+
+    def show(*events) -> str:
+        for event in events:
+            state.apply(event)
+            printer.show(event)
+        return capsys.readouterr().out
+
+    def gauges(printed: str) -> list[str]:
+        return [line for line in printed.splitlines() if "GPU" in line]
+
+    assert gauges(show(step(99), used(0.5), used(0.7))) == []
+    assert gauges(show(step(100), step(101))) == ["step 100: GPU 60 %; process 1.0 GiB"]
+    assert gauges(show(step(200))) == [], "nothing was read since"
+    assert gauges(show(used(0.9), step(299), step(300))) == ["step 300: GPU 90 %; process 1.0 GiB"]
+    show(step(301), used(0.1), RunFinished(step=301, reason="done", loss=1.0, eval_loss=None, seconds=9.0))
+    folder = SimpleNamespace(name="a", root=Path("a"), model=Path("no-model"))
+    printer.end(folder, state)
+    assert gauges(capsys.readouterr().out) == [
+        "step 301: GPU 10 %; process 1.0 GiB",
+        "used           GPU 55 %; process 1.0 GiB (means; memory and temperature: peaks)",
+    ]
+
+
+def test_programs_get_readings_as_the_journal_has_them(capsys):
+    headless._JsonPrinter().show(used(0.5))
+    assert from_line(capsys.readouterr().out.strip()).gpus == used(0.5).gpus

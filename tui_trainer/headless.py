@@ -12,34 +12,33 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 
 from tui_trainer import lines
-from tui_trainer.errors import EXIT_FAILED, FolderError
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError
 from tui_trainer.exporting.weights import adapter_base
-from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import EpochDone, Event, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.lock import owner
 from tui_trainer.runs.state import RunState
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, silence_output, tell
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_STEP_LINES = 5.0
 _SECONDS_BETWEEN_EPOCH_LINES = 5.0
+_STEPS_BETWEEN_GAUGE_LINES = 100
 
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     """Carry out a run in a thread and print its journal until it ends. Returns the exit code."""
-    reader = JournalReader(run.folder.journal)
-    # What an earlier start wrote belongs to the state, but is not news.
-    state = RunState()
-    for event in reader.read_new():
-        state.apply(event)
-    printer = _JsonPrinter() if as_json else _LinePrinter(state)
+    follower = Follower(run.folder, as_json=as_json)
+    printer = follower.printer
     for line in greeting:
         printer.note(line)
     thread = RunThread(run)
@@ -49,24 +48,58 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
             thread.join(_POLL_SECONDS)
             signals.pass_on(run)
             _tell_failing_journal(run, printer)
-            _show_new(reader, state, printer)
-        _show_new(reader, state, printer)
+            follower.show_new()
+        follower.show_new()
     outcome = thread.outcome
     assert outcome is not None, "a run that ended has an outcome"
-    printer.end(run, state, outcome)
+    printer.end(run.folder, follower.state)
+    for problem in outcome.problems:
+        tell(str(problem))
+    if outcome.failure:
+        tell(outcome.failure)
     return outcome.exit_code
+
+
+def watch(folder: RunFolder, *, as_json: bool) -> int:
+    """Print the journal of a run that another process carries out, until it ends or Ctrl+C is pressed, which stops
+    only the watching. Returns the exit code of the run; 0 when it goes on.
+    """
+    follower = Follower(folder, as_json=as_json)
+    try:
+        while owner(folder.lock) is not None:
+            follower.show_new()
+            sleep(_POLL_SECONDS)
+        follower.show_new()
+    except KeyboardInterrupt:
+        follower.printer.note(f"{folder.name} goes on; `tui-trainer stop {folder.name}` saves and stops it")
+        return EXIT_DONE
+    follower.printer.end(folder, follower.state)
+    if follower.state.finished is None:
+        return EXIT_FAILED
+    return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
+
+
+class Follower:
+    """The journal of a run, printed as it grows. What an earlier start wrote belongs to the state, but is not news."""
+
+    def __init__(self, folder: RunFolder, *, as_json: bool) -> None:
+        self._reader = JournalReader(folder.journal)
+        self.state = RunState()
+        for event in self._reader.read_new():
+            self.state.apply(event)
+        self.printer: _Printer = _JsonPrinter() if as_json else _LinePrinter(self.state)
+
+    def show_new(self) -> None:
+        """Take in and print what is new."""
+        for event in self._reader.read_new():
+            self.state.apply(event)
+            self.printer.show(event)
+        self.printer.refresh()
 
 
 def _tell_failing_journal(run: OpenRun, printer: _Printer) -> None:
     if reason := run.journal.failing:
         printer.note_once(f"the journal cannot be written ({reason}): training goes on, but is not shown here")
-
-
-def _show_new(reader: JournalReader, state: RunState, printer: _Printer) -> None:
-    for event in reader.read_new():
-        state.apply(event)
-        printer.show(event)
-    printer.refresh()
 
 
 class Output:
@@ -109,11 +142,8 @@ class _Printer:
             self._noted.add(text)
             self.note(text)
 
-    def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
-        for problem in outcome.problems:
-            tell(str(problem))
-        if outcome.failure:
-            tell(outcome.failure)
+    def end(self, folder: RunFolder, state: RunState) -> None:
+        """The run is over."""
 
 
 class _JsonPrinter(_Printer):
@@ -133,12 +163,17 @@ class _LinePrinter(_Printer):
         self._shown_live = ""
         self._last_step_line = monotonic()
         self._last_epoch_line = 0.0
+        self._gauges = GaugeSummary()
 
     def show(self, event: Event) -> None:
         if isinstance(event, Progress):
             self._show_passing(lines.progress_line(event))
         elif isinstance(event, StepDone):
             self._show_passing(lines.step_line(event, self._state))
+            if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
+                self._show_gauges(event.step)
+        elif isinstance(event, GaugesRead):
+            self._gauges.add(event)
         else:
             if isinstance(event, PhaseChanged):
                 self._live = ""
@@ -157,13 +192,19 @@ class _LinePrinter(_Printer):
     def note(self, text: str) -> None:
         self._print(text)
 
-    def end(self, run: OpenRun, state: RunState, outcome: Outcome) -> None:
+    def end(self, folder: RunFolder, state: RunState) -> None:
         self._live = ""
-        base = adapter_base(run.folder.model)
-        for line in lines.end_lines(state, run.folder.name, str(run.folder.root), base):
+        self._show_gauges(state.step)
+        base = adapter_base(folder.model)
+        for line in lines.end_lines(state, folder.name, str(folder.root), base):
             self._print(line)
         self.refresh()
-        super().end(run, state, outcome)
+
+    def _show_gauges(self, step: int) -> None:
+        """What the run used since the last such line."""
+        if line := lines.gauges_line(step, self._gauges):
+            self._print(line)
+        self._gauges = GaugeSummary()
 
     def _is_time_for_an_epoch(self) -> bool:
         """Small data has several epochs a second: not each of them is news."""

@@ -22,12 +22,13 @@ from tui_trainer.runs.events import (
     StepDone,
     TextSampled,
 )
+from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.config.profiles import Profile
@@ -135,6 +136,33 @@ def progress_line(event: Progress) -> str:
     return f"{what} {format_count(event.done)} {event.unit}"
 
 
+def gauges_line(step: int, summary: GaugeSummary) -> str | None:
+    """`step 1200: GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 \u00b0C; process 3.2 GiB, CPU 1.4 of 2 cores`: means, and of
+    memory and temperature the peaks. None when nothing was reported.
+    """
+    words = gauges_words(summary)
+    return f"step {step}: {words}" if words else None
+
+
+def gauges_words(summary: GaugeSummary) -> str:
+    """What was reported of several readings; empty when nothing was."""
+    share, used, total = summary.utilization_share.value, summary.peak_gpu_memory_bytes, summary.gpu_memory_bytes
+    watts, celsius = summary.power_watts.value, summary.peak_temperature_celsius
+    memory, cores, usable = summary.peak_process_memory_bytes, summary.busy_cores.value, summary.usable_cores
+    gpu = [
+        f"{share:.0%}".replace("%", " %") if share is not None else "",
+        format_bytes_of(used, total) if used is not None and total else "",
+        f"{watts:.0f} W" if watts is not None else "",
+        f"{celsius:.0f} \u00b0C" if celsius is not None else "",
+    ]
+    process = [
+        f"process {format_bytes(memory)}" if memory is not None else "",
+        f"CPU {cores:.1f} of {usable:g} cores" if cores is not None and usable is not None else "",
+    ]
+    on_gpu = ", ".join(filter(None, gpu))
+    return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
+
+
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """What is about to happen; the exact plan follows once the data is prepared."""
     profiles = ", ".join(
@@ -169,6 +197,8 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
                 for label, loss in state.baselines.losses.items()
             ]
     lines += score_lines(state)
+    if words := gauges_words(state.gauge_summary):
+        lines.append(f"{'used':<14} {words} (means; memory and temperature: peaks)")
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:

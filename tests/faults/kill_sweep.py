@@ -150,7 +150,7 @@ def resume(home: Path, name: str, before: Callable[[], None] = lambda: None) -> 
     from tui_trainer.cli import main
 
     before()
-    return main(["resume", str(home / name)])
+    return main(["resume", str(home / name), "--no-ui"])
 
 
 def hashes(run: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, GaugesRead, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import varlen
 
@@ -31,11 +31,11 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def tune(tmp_path):
-    """`tune(family, changes)`: carries a run out on the GPU; its folder."""
+    """`tune(family, changes)`: carries a run out on the GPU, with more options of `carry_out`; its folder."""
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
 
-    def run(family: str, changes: dict | None = None):
+    def run(family: str, changes: dict | None = None, **options):
         model = tmp_path / family
         if not model.exists():
             save_tiny_model(model, family)
@@ -47,7 +47,7 @@ def tune(tmp_path):
         assignments = tuple(f"{key}={value}" for key, value in settings.items())
         shortcuts = {"data.path": str(path), "model.model_name_or_path": str(model)}
         opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
-        outcome = carry_out(opened)
+        outcome = carry_out(opened, **options)
         assert outcome.exit_code == 0, outcome
         return opened.folder
 
@@ -74,6 +74,16 @@ def test_a_run_that_is_over_leaves_the_card_empty_and_its_peak_behind(tune):
 
 def of_kind(folder, kind):
     return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def test_a_run_writes_what_it_uses_of_its_own_card(tune):
+    folder = tune("llama", gauges_every_seconds=0.01)
+    cards = [gpu for event in of_kind(folder, GaugesRead) if event.step for gpu in event.gpus]
+    assert cards
+    for card in cards:
+        assert 0 < card.memory_used_bytes <= card.memory_bytes
+        assert card.utilization_share is None or 0 <= card.utilization_share <= 1
+        assert card.process_memory_bytes is None or card.process_memory_bytes <= card.memory_used_bytes
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

@@ -24,12 +24,18 @@ ONE_OF_EACH = [
     e.EvalDone(step=5, loss_sum=10.5, tokens=4, loss=2.625, seconds=1.5, scheduled=True, best=False),
     e.EpochDone(epoch=1, mean_loss=math.nan, seconds=3.0, samples_per_second=2.0, tokens_per_second=5.0),
     e.CheckpointSaved(step=5, path="checkpoints/step-5", bytes=2**40, seconds=0.5, reason="schedule"),
+    e.GaugesRead(at=AT, step=1200, process_memory_bytes=2**31, process_cpu_share=0.35, usable_cores=2.0, gpus=[
+        e.GpuReading(index=0, utilization_share=0.93, memory_used_bytes=2**36, memory_bytes=2**37,
+                     process_memory_bytes=2**35, power_watts=512.3, temperature_celsius=71.0)]),
+    e.GaugesRead(gpus=[e.GpuReading(index=3), e.GpuReading(index=7)]),
+    e.GaugesRead(process_cpu_share=math.nan, usable_cores=-math.inf, process_memory_bytes=-1, gpus=[
+        e.GpuReading(index=-1, utilization_share=math.nan, power_watts=math.inf, temperature_celsius=-math.inf)]),
     e.TextSampled(prompt=HOSTILE, text="NaN"),
     e.RunProblem(kind="checkpoint damaged", message=HOSTILE, hint="none"),
     e.ControlApplied(action="save", request_id=3),
     e.RunFinished(reason="done", loss=None, eval_loss=-math.inf, seconds=10.0, model_path="model"),
     e.RunFailed(message=HOSTILE, log_path=None),
-    e.Unknown(at=AT, step=3, kind="GaugesRead", data={"gpu": [1, {"share": 0.5}], "seed": 2**60}),
+    e.Unknown(at=AT, step=3, kind="LaterKind", data={"gpu": [1, {"share": 0.5}], "seed": 2**60}),
 ]  # fmt: skip
 
 
@@ -83,6 +89,12 @@ def test_fields_of_a_later_version_are_left_out():
     assert bits(e.from_line(json.dumps(data))) == bits(e.StepDone(**_fields(data)))
 
 
+def test_of_a_card_fields_of_a_later_version_are_left_out_and_missing_ones_are_not_reported():
+    event = e.from_line('{"event": "GaugesRead", "later": 1, "gpus": [{"index": 2, "fan_share": 0.5}]}')
+    assert event == e.GaugesRead(at="", gpus=[e.GpuReading(index=2)])
+    assert event.gpus[0].utilization_share is None and event.process_memory_bytes is None
+
+
 def _fields(data):
     return {key: value for key, value in data.items() if key in e.StepDone.__dataclass_fields__}
 
@@ -93,6 +105,10 @@ GARBAGE = [
     b"[" * 100_000, b'{"event": "PhaseChanged", "phase": 3}', b'{"event": "PhaseChanged"}',
     b'{"event": "Progress", "what": "x", "done": NaN}', b'{"event": "Later", "step": "soon"}',
     e.to_line(step_done()).encode() + b"}", e.to_line(step_done()).encode() * 2,
+    *[b'{"event": "GaugesRead", "gpus": %s}' % gpus for gpus in (
+        b"null", b"{}", b"[0]", b"[{}]", b'[{"index": null}]', b'[{"index": 0.5}]', b'[{"index": "0"}]', b"[[]]",
+        b'[{"index": 0, "power_watts": "much"}]', b'[{"index": 0, "memory_bytes": 0.5}]', b'[{"index": NaN}]',
+    )],
     *[json.dumps(GOOD | change).encode() for change in (
         {"step": "1"}, {"step": True}, {"step": 1.0}, {"tokens": 10**18}, {"lr": 10**400}, {"lr": "fast"}, {"lr": None},
         {"lr": True}, {"lr": [1.0]}, {"peak_memory_bytes": None},

@@ -2,12 +2,22 @@ import errno
 import os
 import resource
 import stat
+import threading
 from contextlib import contextmanager
 
 import pytest
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.events import PhaseChanged, TextSampled, to_line
+from tui_trainer.runs.events import (
+    GaugesRead,
+    PhaseChanged,
+    Progress,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    TextSampled,
+    to_line,
+)
 from tui_trainer.runs.journal import JournalReader, JournalWriter, read_all
 
 
@@ -177,6 +187,65 @@ def test_a_closed_journal_takes_no_more_and_raises_nothing(tmp_path):
     writer.close()
     assert writer.failing
     assert read_all(path) == []
+
+
+def test_an_event_from_beside_the_run_gets_the_step_of_those_before_it(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    with JournalWriter(path) as writer:
+        writer.append_beside(GaugesRead(step=9))
+        writer.append(
+            RunStarted(name="a", task="t", device="cpu", pid=1, total_steps=9, resumed_from_step=4, step=4),
+            PhaseChanged(phase="preparing", step=4),
+            Progress(what="reading", done=1),
+        )
+        writer.append_beside(GaugesRead())
+        writer.append(*[TextSampled(step=step, prompt="", text="") for step in (5, 6)])
+        writer.append_beside(GaugesRead(step=99))
+    assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [4, 6]
+
+
+def test_an_event_from_beside_a_run_that_has_not_begun_is_paused_has_ended_or_is_closed_is_left_out(tmp_path):
+    ends = [RunFinished(reason="done", loss=1.0, eval_loss=None, seconds=1.0), RunFailed(message="x")]
+    for number, end in enumerate(ends):
+        path = tmp_path / f"{number}.jsonl"
+        writer = JournalWriter(path)
+        for phase, memory_bytes in (("training", 1), ("paused", 2), ("training", 3)):
+            writer.append(PhaseChanged(phase=phase))
+            writer.append_beside(GaugesRead(process_memory_bytes=memory_bytes))
+        writer.append(end)
+        writer.append_beside(GaugesRead(process_memory_bytes=4))
+        writer.close()
+        closed = JournalWriter(path)
+        closed.close()
+        closed.append_beside(GaugesRead(process_memory_bytes=5))
+        assert [event.process_memory_bytes for event in read_all(path) if isinstance(event, GaugesRead)] == [1, 3]
+        assert read_all(path)[-1] == end
+        assert (writer.failing, closed.failing) == (None, None)
+
+
+def test_a_group_of_one_thread_is_not_torn_by_another(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    with JournalWriter(path) as writer:
+        writer.append(PhaseChanged(phase="training"))
+        end = threading.Event()
+
+        def beside():
+            while not end.is_set():
+                writer.append_beside(GaugesRead())
+
+        thread = threading.Thread(target=beside)
+        thread.start()
+        while len(read_all(path)) < 2:
+            assert thread.is_alive()
+        for start in range(1, 2001, 10):
+            writer.append(*[TextSampled(step=step, prompt="", text="") for step in range(start, start + 10)])
+        end.set()
+        thread.join()
+    events = read_all(path)
+    readings = [event for event in events if isinstance(event, GaugesRead)]
+    assert len(readings) > 1 and len(events) - len(readings) == 2001
+    assert all(event.step % 10 == 0 for event in readings)
+    assert [event.step for event in events] == sorted(event.step for event in events)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])

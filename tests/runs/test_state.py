@@ -161,8 +161,27 @@ def test_samples_and_problems_are_bounded_and_the_last_ones_stay():
     assert [problem.step for problem in state.problems] == list(range(30, 130))
 
 
+def used(number, share=0.5):
+    return e.GaugesRead(step=number, process_memory_bytes=number, process_cpu_share=share, usable_cores=2.0)
+
+
+def test_readings_are_those_of_the_last_hour_and_their_summary_is_of_the_whole_run():
+    state = fold([started(), *(used(number) for number in range(1000))])
+    assert [reading.step for reading in state.gauges] == list(range(280, 1000))
+    summary = state.gauge_summary
+    assert (summary.readings, summary.peak_process_memory_bytes, summary.busy_cores.value) == (1000, 999, 1.0)
+    assert (state.step, state.status) == (0, "preparing")
+
+
+def test_a_resume_keeps_readings_which_are_a_history_of_time():
+    again = [started(resumed_from_step=4), used(4), started(), used(0)]
+    state = fold([started(), *steps(1, 6), used(6), *again])
+    assert [reading.step for reading in state.gauges] == [6, 4, 0]
+    assert state.gauge_summary.readings == 3
+
+
 def test_kinds_of_a_later_version_are_counted_and_change_nothing_else():
-    unknown = e.Unknown(kind="GaugesRead", step=99, data={"x": 1})
+    unknown = e.Unknown(kind="LaterKind", step=99, data={"x": 1})
     state = fold([started(), *steps(1, 3), unknown, unknown])
     assert (state.unknown_events, state.step) == (2, 3)
 

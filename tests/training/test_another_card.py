@@ -238,11 +238,11 @@ def test_without_a_card_a_run_goes_on_on_the_cpu_when_that_is_asked_for(machine,
     whole, _ = tiny_run("whole")
     folder = stopped("one")
     machine()
-    assert main(["resume", "one"]) == EXIT_BAD_INPUT
+    assert main(["resume", "one", "--no-ui"]) == EXIT_BAD_INPUT
     refusal = capsys.readouterr().err
     assert "this run trains on a GPU (NVIDIA H100 80GB HBM3), and no NVIDIA GPU" in refusal
     assert "--gpu none" in refusal and "Traceback" not in refusal
-    assert main(["resume", "one", "--gpu", "none"]) == EXIT_DONE
+    assert main(["resume", "one", "--no-ui", "--gpu", "none"]) == EXIT_DONE
     assert (folder.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
     (event,) = problems(folder, "another device")
     assert "going on on the CPU instead of the card of the plan" in event.message

@@ -10,10 +10,10 @@ import pytest
 from rich.cells import split_graphemes
 from textual.app import App, ComposeResult
 from textual.geometry import Region
+from tui_trainer.ui.widgets.canvas import Canvas, changed_stretches
 
 from tui_trainer.ui.spans import Line, fit, width_of
 from tui_trainer.ui.theme import styles_for
-from tui_trainer.ui.widgets.canvas import Canvas, changed_stretches
 
 SIZE = (40, 3)
 SIGNS = ["a", " ", "\u6f22", "\u5b57", "e\u0301", "\u2764\ufe0f", "\U0001f44d\U0001f3fd", "\u28ff", "\u2588", "\u2026"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tui_trainer.ui.overlay import centred
 
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.dialogs import ChoiceDialog, Command, Dialog, HelpDialog, Palette, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.overlay import centred
 from tui_trainer.ui.spans import fit, text_of, width_of
 
 SMALL, LARGE = (80, 22), (200, 48)

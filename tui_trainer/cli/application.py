@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,7 @@ from tui_trainer.safe_text import one_line
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
 MODEL_KEY = "model.model_name_or_path"
@@ -46,6 +48,9 @@ GpuName = Annotated[
     str,
     typer.Option("--gpu", metavar="N", help="The card to use, or none; without it the freest.", show_default=False),
 ]
+NoUi = Annotated[bool, typer.Option("--no-ui", help="Without screens: print lines.")]
+AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
+NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
 
@@ -137,3 +142,16 @@ def gpu_choice(word: str) -> GpuChoice:
 
     choose_gpu(probe().gpus, int(word))
     return int(word)
+
+
+def refuse_json_on_screens(*, as_json: bool) -> None:
+    """Raises InputError where JSON was asked for and screens would be shown."""
+    if as_json:
+        raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+
+
+def print_run(folder: RunFolder) -> Callable[[], None]:
+    """For a run whose screens were left: prints what its journal has since."""
+    from tui_trainer.headless import Follower
+
+    return Follower(folder, as_json=False).show_new

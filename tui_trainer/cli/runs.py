@@ -9,35 +9,72 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice
+from tui_trainer.cli.application import (
+    AsciiOnly,
+    AsJson,
+    GpuName,
+    NoMouse,
+    NoUi,
+    RunReference,
+    app,
+    gpu_choice,
+    print_run,
+    refuse_json_on_screens,
+)
 from tui_trainer.errors import EXIT_DONE, InputError
 from tui_trainer.standard_files import tell
 
 
 @app.command()
-def resume(run: RunReference = "last", gpu: GpuName = "", as_json: AsJson = False) -> None:
+def resume(
+    run: RunReference = "last",
+    gpu: GpuName = "",
+    no_ui: NoUi = False,
+    as_json: AsJson = False,
+    ascii_only: AsciiOnly = False,
+    no_mouse: NoMouse = False,
+) -> None:
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
-    from tui_trainer import headless
     from tui_trainer.launching.start import open_again
     from tui_trainer.runs.registry import find_run, summarise
 
-    folder = find_run(run)
+    chosen, folder = gpu_choice(gpu), find_run(run)
     if summarise(folder).status == "finished":
         tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
-    raise typer.Exit(headless.follow(open_again(folder, gpu=gpu_choice(gpu)), as_json=as_json))
+    if no_ui:
+        from tui_trainer import headless
+
+        raise typer.Exit(headless.follow(open_again(folder, gpu=chosen), as_json=as_json))
+    refuse_json_on_screens(as_json=as_json)
+    again = open_again(folder, gpu=chosen)
+    from tui_trainer.ui.main import run_screens
+
+    raise typer.Exit(
+        run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run, resumed=again)
+    )
 
 
 @app.command()
 def attach(
     run: RunReference = "last",
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")] = False,
+    no_ui: NoUi = False,
+    as_json: AsJson = False,
+    ascii_only: AsciiOnly = False,
+    no_mouse: NoMouse = False,
 ) -> None:
-    """Open the screens on a run that another process carries out, or that has ended."""
+    """Watch a run that another process carries out, or look at one that has ended."""
     from tui_trainer.runs.registry import find_run
+
+    folder = find_run(run)
+    if no_ui:
+        from tui_trainer import headless
+
+        raise typer.Exit(headless.watch(folder, as_json=as_json))
+    refuse_json_on_screens(as_json=as_json)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(ascii_only=ascii_only, attach_to=find_run(run)))
+    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run, attach_to=folder))
 
 
 @app.command()

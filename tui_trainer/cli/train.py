@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tui_trainer.cli.application import (
+    AsciiOnly,
     AsJson,
     Assignments,
     ConfigFile,
     DataPath,
     GpuName,
     ModelName,
+    NoMouse,
+    NoUi,
     ProfileName,
     TaskName,
     app,
     gpu_choice,
     load,
+    print_run,
+    refuse_json_on_screens,
     request_of,
 )
-from tui_trainer.errors import InputError
 from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -37,23 +41,27 @@ def train(
     task: TaskName = "",
     model: ModelName = "",
     gpu: GpuName = "",
-    no_ui: Annotated[bool, typer.Option("--no-ui", help="Train here without screens, and print lines.")] = False,
+    no_ui: NoUi = False,
     as_json: AsJson = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")] = False,
+    ascii_only: AsciiOnly = False,
+    no_mouse: NoMouse = False,
 ) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
     asked = (config, profile, assignments, data, task, model)
     chosen = gpu_choice(gpu)
     if no_ui:
         raise typer.Exit(_train(load(*asked, gpu=chosen), chosen, as_json))
-    if as_json:
-        raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+    refuse_json_on_screens(as_json=as_json)
     if any(asked):
         # What is wrong with it is said before the terminal is taken.
         load(*asked, gpu=chosen)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only))
+    raise typer.Exit(
+        run_screens(
+            lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, print_run=print_run
+        )
+    )
 
 
 def _train(loaded: LoadedConfig, gpu: GpuChoice, as_json: bool) -> int:

@@ -73,6 +73,22 @@ class Nvml:
             return ()
         return tuple(self._live(index) for index in range(self._count()))
 
+    def in_use(self, uuid: str, pid: int) -> tuple[Gpu, int | None] | None:
+        """The card or MIG instance of that `cuda_uuid` as `live` reports it, and the bytes on it of that process, None
+        where the driver does not say. None where no such card answers.
+        """
+        if (self._driver or self.driver()).problem:
+            return None
+        for index in range(self._count()):
+            handle, problem = self._handle(index)
+            card_uuid = None if problem else self._ask("nvmlDeviceGetUUID", handle)
+            if problem or (uuid != (card_uuid or "") and not uuid.startswith("MIG-")):
+                continue
+            gpu = replace(self._measured(index, handle), uuid=card_uuid)
+            if gpu.cuda_uuid == uuid:
+                return gpu, (self._process_memory(handle) or {}).get(pid)
+        return None
+
     def _start(self) -> Driver:
         try:
             if self._library is None:
@@ -168,14 +184,18 @@ class Nvml:
         return ""
 
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
+        memory = self._process_memory(handle)
+        return None if memory is None else tuple(_process(pid, bytes_of_it) for pid, bytes_of_it in memory.items())
+
+    def _process_memory(self, handle: Any) -> dict[int, int | None] | None:
+        """Bytes by process number; None where this user may not see the processes."""
         lists = [
             self._ask(name, handle, get=list)
             for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
         ]
         if lists == [None, None]:
             return None
-        memory = {entry.pid: entry.usedGpuMemory for entries in lists if entries for entry in entries}
-        return tuple(_process(pid, memory_bytes) for pid, memory_bytes in memory.items())
+        return {entry.pid: entry.usedGpuMemory for entries in lists if entries for entry in entries}
 
 
 _of_this_program = Nvml()

@@ -19,6 +19,7 @@ from tui_trainer.errors import (
 )
 from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
+from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
@@ -53,11 +54,13 @@ class _StopRequested(Exception):
     """Asked to stop before the first step."""
 
 
-def carry_out(run: OpenRun) -> Outcome:
+def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> Outcome:
     """Do a run from where it stands to its end. Raises nothing; gives the lock back."""
     journal = run.journal
+    gauges = GaugeWriter(journal, period_seconds=gauges_every_seconds)
+    gauges.start()
     try:
-        reason = _story(run, journal)
+        reason = _story(run, journal, gauges)
         return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
     except _StopRequested:
         journal.append(RunFinished(step=_saved_step(run), reason="stopped", loss=None, eval_loss=None, seconds=0.0))
@@ -71,6 +74,7 @@ def carry_out(run: OpenRun) -> Outcome:
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
         return _failed(run, journal, error)
     finally:
+        gauges.stop()
         try:
             # Here, where no traceback holds the model any more.
             _give_memory_back()
@@ -87,7 +91,7 @@ def _give_memory_back() -> None:
         give_memory_back()
 
 
-def _story(run: OpenRun, journal: JournalWriter) -> Reason:
+def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     checkpoint = _newest_checkpoint(run.folder, journal)
     step = checkpoint.step if checkpoint else 0
     journal.append(_started(run, checkpoint), PhaseChanged(phase="preparing", step=step))
@@ -99,6 +103,7 @@ def _story(run: OpenRun, journal: JournalWriter) -> Reason:
     else:
         assert run.loaded is not None, "a run has a plan or a config"
         plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu)
+    gauges.watch_card_of(plan)
     prepare.announce(plan, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
     progress.stop_if_asked()

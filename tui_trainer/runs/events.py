@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
-from tui_trainer.runs.json_fields import READERS, WHOLE_LIMIT, finite, parsed, shortened, text, whole
+from tui_trainer.runs.json_fields import READERS, WHOLE_LIMIT, finite, parsed, records, shortened, text, whole
 
 LINE_LIMIT_BYTES: Final = 1_000_000
 _SHAPES_LIMIT: Final = 64
@@ -196,6 +196,35 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """A card that the run uses, or its MIG instance. `index` is the driver's, the share 0 to 1.
+
+    `memory_used_bytes` is of all processes on it, `process_memory_bytes` of the run's. None: not reported.
+    """
+
+    index: int
+    utilization_share: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    process_memory_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaugesRead(Event):
+    """What the run's process uses, once in a few seconds. None: not reported.
+
+    `process_cpu_share` is 0 to 1 of the `usable_cores`, since the reading before.
+    """
+
+    process_memory_bytes: int | None = None
+    process_cpu_share: float | None = None
+    usable_cores: float | None = None
+    gpus: list[GpuReading] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextSampled(Event):
     """What the model writes after `prompt`, and how long training waited. Foreign text: show it through `safe_text`."""
 
@@ -252,7 +281,8 @@ KINDS: Final[dict[str, type[Event]]] = {
     "Problem" if kind is RunProblem else kind.__name__: kind
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
-        EvalDone, EpochDone, CheckpointSaved, TextSampled, RunProblem, ControlApplied, RunFinished, RunFailed,
+        EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, ControlApplied, RunFinished,
+        RunFailed,
     )
 }  # fmt: skip
 
@@ -312,9 +342,16 @@ def _as_dict(event: Event) -> dict[str, Any]:
 
 def _dumps(data: dict[str, Any]) -> str:
     try:
-        return json.dumps(data, allow_nan=False)
+        return json.dumps(data, allow_nan=False, default=_as_finite_dict)
     except ValueError:
-        return json.dumps(finite(data), allow_nan=False)
+        return json.dumps(finite(data), allow_nan=False, default=_as_finite_dict)
+
+
+def _as_finite_dict(record: Any) -> Any:
+    return finite(asdict(record))
+
+
+_READERS: Final = READERS | {list[GpuReading]: records(GpuReading)}
 
 
 class _Table:
@@ -323,7 +360,7 @@ class _Table:
     def __init__(self, kind: str, cls: type[Event]) -> None:
         self.kind, self.cls = kind, cls
         hints = get_type_hints(cls)
-        self.readers = {item.name: READERS[hints[item.name]] for item in fields(cls)}
+        self.readers = {item.name: _READERS[hints[item.name]] for item in fields(cls)}
         self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
         self.whole_numbers = [name for name, read in self.readers.items() if read is whole]
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}

@@ -12,11 +12,12 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.events import LINE_LIMIT_BYTES, Event, from_line, to_line
+from tui_trainer.runs.events import LINE_LIMIT_BYTES, Event, PhaseChanged, RunFailed, RunFinished, from_line, to_line
 from tui_trainer.units import MIB
 
 PENDING_LIMIT_BYTES: Final = 64 * MIB
@@ -35,6 +36,8 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._write_error: str | None = None
         self._sync_error: str | None = None
+        self._last_step = 0
+        self._at_work = False
         # Bytes that must reach the file before anything else: the rest of a line of which a part is there already.
         self._mid_line = _ends_torn(self._fd)
         self._pending = bytearray(b"\n" if self._mid_line else b"")
@@ -49,9 +52,19 @@ class JournalWriter:
         """Writes the events; what cannot be written now is tried again at the next call."""
         lines = "".join([to_line(event) + "\n" for event in events]).encode("ascii")
         with self._lock:
-            self._pending += lines
-            self._write_pending()
-            self._trim_pending()
+            for event in events:
+                self._last_step = max(self._last_step, event.step)
+                if isinstance(event, PhaseChanged | RunFinished | RunFailed):
+                    self._at_work = isinstance(event, PhaseChanged) and event.phase != "paused"
+            self._write(lines)
+
+    def append_beside(self, event: Event) -> None:
+        """As `append`, for a thread beside the run: the event gets the step of those before it. It is left out before
+        the first phase of this start, while the run is paused, after its end and after `close`.
+        """
+        with self._lock:
+            if self._fd >= 0 and self._at_work:
+                self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
 
     def sync(self) -> None:
         """Puts what was written on the disk itself (fsync)."""
@@ -76,6 +89,11 @@ class JournalWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _write(self, lines: bytes) -> None:
+        self._pending += lines
+        self._write_pending()
+        self._trim_pending()
 
     def _write_pending(self) -> None:
         try:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar, get_type_hints
 
 import orjson
 
+T = TypeVar("T")
 # Every whole number fits a column of 64 bits.
 WHOLE_LIMIT: Final = 10**18
 _SHORT_TEXT: Final = 2_000
@@ -94,6 +95,20 @@ READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
     dict[str, list[float]]: _rows,
 }  # fmt: skip
+
+
+def records(cls: type[T]) -> Callable[[Any], list[T]]:
+    """A reader of lists of a flat dataclass. Fields that it does not have are left out."""
+    readers = {name: READERS[hint] for name, hint in get_type_hints(cls).items()}
+
+    def record(value: Any) -> T:
+        items = _of_type(value, dict).items()
+        try:
+            return cls(**{name: readers[name](item) for name, item in items if name in readers})
+        except TypeError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
+
+    return lambda value: [record(item) for item in _of_type(value, list)]
 
 
 def parsed(line: bytes) -> Any:

@@ -21,6 +21,7 @@ from tui_trainer.runs.events import (
     EpochDone,
     EvalDone,
     Event,
+    GaugesRead,
     LibrariesLoaded,
     PhaseChanged,
     PlanMade,
@@ -33,6 +34,7 @@ from tui_trainer.runs.events import (
     TextSampled,
     Unknown,
 )
+from tui_trainer.runs.gauges import GaugeSummary
 
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
 
@@ -41,6 +43,8 @@ WINDOW_STEPS: Final = 50
 _LEAST_SMOOTHED: Final = 5
 SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
+# An hour of readings, one every 5 s.
+GAUGES_KEPT: Final = 720
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
 
@@ -79,6 +83,10 @@ class RunState:
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     samples: deque[TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     problems: deque[RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
+    gauges: deque[GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
+    """The last hour of the process, whatever its step: a resume drops none."""
+    gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
+    """Of all readings of the run, also of those that `gauges` does not keep."""
     recent: deque[StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -215,6 +223,10 @@ class RunState:
     def _take_progress(self, event: Progress) -> None:
         self.progress = event
 
+    def _take_gauges(self, event: GaugesRead) -> None:
+        self.gauges.append(event)
+        self.gauge_summary.add(event)
+
     def _count_unknown(self, _: Unknown) -> None:
         self.unknown_events += 1
 
@@ -239,6 +251,7 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     EvalDone: RunState._take_evaluation,
     EpochDone: lambda state, event: state.epochs.append(event),
     CheckpointSaved: lambda state, event: state.checkpoints.append(event),
+    GaugesRead: RunState._take_gauges,
     TextSampled: lambda state, event: state.samples.append(event),
     RunProblem: lambda state, event: state.problems.append(event),
     RunFinished: RunState._finish,

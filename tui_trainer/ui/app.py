@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.document import Document
     from tui_trainer.errors import Problem
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
 
 TICK_SECONDS = 1.0
@@ -64,7 +66,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._train_page = TrainPage(bench)
         self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
         for page in self.pages:
-            self.add_mode(page.place, lambda page=page: page)
+            self.add_mode(page.place, partial(_itself, page))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
         self.when_shown: Callable[[], None] = lambda: None
@@ -130,11 +132,6 @@ class TrainerApp(App[None], inherit_bindings=False):
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
         return [action for action in actions if self.is_available(action)]
 
-    @property
-    def body_size(self) -> tuple[int, int]:
-        """Columns and lines between header and footer."""
-        return self.size.width, self.size.height - 2
-
     def opened(self, document: Document) -> None:
         """The config has been read: the config page can show it."""
         self._config_page.opened(document)
@@ -159,6 +156,12 @@ class TrainerApp(App[None], inherit_bindings=False):
         from tui_trainer.ui.starting import offer_start
 
         offer_start(self.bench)
+
+    def carry_out_run(self, opened: OpenRun) -> None:
+        """A run that was opened before the screens goes on."""
+        from tui_trainer.ui.starting import carry_out
+
+        carry_out(self.bench, opened)
 
     def offer_to_watch(self, living: list[RunFolder]) -> None:
         from tui_trainer.ui.starting import offer_to_watch
@@ -314,7 +317,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         else:
             self.bench.tell(f"the screen is in {path}", "good")
 
-    async def action_quit(self) -> None:
+    def action_quit(self) -> None:  # type: ignore[override]
         from tui_trainer.ui.starting import offer_quit
 
         offer_quit(self.bench)
@@ -358,6 +361,11 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         event.stop()
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             self._trainer.carry_out("app.quit")
+
+
+def _itself(page: Page) -> Page:
+    """A mode's screen is asked for by a call."""
+    return page
 
 
 def _textual_key(key: str) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 Work = Callable[[], Any]
@@ -20,6 +21,8 @@ class Background:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[Exception], None]) -> None:
         self._loop = loop
+        # Answers are heard where this was made: Textual looks there for its application.
+        self._context = copy_context()
         self._failed = failed
         self._waiting: OrderedDict[str, tuple[Work, Answer]] = OrderedDict()
         self._changed = threading.Condition()
@@ -69,6 +72,6 @@ class Background:
 
     def _tell(self, hear: Callable[[Any], None], what: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(hear, what)
+            self._loop.call_soon_threadsafe(hear, what, context=self._context)
         except RuntimeError:  # the loop is closed: the screen is gone
             return

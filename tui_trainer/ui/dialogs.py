@@ -17,7 +17,7 @@ from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
 from tui_trainer.ui.frame import KeyHint, hint_at, hints_line
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.spans import Line, pad, width_of
+from tui_trainer.ui.spans import Line, folded, pad, width_of
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -136,7 +136,7 @@ class ChoiceDialog(Dialog):
         self.keys = [(key, label) for key, label, _ in answers] + [("escape", "back")]
 
     def lines(self, width: int) -> list[Line]:
-        return self._lines
+        return [row for line in self._lines for row in folded(line, width)]
 
     def on_key(self, event: Key) -> None:
         # Before everything else: an answer may have the key that closes other dialogs.

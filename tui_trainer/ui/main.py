@@ -22,16 +22,18 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.terminal import TerminalGuard, refuse_unfit, speaks_unicode
+from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 from tui_trainer.ui.terminal_output import LastWords
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Workbench
 
+PrintRun = Callable[["RunFolder"], Callable[[], None]]
 # Textual reads these once, when it is imported: nothing moves by itself.
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
@@ -43,13 +45,18 @@ def run_screens(
     *,
     gpu: GpuChoice = None,
     ascii_only: bool = False,
+    mouse: bool = True,
     attach_to: RunFolder | None = None,
+    resumed: OpenRun | None = None,
+    print_run: PrintRun | None = None,
 ) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
     `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
+    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at;
+    `print_run` gives for a run what prints the news of its journal once the screens were left and it trains on.
     """
-    refuse_unfit(os.environ)
+    refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     from tui_trainer.runs.registry import state_folder
@@ -58,7 +65,7 @@ def run_screens(
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
-    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to)
+    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to, resumed=resumed)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
     with Signals(app) as signals:
@@ -66,11 +73,11 @@ def run_screens(
         try:
             with TerminalGuard(logs) as guard:
                 app.guard = bench.guard = guard
-                app.run(mouse=False)
+                app.run(mouse=mouse and has_mouse(os.environ))
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
         with LastWords() as signals.last_words:
-            code = _afterwards(app, bench, signals, logs)
+            code = _afterwards(app, bench, signals, logs, print_run)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
         _leave_at_once(code)
@@ -133,7 +140,7 @@ class Signals:
             os._exit(EXIT_FAILED)
 
 
-def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
+def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path, print_run: PrintRun | None) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Leaving
@@ -143,7 +150,9 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
-        _wait_for(run, signals, wants_stop=bench.leaving is not Leaving.LOST or crashed)
+        goes_on = bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON) and not crashed
+        show_new = print_run(run.folder) if print_run and bench.leaving is Leaving.TRAINING_ON else None
+        _wait_for(run, signals, wants_stop=not goes_on, show_new=show_new)
     if run is not None:
         _tell_end(run)
     if crashed:
@@ -153,10 +162,14 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     return run.exit_code if run is not None else EXIT_DONE
 
 
-def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool) -> None:
+def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, show_new: Callable[[], None] | None) -> None:
     """Until the run has ended. A stop that cannot be asked for now, as on a full disk, is asked for again."""
     is_asked, told = False, ""
+    if show_new is not None:
+        tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
     while run.alive:
+        if show_new is not None:
+            show_new()
         if (wants_stop or signals.ask_for_stop) and not is_asked:
             problem = run.ask("stop")
             is_asked = not problem

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.screen import Screen
 from textual.widget import Widget
@@ -19,11 +19,10 @@ from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
-    from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.workbench import Workbench
 
 
-def bindings(place: Place) -> list[Binding]:
+def bindings(place: Place) -> list[BindingType]:
     """The registry's keys of a place; `do` looks whether the action can be done now, and says why not."""
     return [
         Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
@@ -36,8 +35,6 @@ class Page(Screen[None], inherit_bindings=False):
     """One of the screens. An action `config.undo` calls `action_undo()` of the Config page."""
 
     place: ClassVar[Place]
-
-    app: TrainerApp  # type: ignore[assignment]
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
@@ -97,7 +94,7 @@ class Page(Screen[None], inherit_bindings=False):
         return ()
 
     def action_do(self, name: str) -> None:
-        self.app.carry_out(f"{self.place}.{name}")
+        self.bench.app.carry_out(f"{self.place}.{name}")
 
 
 class TopLine(Pane):
@@ -113,7 +110,7 @@ class TopLine(Pane):
     def on_click(self, event: Click) -> None:
         if (page := tab_at(self._bench, self.size.width, event.x)) is not None:
             self._bench.go(page)
-            self.app.draw()  # type: ignore[attr-defined]
+            self._bench.app.draw()
 
 
 class KeyHints(Pane):
@@ -129,15 +126,15 @@ class KeyHints(Pane):
     def _line(self, width: int, _: int) -> list[Line]:
         bench = self._page.bench
         if bench.notice:
-            helps = [hint.line(bench.glyphs) for hint in help_hint(self._page.app.keymap.of("app"))]
+            helps = [hint.line(bench.glyphs) for hint in help_hint(self._page.bench.app.keymap.of("app"))]
             return [beside([bench.notice], helps[0] if helps else [], width)]
         return [hints_line(self._hints(width), width, bench.glyphs)]
 
     def _hints(self, width: int) -> list[KeyHint]:
-        page, keymap = self._page, self._page.app.keymap
+        page, keymap = self._page, self._page.bench.app.keymap
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
-        offered = [one for one in [*keymap.of(page.place), *keymap.of("app")] if page.app.is_available(one)]
+        offered = [one for one in [*keymap.of(page.place), *keymap.of("app")] if page.bench.app.is_available(one)]
         return footer_hints(offered, page.label_of, width)
 
     def on_click(self, event: Click) -> None:

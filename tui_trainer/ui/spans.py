@@ -70,6 +70,13 @@ def wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line or not lines else lines
 
 
+def folded(line: Line, width: int) -> list[Line]:
+    """A line of one span that is too long in several, at its words; another one as it is."""
+    if len(line) != 1 or width_of(line) <= width:
+        return [line]
+    return [[(row, line[0][1])] for row in wrapped(line[0][0], width)]
+
+
 def in_ascii(line: Line) -> Line:
     """The line with question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
     return [("".join(sign if sign.isascii() else "?" * cell_len(sign) for sign in text), role) for text, role in line]

@@ -17,9 +17,11 @@ from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.screens.config_memory import memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
+from tui_trainer.ui.workbench import Leaving
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.folder import RunFolder
@@ -165,11 +167,11 @@ def start(bench: Workbench) -> None:
         bench.app.open(_refusal(bench))
         return
     try:
-        run = CurrentRun(open_new(loaded, bench.plan, gpu=bench.chosen_gpu))
+        run = open_new(loaded, bench.plan, gpu=bench.chosen_gpu)
     except InputError as error:
         show_refusal(bench, error.problems)
         return
-    _begin(bench, run)
+    carry_out(bench, run)
 
 
 def offer_resume(bench: Workbench) -> None:
@@ -192,15 +194,17 @@ def _resume(bench: Workbench, before: WatchedRun) -> None:
     if _is_refused_now(bench):
         return
     try:
-        run = CurrentRun(open_again(before.folder, gpu=bench.chosen_gpu))
+        run = open_again(before.folder, gpu=bench.chosen_gpu)
     except InputError as error:
         bench.tell(one_line(str(error)), "bad")
         return
+    carry_out(bench, run)
+
+
+def carry_out(bench: Workbench, opened: OpenRun) -> None:
+    """A run that was opened begins, or goes on, in its thread, and is on the Train screen."""
+    run = CurrentRun(opened)
     run.poll()
-    _begin(bench, run)
-
-
-def _begin(bench: Workbench, run: CurrentRun) -> None:
     bench.take_run(run)
     run.start()
     if not run.is_remembered:
@@ -227,9 +231,13 @@ def offer_quit(bench: Workbench) -> None:
     if bench.run_is_ours_and_alive:
         lines: list[Line] = [
             [("A run is alive in this process.", "text")],
-            [("It trains on when this terminal is closed; `tui-trainer attach` shows it again.", "dim")],
+            [("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim")],
+            [("`tui-trainer attach` shows the run again.", "dim")],
         ]
-        answers = [("s", "save, stop, then leave", lambda: stop_and_leave(bench))]
+        answers = [
+            ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
+        ]
         bench.app.open(ChoiceDialog("Leave?", lines, answers))
     elif bench.has_unsaved_edits:
         lines = [[("Settings that you changed are in no file yet.", "text")]]

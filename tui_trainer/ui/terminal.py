@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,19 +21,19 @@ from tui_trainer.errors import InputError
 
 SMALLEST_WIDTH = 80
 SMALLEST_HEIGHT = 24
-_WORDS_WITHOUT_SCREEN = "without a screen the same run is: tui-trainer --no-ui"
 _LOGS_KEPT = 5
 
 
-def refuse_unfit(environment: Mapping[str, str]) -> None:
+def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
     """Raises InputError when standard input or error is no terminal, or one that cannot place a cursor."""
+    hint = f"without a screen the same is: tui-trainer {command} --no-ui".replace("  ", " ")
     for number, name in ((0, "standard input"), (2, "standard error")):
         if not os.isatty(number):
-            raise InputError(f"{name} is no terminal to show screens on", hint=_WORDS_WITHOUT_SCREEN)
+            raise InputError(f"{name} is no terminal to show screens on", hint=hint)
     term = environment.get("TERM", "")
     if term in ("", "dumb", "unknown"):
         shown = f"TERM is {term!r}" if term else "TERM is not set"
-        raise InputError(f"{shown}: this terminal cannot place a cursor", hint=_WORDS_WITHOUT_SCREEN)
+        raise InputError(f"{shown}: this terminal cannot place a cursor", hint=hint)
 
 
 def speaks_unicode() -> bool:
@@ -52,6 +53,17 @@ def is_remote(environment: Mapping[str, str]) -> bool:
 def survives_a_lost_connection(environment: Mapping[str, str]) -> bool:
     """Whether a terminal multiplexer holds this terminal."""
     return any(environment.get(name) for name in ("TMUX", "STY", "ZELLIJ"))
+
+
+def has_mouse(environment: Mapping[str, str]) -> bool:
+    """Whether the terminal hands on the mouse; tmux only where its user said so, and then it selects text by itself."""
+    if "TMUX" not in environment:
+        return True
+    command = ["tmux", "display-message", "-p", "#{mouse}"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=1, check=False).stdout.strip() == b"1"
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def hung_up(fd: int = 0) -> bool:

@@ -86,7 +86,9 @@ def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
 @cache
 def _themed(theme: str, variables: tuple[tuple[str, str], ...]) -> dict[str, Style]:
     colours = dict(variables)
-    return {role: Style.parse(" ".join(_hex(colours, word) for word in words.split())) for role, words in _THEMED.items()}
+    return {
+        role: Style.parse(" ".join(_hex(colours, word) for word in words.split())) for role, words in _THEMED.items()
+    }
 
 
 _terminal = cache(styles_for)

@@ -1,8 +1,8 @@
-"""Textual's compositor, sending only the part of a line that changed. The one place that needs private names of Textual.
+"""Textual's compositor, sending only the part of a line that changed: the one place with private names of Textual.
 
-Textual cuts a changed stretch at its right end only: everything from the left edge of the widget on is sent again. For a
-chart as wide as the screen that is most of each line, and eight times the bytes of a Train screen at 200x50. A Textual
-that keeps other names gets its own, longer updates; `tests/ui/test_tight_updates.py` fails then.
+Textual cuts a changed stretch at its right end only: everything from the left edge of the widget on is sent again. For
+a chart as wide as the screen that is most of each line, and eight times the bytes of a Train screen at 200x50. A
+Textual that has other names sends its own, longer updates; `tests/ui/test_tight_updates.py` fails then.
 """
 
 from __future__ import annotations

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.controls import Action
+    from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.actions import Action
     from tui_trainer.ui.background import Background
     from tui_trainer.ui.dialogs import Dialog
+    from tui_trainer.ui.keymap import Keymap
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
@@ -43,10 +46,12 @@ _RUNS_LOOKED_AT = 20
 class Application(Protocol):
     """What is asked of the application that shows this: it draws, and asks the person."""
 
+    keymap: Keymap
+
     @property
     def takes_text(self) -> bool: ...
-    @property
-    def body_size(self) -> tuple[int, int]: ...
+    def is_available(self, action: Action) -> bool: ...
+    def carry_out(self, action_id: str) -> None: ...
     def edit_text(self, command: list[str], text: str) -> str: ...
     def copy_to_clipboard(self, text: str) -> None: ...
     def draw(self) -> None: ...
@@ -61,6 +66,7 @@ class Application(Protocol):
     def save_config(self) -> None: ...
     def offer_draft(self, draft: Draft) -> None: ...
     def offer_start(self) -> None: ...
+    def carry_out_run(self, opened: OpenRun) -> None: ...
     def offer_to_watch(self, living: list[RunFolder]) -> None: ...
     def show_refusal(self, problems: Sequence[Problem]) -> None: ...
 
@@ -69,6 +75,7 @@ class Leaving(Enum):
     """Why the screens went away."""
 
     QUIT = "asked to"
+    TRAINING_ON = "asked to, and the run goes on"
     LOST = "connection lost"
     TERMINATED = "terminated"
 
@@ -94,6 +101,7 @@ class Workbench:
         *,
         gpu: GpuChoice = None,
         attach_to: RunFolder | None = None,
+        resumed: OpenRun | None = None,
     ) -> None:
         self.hardware, self.chosen_gpu = hardware, gpu
         self.document: Document | None = None
@@ -117,7 +125,7 @@ class Workbench:
         self.leave_when_over = False
         self._stop_unasked = False
         self._make_request = make_request
-        self._attach_to = attach_to
+        self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
 
     def attach(self, app: Application, background: Background) -> None:
@@ -129,6 +137,8 @@ class Workbench:
         self._sampler.start()
         if self._attach_to is not None:
             self.attach_to(self._attach_to)
+        if self._resumed is not None:
+            self.app.carry_out_run(self._resumed)
         self.background.do("document", self._open_document, self._opened)
         if self.run is None:
             self.background.do("runs", _living_runs, self._found_runs)
@@ -246,7 +256,7 @@ class Workbench:
         self.take_run(run)
         self.app.draw()
 
-    def ask_run(self, action: Action) -> str:
+    def ask_run(self, action: controls.Action) -> str:
         """Ask the run for something; what it did is in its journal a moment later. Why not, when it cannot be asked.
 
         A stop that cannot be asked for is asked for again at each tick.

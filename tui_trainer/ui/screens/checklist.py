@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
-from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:

@@ -82,7 +82,8 @@ class RecipeDialog(Dialog):
     keys = (("enter", "take it"), ("up down", "choose"), ("space", "keep or drop own values"), ("escape", "back"))
     CSS = """
     RecipeDialog #box { width: 100%; height: 100%; }
-    RecipeDialog OptionList { height: 8; text-wrap: nowrap; text-overflow: ellipsis; scrollbar-size: 0 0; background: transparent; }
+    RecipeDialog OptionList { height: 8; scrollbar-size: 0 0; background: transparent;
+                              text-wrap: nowrap; text-overflow: ellipsis; }
     RecipeDialog.-low OptionList { height: 5; }
     RecipeDialog OptionList > .option-list--option-highlighted { text-style: reverse; }
     """

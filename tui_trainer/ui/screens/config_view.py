@@ -1,4 +1,4 @@
-"""Panes of the config screen as lines: what it starts from, the groups, and what would be saved."""
+"""Panes of the config screen as lines."""
 
 from __future__ import annotations
 
@@ -6,13 +6,85 @@ from rich.cells import cell_len
 
 from tui_trainer.config.document import Document
 from tui_trainer.config.groups import groups
+from tui_trainer.config.load import all_settings
 from tui_trainer.config.save import document_text
+from tui_trainer.planning.plan import Plan
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Span, beside
-from tui_trainer.ui.widgets.settings_table import shortened
+from tui_trainer.ui.screens.config_details import detail_lines
+from tui_trainer.ui.screens.config_editor import Editor
+from tui_trainer.ui.screens.config_estimate import PlanSummary, estimate_column, estimate_lines
+from tui_trainer.ui.screens.config_memory import memory_budget, memory_lines
+from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
+from tui_trainer.ui.spans import Line, Span, beside, pad
+from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, title_rule, value_cells
+from tui_trainer.ui.workbench import Workbench
 
 GROUP_CELLS = 25
+_PLAN_ROWS = 5
+
+
+class ConfigPanes:
+    """A method `(width, height) -> lines` for each pane. `key` is the setting under the cursor."""
+
+    def __init__(self, bench: Workbench, model: ConfigModel) -> None:
+        self._bench, self._model, self._glyphs = bench, model, bench.glyphs
+        self.key, self.is_filtering = "", False
+        self.editor: Editor | None = None
+
+    def summary(self, width: int, _: int) -> list[Line]:
+        return [summary_line(self._model.document, width, self._glyphs)]
+
+    def groups(self, *_: int) -> list[Line]:
+        return group_lines(self._model.document, self.key, self._glyphs)
+
+    def names(self, width: int, _: int) -> list[Line]:
+        """The names of the columns with the number of settings shown; only that beside the filter."""
+        model = self._model
+        kind = ", changed only" if model.only_changed else ", with advanced" if model.show_advanced else ""
+        line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
+        line += pad("value", value_cells(width, name_cells()) + 1) + "preset"
+        return [beside([("" if self.is_filtering else line, "dim")], [(model.count, "dim")], width)]
+
+    def details(self, width: int, height: int) -> list[Line]:
+        if not self.key:
+            query = self._model.filter
+            words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the presets."
+            return [title_rule("", width, self._glyphs), [(words, "dim")]]
+        setting = all_settings()[self.key]
+        lines = detail_lines(self._model.document, setting, self.editor, width, height - 1, self._glyphs)
+        return [title_rule(self.key, width, self._glyphs), *lines]
+
+    def plan(self, width: int, height: int) -> list[Line]:
+        """Memory, time, disk and steps; what the presets give; the memory by part. A rule where there is room."""
+        plan, before = self._plans()
+        lines = [*estimate_lines(plan, before, self._bench.is_planning), *self._memory(plan, width)]
+        return [*([title_rule("", width, self._glyphs)] if height > len(lines) else []), *lines]
+
+    def plan_column(self, width: int, _: int) -> list[Line]:
+        plan, before = self._plans()
+        lines = [title_rule("Plan", width, self._glyphs), *estimate_column(plan, before, self._bench.is_planning)]
+        return [*lines, *[[]] * (1 + _PLAN_ROWS - len(lines)), *self._memory(plan, width)]
+
+    def toml(self, width: int, height: int) -> list[Line]:
+        lines = toml_lines(self._model.document, height - 1, self._glyphs)
+        return [title_rule("Saved as", width, self._glyphs), *lines]
+
+    def by_clock(self, width: int) -> object:
+        """What changes without a key: the memory that is free."""
+        return [(one.cells, self._memory(one, width)) for one in self._plans() if one]
+
+    def _memory(self, plan: PlanSummary | None, width: int) -> list[Line]:
+        return memory_lines(plan.memory_use if plan else None, width, self._glyphs)
+
+    def _plans(self) -> list[PlanSummary | None]:
+        """Of the config and of the presets alone, beside the memory that is free now."""
+        bench = self._bench
+
+        def summary(plan: Plan | None) -> PlanSummary | None:
+            return PlanSummary.of(plan, memory_budget(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
+
+        return [summary(bench.plan), summary(bench.preset_plan)]
 
 
 def summary_line(document: Document, width: int, glyphs: Glyphs) -> Line:

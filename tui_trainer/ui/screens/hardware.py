@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe_again
@@ -10,8 +11,8 @@ from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.screens.hardware_view import draw_hardware, live_lines, most_scroll
-from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
 

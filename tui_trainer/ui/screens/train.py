@@ -10,8 +10,8 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.screens.gauges_view import HALF_WIDTH, GaugeTrail, gauge_lines
-from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:

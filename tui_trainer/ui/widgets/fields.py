@@ -31,8 +31,8 @@ class LineField(Input):
         Binding("escape", "screen.cancel"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id)
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes)
         self.cursor_blink = False
 
     def put(self, text: str) -> None:
@@ -61,8 +61,10 @@ class ChoiceField(Pane, can_focus=True):
         Binding("escape", "screen.cancel"),
     ]
 
-    def __init__(self, draw: Callable[[int, int], list[Line]], jump: Callable[[str], None]) -> None:
-        super().__init__(draw)
+    def __init__(
+        self, draw: Callable[[int, int], list[Line]], jump: Callable[[str], None], *, classes: str | None = None
+    ) -> None:
+        super().__init__(draw, classes=classes)
         self._jump = jump
 
     def check_consume_key(self, key: str, character: str | None) -> bool:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.events import Click
 from textual.geometry import Region
@@ -140,9 +142,9 @@ class SettingsTable(VerticalScroll, can_focus=False):
 
     # The cursor
 
-    def show(self, rows: Sequence[Row], key: str = "") -> None:
-        """Other rows. The cursor goes to this key, stays on its setting, or goes to the nearest that is left."""
-        same_count, self.rows = len(rows) == len(self.rows), rows
+    def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
+        """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
+        same_count, self.rows, self.empty = len(rows) == len(self.rows), rows, empty
         self.key = key or self.key
         places = self._settings
         at = next((place for place in places if rows[place].key == self.key), None)
@@ -220,7 +222,7 @@ class SettingsTable(VerticalScroll, can_focus=False):
 
 
 class _Demo(App[None], inherit_bindings=False):
-    BINDINGS = [("up", "move(-1)", ""), ("down", "move(1)", ""), ("q,ctrl+c", "quit", "")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [("up", "move(-1)", ""), ("down", "move(1)", ""), ("q,ctrl+c", "quit", "")]
 
     def compose(self) -> ComposeResult:
         yield SettingsTable(UNICODE, 28)

@@ -1,0 +1,205 @@
+"""What a run writes about itself while it runs, and that it never waits for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tui_trainer.errors import EXIT_DONE
+from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.launching import gauges
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.gauges import GaugeWriter
+from tui_trainer.launching.start import open_again, open_new
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import GaugesRead, PhaseChanged, RunFinished, StepDone
+from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.state import fold
+from tui_trainer.training.session import Session
+
+GIB = 1 << 30
+THREAD = "tui-trainer-run-gauges"
+
+
+def on_card(uuid):
+    return SimpleNamespace(device="cuda", gpu_uuid=uuid)
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with JournalWriter(tmp_path / "journal.jsonl") as writer:
+        writer.append(PhaseChanged(phase="training"))
+        yield writer
+
+
+def readings(journal) -> list[GaugesRead]:
+    return [event for event in read_all(journal.path) if isinstance(event, GaugesRead)]
+
+
+def test_a_reading_is_of_this_process_and_of_the_card_of_the_plan(fake_nvml, journal):
+    processes = [SimpleNamespace(pid=1, usedGpuMemory=9 * GIB), SimpleNamespace(pid=os.getpid(), usedGpuMemory=5 * GIB)]
+    library = fake_nvml({}, {"free": 100 * GIB, "use": 93, "processes": processes})
+    clock, cpu = [100.0], [7.0]
+    writer = GaugeWriter(journal, nvml=Nvml(library), now=lambda: clock[0], cpu_seconds=lambda: cpu[0])
+    writer.write()
+    assert library.calls == [], "before a plan names a card, the driver is not asked"
+    writer.watch_card_of(on_card("GPU-1000"))
+    (first,) = readings(journal)
+    clock[0], cpu[0] = 110.0, 7.0 + 10 * first.usable_cores / 4
+    writer.write()
+    _, second = readings(journal)
+    assert (first.process_cpu_share, first.gpus) == (None, [])
+    assert first.process_memory_bytes > 10_000_000
+    assert second.process_cpu_share == pytest.approx(0.25, abs=0.01)
+    (card,) = second.gpus
+    assert (card.index, card.utilization_share, card.power_watts, card.temperature_celsius) == (1, 0.93, 80.5, 41.0)
+    assert (card.memory_used_bytes, card.memory_bytes, card.process_memory_bytes) == (41 * GIB, 141 * GIB, 5 * GIB)
+
+
+def test_a_run_on_the_cpu_asks_no_driver(fake_nvml, journal):
+    library = fake_nvml({})
+    writer = GaugeWriter(journal, nvml=Nvml(library))
+    writer.watch_card_of(SimpleNamespace(device="cpu", gpu_uuid=""))
+    writer.write()
+    assert library.calls == [] and readings(journal)[0].gpus == []
+
+
+def test_every_error_of_the_driver_costs_its_figure_and_a_card_that_is_gone_its_row(fake_nvml, journal):
+    library = fake_nvml({})
+    writer = GaugeWriter(journal, nvml=Nvml(library))
+    writer.watch_card_of(on_card("GPU-0000"))
+    writer.write()
+    calls, swept = sorted(set(library.calls)), 0
+    for call in calls:
+        library.errors = {call: 15}
+        writer.write()
+        swept += 1
+    assert swept >= 10
+    found = readings(journal)
+    assert len(found) == swept + 1 and all(reading.process_memory_bytes for reading in found)
+    without = {call for call, reading in zip(calls, found[1:], strict=True) if not reading.gpus}
+    assert without == {"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"}
+    assert found[0].gpus[0].process_memory_bytes is None
+    by_call = dict(zip(calls, found[1:], strict=True))
+    assert by_call["nvmlDeviceGetUtilizationRates"].gpus[0].utilization_share is None
+    memory = by_call["nvmlDeviceGetMemoryInfo"].gpus[0]
+    assert (memory.memory_used_bytes, memory.memory_bytes, memory.power_watts) == (None, None, 80.5)
+
+
+def test_of_a_divided_card_the_instance_is_read(fake_nvml, journal):
+    library = fake_nvml({}, {"instances": {"MIG-a": 10 * GIB}})
+    writer = GaugeWriter(journal, nvml=Nvml(library))
+    writer.watch_card_of(on_card("MIG-a"))
+    writer.write()
+    (card,) = readings(journal)[0].gpus
+    assert (card.index, card.memory_used_bytes, card.memory_bytes) == (1, 8 * GIB, 18 * GIB)
+
+
+def test_a_probe_that_fails_writes_nothing_and_the_next_one_writes_again(fake_nvml, journal, monkeypatch):
+    writer = GaugeWriter(journal)
+    for failure in (PermissionError(13, "no"), RuntimeError("odd"), KeyError("x"), ValueError("y")):
+        with monkeypatch.context() as broken:
+
+            def fails(failure=failure):
+                raise failure
+
+            broken.setattr(gauges.psutil, "Process", fails)
+            writer.write()
+    assert readings(journal) == []
+    writer.write()
+    assert len(readings(journal)) == 1
+
+
+def test_a_system_without_room_for_a_thread_costs_the_readings_and_not_the_run(journal, monkeypatch):
+    def no_thread(**options):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(gauges, "Thread", no_thread)
+    writer = GaugeWriter(journal)
+    writer.start()
+    writer.stop()
+    assert threads() == [] and readings(journal) == []
+
+
+def test_the_thread_writes_by_itself_and_ends_at_once_however_long_its_period(journal):
+    writer = GaugeWriter(journal, period_seconds=0.001)
+    writer.start()
+    (thread,) = threads()
+    while len(readings(journal)) < 3:
+        assert thread.is_alive()
+    writer.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    slow = GaugeWriter(journal, period_seconds=1e6)
+    slow.start()
+    (thread,) = threads()
+    assert thread.daemon
+    slow.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_driver_that_hangs_holds_up_no_end_and_writes_nothing_after_it(fake_nvml, tmp_path):
+    released = threading.Event()
+    library = fake_nvml({}, hang=released)
+    journal = JournalWriter(tmp_path / "journal.jsonl")
+    journal.append(PhaseChanged(phase="training"))
+    writer = GaugeWriter(journal, period_seconds=0.001, nvml=Nvml(library))
+    writer.watch_card_of(on_card("GPU-0000"))
+    writer.start()
+    (thread,) = threads()
+    while not library.calls:
+        assert thread.is_alive()
+    writer.stop()
+    journal.close()
+    assert thread.is_alive(), "the driver still holds it"
+    released.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert readings(journal) == [] and journal.failing is None
+
+
+def test_a_run_has_readings_in_order_none_after_its_end_and_equal_figures(tiny_config, monkeypatch):
+    opened = open_new(tiny_config("plain"))
+    plain = opened.folder
+    assert carry_out(opened, gauges_every_seconds=1e6).exit_code == EXIT_DONE
+    assert not [event for event in read_all(plain.journal) if isinstance(event, GaugesRead)], "the first after a period"
+
+    run, take = open_new(tiny_config("read")), Session.take_step
+
+    def take_once_read(self, step):
+        take(self, step)
+        before = self.job.folder.journal.stat().st_size
+        while self.job.folder.journal.stat().st_size == before:
+            assert threads()
+        if step == 6:
+            controls.request(self.job.folder.control, "stop")
+
+    monkeypatch.setattr(Session, "take_step", take_once_read)
+    carry_out(run, gauges_every_seconds=0.001)
+    assert carry_out(open_again(run.folder), gauges_every_seconds=0.001).exit_code == EXIT_DONE
+    events = read_all(run.folder.journal)
+    assert isinstance(events[-1], RunFinished)
+    read = [event for event in events if isinstance(event, GaugesRead)]
+    assert len(read) >= 10 and {event.step for event in read} >= {0, 1, 6, 10}
+    assert [event.step for event in read] == sorted(event.step for event in read)
+    assert all(event.process_memory_bytes and event.gpus == [] for event in read)
+    assert any(event.process_cpu_share for event in read)
+    state = fold(events)
+    assert list(state.steps) == list(range(1, 11)) and state.gauge_summary.readings == len(read)
+    figures = [
+        [
+            (event.step, event.loss_sum, event.grad_norm)
+            for event in read_all(folder.journal)
+            if isinstance(event, StepDone)
+        ]
+        for folder in (plain, run.folder)
+    ]
+    assert figures[0] == figures[1] and len(figures[0]) == 10

@@ -1,0 +1,106 @@
+"""What a run uses of the machine, written into its journal every few seconds by a thread beside it.
+
+It asks the system and the driver, never torch, and draws no random numbers: training does not notice it. Nobody waits
+for the thread: a driver that hangs ends the readings and not the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+from time import monotonic, process_time
+
+import psutil
+
+from tui_trainer.hardware import nvml as nvml_room
+from tui_trainer.hardware.cgroup import read_limits
+from tui_trainer.hardware.gauges import UNREADABLE, CpuTimes, cpu_share
+from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.events import GaugesRead, GpuReading
+from tui_trainer.runs.journal import JournalWriter
+
+PERIOD_SECONDS = 5.0
+
+
+class GaugeWriter:
+    """Writes a `GaugesRead` every `period_seconds` from `start` to `stop`, the first after one period."""
+
+    def __init__(
+        self,
+        journal: JournalWriter,
+        *,
+        period_seconds: float = PERIOD_SECONDS,
+        nvml: Nvml | None = None,
+        now: Callable[[], float] = monotonic,
+        cpu_seconds: Callable[[], float] = process_time,
+    ) -> None:
+        self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
+        self._now, self._cpu_seconds = now, cpu_seconds
+        self._gpu_uuid: str | None = None
+        self._before: CpuTimes | None = None
+        self._end = Event()
+
+    def start(self) -> None:
+        """Begin. A system that gives no more threads gives no readings either."""
+        with suppress(*UNREADABLE):
+            Thread(target=self._work, name="tui-trainer-run-gauges", daemon=True).start()
+
+    def stop(self) -> None:
+        """End at once, without waiting for a reading under way: the journal takes none after its `close`."""
+        self._end.set()
+
+    def watch_card_of(self, plan: Plan) -> None:
+        """Read the card of the plan too, where it has one."""
+        self._gpu_uuid = plan.gpu_uuid if plan.device == "cuda" else None
+
+    def write(self) -> None:
+        """Read once and write it. A reading that fails is none."""
+        with suppress(*UNREADABLE):
+            self._journal.append_beside(self._read())
+
+    def _work(self) -> None:
+        with suppress(*UNREADABLE):
+            self._cpu_share(_usable_cores())
+        while not self._end.wait(self._period_seconds):
+            self.write()
+
+    def _read(self) -> GaugesRead:
+        cores = _usable_cores()
+        return GaugesRead(
+            process_memory_bytes=psutil.Process().memory_info().rss,
+            process_cpu_share=self._cpu_share(cores),
+            usable_cores=round(cores, 2),
+            gpus=self._gpus(),
+        )
+
+    def _cpu_share(self, cores: float) -> float | None:
+        before, self._before = self._before, CpuTimes(self._cpu_seconds(), self._now() * cores)
+        share = cpu_share(before, self._before)
+        return None if share is None else round(share, 4)
+
+    def _gpus(self) -> list[GpuReading]:
+        nvml = None if self._gpu_uuid is None else self._nvml or nvml_room.session()
+        if nvml is None or self._gpu_uuid is None or (found := nvml.in_use(self._gpu_uuid, os.getpid())) is None:
+            return []
+        gpu, process_memory_bytes = found
+        total, free = gpu.memory_bytes, gpu.memory_free_bytes
+        return [
+            GpuReading(
+                index=gpu.index,
+                utilization_share=gpu.utilisation_share,
+                memory_used_bytes=None if total is None or free is None else total - free,
+                memory_bytes=total,
+                process_memory_bytes=process_memory_bytes,
+                power_watts=None if gpu.power_watts is None else round(gpu.power_watts, 1),
+                temperature_celsius=gpu.temperature_celsius,
+            )
+        ]
+
+
+def _usable_cores() -> float:
+    """Logical cores by affinity, or the container's quota where that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, read_limits().cores or cores)
