@@ -212,9 +212,10 @@ class ConfigPage(Page):
         """Ends what is typed, as Enter does; the second click edits."""
         if self.is_typing:
             self.action_take()
-        if self.editor is None and event.is_double:
+        if self.editor is None:
             self._show_rows(event.key)
-            self.action_edit()
+            if event.is_double:
+                self.action_edit()
         self.bench.app.draw()
 
     # ------------------------------------------------------------- actions

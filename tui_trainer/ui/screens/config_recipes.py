@@ -19,7 +19,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_model import name_cells
-from tui_trainer.ui.spans import Line, Role, pad, wrapped
+from tui_trainer.ui.spans import Line, Role, in_ascii, pad, text_of, wrapped
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, title_rule, value_cells
 
@@ -83,7 +83,7 @@ class RecipeDialog(Dialog):
     CSS = """
     RecipeDialog #box { width: 100%; height: 100%; }
     RecipeDialog OptionList { height: 8; scrollbar-size: 0 0; background: transparent;
-                              text-wrap: nowrap; text-overflow: ellipsis; }
+                              text-wrap: nowrap; text-overflow: clip; }
     RecipeDialog.-low OptionList { height: 5; }
     RecipeDialog OptionList > .option-list--option-highlighted { text-style: reverse; }
     """
@@ -94,11 +94,14 @@ class RecipeDialog(Dialog):
         self._chooser, self._take = chooser, take
 
     def inside(self) -> Iterable[Widget]:
-        recipes = OptionList(*recipe_texts(self._chooser), markup=False, compact=True)
+        recipes = OptionList(*recipe_texts(self._chooser, self.glyphs), markup=False, compact=True)
         recipes.can_focus = False
         recipes.highlighted = self._chooser.chosen
         yield recipes
         yield Pane(self._preview)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.query_one(OptionList).scroll_to_highlight)
 
     def _preview(self, width: int, height: int) -> list[Line]:
         return preview_lines(self._chooser, width, height, self.glyphs, is_low=self.size.height < LOW)
@@ -120,14 +123,15 @@ class RecipeDialog(Dialog):
         return True
 
 
-def recipe_texts(chooser: RecipeChooser) -> list[Text]:
+def recipe_texts(chooser: RecipeChooser, glyphs: Glyphs) -> list[Text]:
     """One line for each recipe, the one of now marked."""
     cells = max(len(one_line(recipe.name)) for recipe in chooser.recipes)
-    return [
-        Text(f"{one_line(one.name).ljust(cells)}  {'now' if one.name == chooser.document.recipe_name else '   '}"
-             f"  {one_line(one.title)}", no_wrap=True, overflow="ellipsis")
+    lines: list[Line] = [
+        [(f"{one_line(one.name).ljust(cells)}  {'now' if one.name == chooser.document.recipe_name else '   '}"
+          f"  {one_line(one.title)}", "text")]
         for one in chooser.recipes
     ]  # fmt: skip
+    return [Text(text_of([in_ascii(line) if glyphs.ascii else line])) for line in lines]
 
 
 def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs, *, is_low: bool) -> list[Line]:

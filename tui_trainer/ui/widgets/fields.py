@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
+from textual.strip import Strip
 from textual.widgets import Input
 
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.spans import Line, in_ascii
 from tui_trainer.ui.widgets.pane import Pane
 
 LIMIT_CHARACTERS = 4096
@@ -42,6 +44,12 @@ class LineField(Input):
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return True
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        if not self.app.has_class("-ascii"):
+            return strip
+        return Strip([Segment(in_ascii([(text, "text")])[0][0], style) for text, style, _ in strip])
 
     def on_paste(self, event: Paste) -> None:
         """What was pasted may hold anything, on any number of lines."""

@@ -47,8 +47,8 @@ class Row:
 
 
 def value_cells(width: int, name_cells: int) -> int:
-    """Cells of the values in a table of this width."""
-    return min(width - MARK_CELLS - name_cells - 1 - 1 - PRESET_CELLS, WIDEST_VALUE)
+    """Cells of the values in a table of this width; while the screen is resized it may be too narrow for them."""
+    return min(max(width - MARK_CELLS - name_cells - 1 - 1 - PRESET_CELLS, 3), WIDEST_VALUE)
 
 
 def row_line(
@@ -111,7 +111,7 @@ class SettingsTable(VerticalScroll, can_focus=False):
 
     @dataclass
     class Clicked(Message):
-        """A setting was clicked on, once or twice."""
+        """A setting was clicked on, once or twice; the cursor goes there unless a field is open."""
 
         key: str
         is_double: bool
@@ -195,8 +195,11 @@ class SettingsTable(VerticalScroll, can_focus=False):
             self.scroll_to_region(Region(0, top, 1, at - top + 1), animate=False, immediate=True)
 
     def on_click(self, event: Click) -> None:
-        if event.widget is self._pane and event.y < len(self.rows) and (key := self.rows[event.y].key):
-            self._go(event.y)
+        place = event.screen_y - self._pane.region.y
+        is_in_field = self._field is not None and place == self._place
+        if not is_in_field and place < len(self.rows) and (key := self.rows[place].key):
+            if self._field is None:
+                self._go(place)
             self.post_message(self.Clicked(key, event.chain == 2))
 
     # The field over the value
