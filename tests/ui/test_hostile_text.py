@@ -9,6 +9,7 @@ import tomllib
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
@@ -31,11 +32,14 @@ from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
-from tui_trainer.ui.screens.config_model import ConfigModel
-from tui_trainer.ui.screens.config_view import draw_config
+from tui_trainer.ui.screens.config_editor import Editor
+from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
+from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_texts
+from tui_trainer.ui.screens.config_view import ConfigPanes
 from tui_trainer.ui.screens.hardware_rows import Machine
 from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
 from tui_trainer.ui.spans import Line, fit, harmless, width_of
+from tui_trainer.ui.widgets.settings_table import row_line
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -170,31 +174,39 @@ def model(recipes) -> ConfigModel:
 
 
 def test_the_config_screen_shows_them_and_nothing_happens(model):
-    def look() -> tuple[str, ...]:
-        """One state at every size: drawing it costs little beside coming to it."""
-        drawn = [draw_config(model, plan=None, width=width, height=height, glyphs=UNICODE) for width, height in SIZES]
-        return tuple(assert_harmless(lines, *size) for lines, size in zip(drawn, SIZES, strict=True))
+    bench = SimpleNamespace(glyphs=UNICODE, plan=None, preset_plan=None, is_planning=False)
+    panes = ConfigPanes(bench, model)
 
+    def look(editor: Editor | None = None) -> None:
+        panes.editor = editor
+        for width, _ in SIZES:
+            drawn = [*panes.summary(width, 1), *panes.names(width, 1), *panes.details(width, 30), *panes.toml(width, 9)]
+            drawn += [row_line(row, width, name_cells(), UNICODE) for row in model.rows]
+            lines = [harmless(fit(line, width), width) for line in drawn]
+            assert_harmless(lines, width, len(lines))
+
+    panes.key = "data.path"
     for text in TEXTS:
         for key in ("data.text_column", "output.name", "data.path"):
             model.document.set(key, text)
-        model.show("data.path")
         look()
-        model.edit()
-        model.type_text(text)
+        editor = model.edit("data.path")
+        editor.typed(text)
+        look(editor)
+        model.take(editor)
+        panes.key, model.filter = "", text
         look()
-        model.accept()
-        look()
-        model.cancel()
-        model.start_filter()
-        model.type_text(text)
-        look()
-        model.cancel()
-        model.cancel()
-    model.open_recipes()
-    assert model.chooser is not None and len(model.chooser.recipes) > 100
-    shown = zip(*(look() for _ in model.chooser.recipes if model.move(1) is None), strict=True)
-    assert [len(set(pictures)) > 100 for pictures in shown] == [True] * len(SIZES)
+        panes.key, model.filter = "data.path", ""
+    chooser = RecipeChooser.open(model.document)
+    assert chooser is not None and len(chooser.recipes) > 100
+    assert all(line.plain.isprintable() for line in recipe_texts(chooser, UNICODE))
+    pictures = set()
+    for place in range(len(chooser.recipes)):
+        chooser.choose(place)
+        drawn = preview_lines(chooser, 76, 15, UNICODE, is_low=True)
+        lines = [harmless(fit(line, 76), 76) for line in drawn]
+        pictures.add(assert_harmless(lines, 76, len(lines)))
+    assert len(pictures) > 100
 
 
 @pytest.mark.parametrize("size", SIZES)
