@@ -3,18 +3,20 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from tests.runs.journals import end, held_out, run_of, start, step_done, steps
 from tui_trainer.runs import events as e
+from tui_trainer.runs.at_rest import delete
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.journal_ends import CURVE_POINTS, MOST_BYTES_READ, TAIL_BYTES
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import Overviews, overview
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import forget, remember
 from tui_trainer.runs.state import fold
 
 
@@ -229,6 +231,29 @@ def test_a_size_is_there_once_it_was_measured_and_counts_each_file_once(tmp_path
     assert one.freed_bytes == before + 5_000
     os.link(weights, tmp_path / "outside")
     assert overviews.measure(folder.root).freed_bytes == before
+
+
+def test_folders_that_the_index_does_not_know_are_found_where_runs_are_kept(tmp_path):
+    def begun(name: str, at: str) -> RunFolder:
+        return run_of(tmp_path / "runs", name, replace(start(), at=f"2026-11-{at}T10:00:00.000Z"))
+
+    known = [begun("old", "10"), begun("new", "20")]
+    unknown = [begun("newest", "25"), begun("between", "15"), begun("oldest", "05"), begun("half", "15")]
+    for folder in unknown:
+        assert forget(folder.root) is None
+    unknown[3].root.rename(tmp_path / "runs" / ".deleting-half")
+    for name in (".cache", "thesis"):
+        (tmp_path / "runs" / name).mkdir()
+    (tmp_path / "runs" / "notes.txt").write_text("")
+    (tmp_path / "runs" / "latest").symlink_to(known[1].root)
+    overviews, places = Overviews(), [tmp_path / "runs", tmp_path / "runs" / ".." / "runs", tmp_path / "nowhere"]
+    for _ in range(2):
+        found = [(one.path.name, one.status) for one in overviews.read(places)]
+        assert [name for name, _ in found] == ["newest", "new", "between", "old", "oldest", ".deleting-half", "thesis"]
+        assert [status for _, status in found[5:]] == ["half deleted", "no run folder"]
+    assert [one.name for one in overviews.read()] == ["new", "old"]
+    assert delete(tmp_path / "runs" / ".deleting-half") and delete(unknown[0].root)
+    assert not {"newest", ".deleting-half"} & {one.path.name for one in overviews.read(places)}
 
 
 def test_runs_of_other_folders_are_listed_as_well(tmp_path):

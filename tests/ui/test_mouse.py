@@ -50,9 +50,9 @@ async def click(app, pilot, text: str) -> None:
 def test_every_screen_is_reached_by_its_title(size):
     async def look() -> None:
         async with opened(size) as (app, pilot):
-            for number, title in enumerate(("2 Config", "3 Checklist", "4 Train", "1 Hardware"), 1):
+            for number, title in enumerate(("2 Config", "3 Checklist", "4 Train", "5 Runs", "1 Hardware"), 1):
                 await click(app, pilot, title)
-                assert app.bench.current == number % 4
+                assert app.bench.current == number % 5
 
     asyncio.run(look())
 

@@ -31,7 +31,7 @@ from tui_trainer.ui.spans import Line, text_of, width_of
 from tui_trainer.ui.workbench import Workbench
 
 WIDTHS = range(80, 221)
-PAGES = ("hardware", "config", "checklist", "train")
+PAGES = ("hardware", "config", "checklist", "train", "runs")
 STATES = ("no run", "running", "paused", "stopped")
 STEP = StepDone(
     step=1, epoch=0.1, loss_sum=2.0, tokens=1, samples=1, lr=1e-3, grad_norm=0.5, step_seconds=0.1, data_seconds=0.0,
@@ -169,7 +169,7 @@ def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
                 assert len(shown) > 2 and set(shown) <= possible and shown[-1] == "?"
         return swept
 
-    assert asyncio.run(look()) == len(ACTIONS) + 3 * len([one for one in ACTIONS if one.place == "app"])
+    assert asyncio.run(look()) == len(ACTIONS) + 4 * len([one for one in ACTIONS if one.place == "app"])
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -178,10 +178,11 @@ def test_the_footer_never_overflows(state):
         swept = 0
         two = tuple(Gpu(index=index, name="NVIDIA H200", memory_bytes=1, memory_free_bytes=1) for index in range(2))
         machine = replace(probe(), gpus=two, driver=Driver(version="580.65", cuda=(13, 2)))
-        async with opened(hardware=machine) as (app, _):
+        async with opened(hardware=machine) as (app, pilot):
             app.bench.run = run_in(state)
             for number in range(len(PAGES)):
                 app.bench.go(number)
+                await pilot.pause()
                 offered = app.offered_actions
                 fewest = 0
                 for width in WIDTHS:
@@ -227,7 +228,11 @@ def test_the_header_never_overflows_and_always_shows_the_tabs(host):
         shown_host, machine = one_line(host, 24), machine_summary(hardware, 30)
         for train in ("", "37%", "99% paused", "preparing", "finished"):
             tabs = list(
-                zip(("Hardware", "Config", "Checklist", "Train"), ("", "\u25cf", "12 x 23 !", train), strict=True)
+                zip(
+                    ("Hardware", "Config", "Checklist", "Train", "Runs"),
+                    ("", "\u25cf", "12 x 23 !", train, ""),
+                    strict=True,
+                )
             )
             for width in WIDTHS:
                 line = header(shown_host, machine, tabs, 3, width)
@@ -235,6 +240,7 @@ def test_the_header_never_overflows_and_always_shows_the_tabs(host):
                 assert width_of(line) == width and "\x1b" not in text
                 assert all(f"{number} {title}" in text for number, (title, _) in enumerate(tabs, 1)), (width, text)
                 left = text.split("1 Hardware")[0].replace(shown_host, "").replace(machine, "")
-                assert left.split() == ["tui-trainer"], "host and machine are shown whole or not at all"
+                whole = ["tui-trainer"] if width > 90 else left.split() and ["tui-trainer"]
+                assert left.split() == whole, "program, host and machine are shown whole or not at all"
                 swept += 1
     assert swept == 3 * 5 * len(WIDTHS)

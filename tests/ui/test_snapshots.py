@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.previews import PREVIEW
+from tests.ui.made_up_runs import COMPARISON, NOW, RUNS
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -198,8 +199,20 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "quit": ("4 q", CPU, trained(120), True),
     "help": ("2 ?", CPU, None, False),
     "commands": ("4 : s t e p", CPU, trained(120), True),
+    "runs": ("5 down", CPU, None, False),
+    "runs-filter": ("5 / t e d", CPU, None, False),
+    "runs-delete": ("5 down D", CPU, None, False),
+    "compare": ("5 space space space C", CPU, None, False),
     "try": ("4 w", CPU, [*trained(500), DONE], False),
 }  # fmt: skip
+
+
+async def answered(pilot) -> None:
+    """Nothing is worked on any more behind the screens."""
+    background = pilot.app.bench.background
+    while background._waiting or background._busy_with:
+        await pilot.pause(0.01)
+    await pilot.pause()
 
 
 async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
@@ -211,7 +224,11 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             await pilot.pause()
         if events is not None:
             bench.run = CannedRun(events, alive)
-        await pilot.press(*keys.split())
+        first, *others = keys.split()
+        await pilot.press(first)
+        await answered(pilot)
+        await pilot.press(*others)
+        await answered(pilot)
         if name == "commands":
             await app.workers.wait_for_complete()
         if name == "try":
@@ -240,6 +257,14 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
                 assert len(styles) > 2 * size[1] and all(colour is None or colour.is_default for colour in colours)
         assert not app.crash
         return pictures
+
+
+@pytest.fixture(autouse=True)
+def made_up_runs(monkeypatch):
+    monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
+    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
+    monkeypatch.setattr("tui_trainer.runs.at_rest.bytes_to_free", lambda _: RUNS[1].freed_bytes)
+    monkeypatch.setattr("tui_trainer.ui.screens.runs_compare.compare", lambda _: COMPARISON)
 
 
 @pytest.fixture(autouse=True)

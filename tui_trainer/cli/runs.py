@@ -109,7 +109,7 @@ def compare(
     """Compare runs: losses, scores, speed, memory, and the settings in which they differ."""
     from dataclasses import asdict
 
-    from tui_trainer.cli.comparison_lines import comparison_lines
+    from tui_trainer.comparison_lines import comparison_lines
     from tui_trainer.runs.comparison import compare
     from tui_trainer.runs.registry import find_run
 

@@ -6,7 +6,7 @@ value fits its setting. Nothing is written here: `save.py` writes a file, `launc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -190,11 +190,15 @@ class Document:
             self._become(step.after)
         return f"redid {step.label}" if step else ""
 
-    def take(self, text: str, label: str = "the text from the editor") -> None:
-        """The user's own values become those of a TOML text, in one step. Raises ConfigError; then nothing changed."""
+    def take(self, text: str, label: str = "the text from the editor", without: Collection[str] = ()) -> None:
+        """The user's own values become those of a TOML text but for those `without`, in one step.
+
+        Raises ConfigError; then nothing changed.
+        """
         problems: list[Problem] = []
-        values = flatten(parse_toml(text, "the edited text"), "the edited text", problems)
-        fit = {key: fitting(key, value, self._choose_hardware, problems) for key, value in values.items()}
+        values = flatten(parse_toml(text, label), label, problems)
+        kept = {key: value for key, value in values.items() if key not in without}
+        fit = {key: fitting(key, value, self._choose_hardware, problems) for key, value in kept.items()}
         if problems:
             raise ConfigError(problems)
         gone = dict.fromkeys(self.own_values(), PRESET)

@@ -35,6 +35,11 @@ def remains_of(root: Path) -> Path:
     return root if root.name.startswith(_DELETING) else root.with_name(_DELETING + root.name)
 
 
+def named_root(root: Path) -> Path:
+    """The folder that a run has, or had before it was half deleted."""
+    return root.with_name(root.name.removeprefix(_DELETING))
+
+
 def bytes_to_free(root: Path) -> int:
     """What `delete` would free. Raises FolderError where it would refuse."""
     remains = remains_of(root)
@@ -50,7 +55,7 @@ def delete(root: Path) -> Deleted:
     refuses; a run that was renamed by then is half deleted.
     """
     root = root.absolute()
-    remains, named = remains_of(root), root.with_name(root.name.removeprefix(_DELETING))
+    remains, named = remains_of(root), named_root(root)
     freed_bytes = 0
     kept: tuple[str, ...] = ()
     try:

@@ -7,15 +7,16 @@ a thread of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
 from tui_trainer.runs import registry
-from tui_trainer.runs.at_rest import remains_of
+from tui_trainer.runs.at_rest import named_root, remains_of
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_plain_file
 from tui_trainer.runs.journal_ends import read_ends
@@ -26,6 +27,8 @@ from tui_trainer.runs.state import Status
 from tui_trainer.units import MIB
 
 _PLAN_LIMIT_BYTES: Final = MIB
+# A folder for runs with more in it is something else as well.
+_MOST_UNLISTED: Final = 1_000
 # Clocks of machines that are kept in time differ by less.
 _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
@@ -99,9 +102,19 @@ class Overviews:
         self._read: dict[Path, tuple[object, RunOverview]] = {}
         self._sizes: dict[Path, FolderSize] = {}
 
-    def read(self) -> list[RunOverview]:
-        """Every run of the index, the newest first; also those that are gone."""
-        found = [one for root in reversed(registry.listed_roots()) for one in self._of_root(root)]
+    def read(self, runs_dirs: Iterable[Path] = ()) -> list[RunOverview]:
+        """Every run of the index, the newest first; also those that are gone.
+
+        A run in one of `runs_dirs` that the index does not know, as one that was copied there, stands where its start
+        belongs; folders there that are no runs come last.
+        """
+        roots = registry.listed_roots()
+        found = [one for root in reversed(roots) for one in self._of_root(root)]
+        others = [one for root in _unlisted(roots, runs_dirs) for one in self._of_root(root)]
+        for one in sorted((one for one in others if one.is_run), key=lambda one: one.started_at):
+            older = (place for place, other in enumerate(found) if "" < other.started_at < one.started_at)
+            found.insert(next(older, len(found)), one)
+        found += [one for one in others if not one.is_run]
         listed = {one.path for one in found}
         for cache in (self._read, self._sizes):
             for path in set(cache) - listed:
@@ -132,6 +145,20 @@ class Overviews:
         if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
             known = self._read[folder.root] = (alive, journal), _overview(folder, alive)
         return known[1]
+
+
+def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
+    """The folders directly in `runs_dirs` that are not listed, each once, by name; hidden ones are nobody's run."""
+    known, found = set(listed), list[Path]()
+    for runs_dir in runs_dirs:
+        with suppress(OSError, RuntimeError):
+            place = runs_dir.expanduser().resolve()
+            folders = [place / entry.name for entry in islice(os.scandir(place), _MOST_UNLISTED) if entry.is_dir()]
+            for root in sorted(map(named_root, folders), key=lambda root: (root.is_symlink(), root.name)):
+                if not root.name.startswith(".") and known.isdisjoint((root, root.resolve())):
+                    known.add(root)
+                    found.append(root)
+    return found
 
 
 def overview(folder: RunFolder) -> RunOverview:

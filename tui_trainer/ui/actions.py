@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Place = Literal["app", "hardware", "config", "checklist", "train"]
-PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train")
+Place = Literal["app", "hardware", "config", "checklist", "train", "runs"]
+PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
 TITLES: Final[dict[Place, str]] = {
     "app": "Everywhere",
     "hardware": "Hardware",
     "config": "Config",
     "checklist": "Checklist",
     "train": "Train",
+    "runs": "Runs",
 }
 
 
@@ -47,6 +48,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "go_config", "2", "config", "The Config screen: every setting, with presets and a live plan."),
     _action("app", "go_checklist", "3", "checklist", "The Checklist screen: is it ready, and is it fast?"),
     _action("app", "go_train", "4", "train", "The Train screen: the run as it goes."),
+    _action("app", "go_runs", "5", "runs", "The Runs screen: all runs of this disk."),
     _action("app", "next_screen", "tab", "next screen", "Go to the next screen."),
     _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
     _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
@@ -128,6 +130,25 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "up", "up k", "older", "Older events."),
     _action("train", "down", "down j", "newer", "Newer events."),
     _action("train", "try_model", "w", "try the model", "Let the newest weights continue a text.", 70),
+    #
+    _action("runs", "up", "up k", "up", "To the run above."),
+    _action("runs", "down", "down j", "down", "To the run below."),
+    _action("runs", "page_up", "pageup", "page up", "One page up."),
+    _action("runs", "page_down", "pagedown", "page down", "One page down."),
+    _action("runs", "first", "home g", "first", "To the newest run."),
+    _action("runs", "last", "end G", "last", "To the oldest run."),
+    _action("runs", "open", "enter", "open", "Show the run on the Train screen, while it trains and afterwards.", 10),
+    _action("runs", "resume", "p", "resume", "Go on from the newest checkpoint of the run, after one more key.", 20),
+    _action("runs", "stop", "S", "stop", "Save and stop a run that trains, after one more key.", 20),
+    _action("runs", "mark", "space", "mark", "Mark the run for comparing, or take the mark away.", 30),
+    _action("runs", "compare", "C", "compare", "Two to six marked runs: curves, scores, settings that differ.", 25),
+    _action("runs", "new", "c", "new from config", "Take the settings of the run, to start another one.", 40),
+    _action("runs", "rename", "n", "rename", "Give a run that is not running another name.", 60),
+    _action("runs", "delete", "D", "delete", "Delete a run that is not running; see first what that frees.", 50),
+    _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it.", 70),
+    _action("runs", "filter", "/", "filter", "Show runs with these words in name, state, task or model.", 45),
+    _action("runs", "clear", "escape", "clear", "Take the filter away, or else the marks."),
+    _action("runs", "again", "r", "read again", "Read the list of runs anew."),
 )  # fmt: skip
 
 SIGNS: Final[dict[str, str]] = {

@@ -35,6 +35,7 @@ from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.screens.checklist import ChecklistPage
 from tui_trainer.ui.screens.config import ConfigPage
 from tui_trainer.ui.screens.hardware import HardwarePage
+from tui_trainer.ui.screens.runs import RunsPage
 from tui_trainer.ui.screens.train import TrainPage
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.widgets.pane import Pane
@@ -76,7 +77,8 @@ class TrainerApp(App[None], inherit_bindings=False):
         bench.app = self
         self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
         self._train_page = TrainPage(bench)
-        self.pages: list[Page] = [HardwarePage(bench), self._config_page, self._checklist_page, self._train_page]
+        others = [self._config_page, self._checklist_page, self._train_page, RunsPage(bench)]
+        self.pages: list[Page] = [HardwarePage(bench), *others]
         for page in self.pages:
             self.add_mode(page.place, partial(_itself, page))
         self.add_mode(_TOO_SMALL, partial(TooSmall, self))
@@ -314,6 +316,9 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def action_go_train(self) -> None:
         self.bench.go(3)
+
+    def action_go_runs(self) -> None:
+        self.bench.go(4)
 
     def action_next_screen(self) -> None:
         self.bench.go((self.bench.current + 1) % len(self.pages))

@@ -20,7 +20,7 @@ def header(host: str, machine: str, tabs: Sequence[tuple[str, str]], current: in
     """Program, host, machine; the screens with their state: `1 Hardware  2 Config  3 Checklist 2!  4 Train 37 %`."""
     right: Line = [(tab_text(index, *tab), "cursor" if index == current else "dim") for index, tab in enumerate(tabs)]
     room = width - width_of(right) - 1
-    left: Line = [(PROGRAM, "title")]
+    left: Line = [(PROGRAM, "title")] if len(PROGRAM) <= room else []
     for part in filter(None, (machine, host)) if width < _NARROW else filter(None, (host, machine)):
         if width_of(left) + 2 + cell_len(part) <= room:
             left.append((f"  {part}", "dim"))

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tui_trainer.errors import InputError, Problem
+from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.planning.summary import tuning_words
+from tui_trainer.runs import controls
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.watch import WatchedRun
     from tui_trainer.ui.workbench import Workbench
 
 _LABEL = 12
@@ -174,27 +174,28 @@ def start(bench: Workbench) -> None:
     carry_out(bench, run)
 
 
-def offer_resume(bench: Workbench) -> None:
-    """After a stop or a failure: go on from the newest checkpoint."""
-    run = bench.run
-    if run is None or run.alive or _is_refused_now(bench):
+def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
+    """Go on from the newest checkpoint of a run; without `folder`, of the one on the Train screen."""
+    if folder is None and bench.run is not None and not bench.run.alive:
+        folder = bench.run.folder
+    if folder is None or _is_refused_now(bench):
         return
     chosen = bench.chosen_gpu
     place = "the CPU" if chosen == "none" else f"GPU {chosen}"
     where = "" if chosen is None else f", on {place}"
     same = "to the bit where it was there before" if where else "to the bit: as if it had never stopped"
     lines: list[Line] = [[(f"from the newest checkpoint{where}, {same}", "text")]]
-    title = f"Go on with {one_line(run.folder.name)}?"
-    bench.app.open(ChoiceDialog(title, lines, [("enter", "go on", lambda: _resume(bench, run))]))
+    title = f"Go on with {one_line(folder.name)}?"
+    bench.app.open(ChoiceDialog(title, lines, [("enter", "go on", lambda: _resume(bench, folder))]))
 
 
-def _resume(bench: Workbench, before: WatchedRun) -> None:
+def _resume(bench: Workbench, folder: RunFolder) -> None:
     from tui_trainer.launching.start import open_again
 
     if _is_refused_now(bench):
         return
     try:
-        run = open_again(before.folder, gpu=bench.chosen_gpu)
+        run = open_again(folder, gpu=bench.chosen_gpu)
     except InputError as error:
         bench.tell(one_line(str(error)), "bad")
         return
@@ -214,16 +215,22 @@ def carry_out(bench: Workbench, opened: OpenRun) -> None:
     bench.app.soon()
 
 
-def offer_stop(bench: Workbench) -> None:
-    """Saving and stopping is asked once."""
-    run = bench.run
-    assert run is not None
+def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
+    """Saving and stopping is asked once. Without `folder`, of the run on the Train screen."""
     lines: list[Line] = [[("The run saves after this step. It can go on later, to the bit.", "text")]]
-    bench.app.open(ChoiceDialog("Save and stop?", lines, [("enter", "save and stop", lambda: _stop(bench))]))
+    bench.app.open(ChoiceDialog("Save and stop?", lines, [("enter", "save and stop", lambda: _stop(bench, folder))]))
 
 
-def _stop(bench: Workbench) -> None:
-    bench.ask_run("stop")
+def _stop(bench: Workbench, folder: RunFolder | None) -> None:
+    if folder is None or (bench.run is not None and bench.run.folder == folder):
+        bench.ask_run("stop")
+        return
+    try:
+        controls.request(folder.control, "stop")
+    except FolderError as error:
+        bench.tell(str(error), "bad")
+    else:
+        bench.tell(f"asked {folder.name} to stop", "dim")
 
 
 def offer_quit(bench: Workbench) -> None:

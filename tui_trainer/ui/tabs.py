@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROOM_FOR_CURVE = 120
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
-TITLES = ("Hardware", "Config", "Checklist", "Train")
+TITLES = ("Hardware", "Config", "Checklist", "Train", "Runs")
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 
 
@@ -48,7 +48,7 @@ def tabs(bench: Workbench, width: int) -> list[tuple[str, str]]:
     run = _run_mark(bench)
     if bench.run is not None and width >= _ROOM_FOR_CURVE and (curve := loss_curve(bench.run.state, bench.glyphs)):
         run = f"{run} {curve}"
-    return list(zip(TITLES, ("", unsaved, bench.checks_mark()[0], run), strict=True))
+    return list(zip(TITLES, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
 
 
 def loss_curve(state: RunState, glyphs: Glyphs) -> str:

@@ -26,7 +26,9 @@ _BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
 _ASCII_BITS: Final = np.array([[1], [2]])
 _ASCII_THIN: Final = np.array([" ", "'", ".", ":"])
 _ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
-_ROLES: Final[tuple[Role, ...]] = ("text", "dim", "chart_raw", "chart_smooth", "chart_eval", "chart_cross", "bad")
+_ROLES: Final[tuple[Role, ...]] = (
+    "text", "dim", "chart_raw", "chart_smooth", "chart_eval", "chart_cross", "bad", "accent", "good", "warn",
+)  # fmt: skip
 
 
 class Raster:

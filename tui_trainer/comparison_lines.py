@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tui_trainer.lines import loss_words, table_lines
@@ -31,8 +31,8 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
 )
 
 
-def comparison_lines(comparison: Comparison, width: int) -> list[str]:
-    """The whole comparison but for the curves."""
+def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = ()) -> list[str]:
+    """The whole comparison but for the curves. `signs` stand for the runs where their names would be too long."""
     runs = comparison.runs
     result = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):
@@ -40,7 +40,7 @@ def comparison_lines(comparison: Comparison, width: int) -> list[str]:
     for name in dict.fromkeys(name for run in runs for name in run.scores):
         result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
     settings = [[one_line(one.key), *map(_value, one.values)] for one in comparison.differences]
-    heads = [one_line(run.name) for run in runs]
+    heads = list(signs) or [one_line(run.name) for run in runs]
     if len(set(heads)) < len(heads):
         heads = [one_line(str(run.path)) for run in runs]
     lines = _section(["", *heads], result, width)

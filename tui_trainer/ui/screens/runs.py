@@ -1,0 +1,392 @@
+"""5 Runs: all runs of this disk, the newest first; what can be done with each of them, and several compared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.events import Key
+from textual.widgets import Input
+
+from tui_trainer.errors import ConfigError, FolderError
+from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.actions import Action
+from tui_trainer.ui.dialogs import ChoiceDialog, LineInput, TextDialog
+from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.spans import Line, Role, beside
+from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.run_list import RunList
+from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import format_bytes
+
+if TYPE_CHECKING:
+    from tui_trainer.runs.overview import Overviews, RunOverview
+    from tui_trainer.ui.screens.runs_view import RunsModel
+    from tui_trainer.ui.watch import WatchedRun
+
+_READ_EVERY_TICKS = 3
+# Sizes are measured in the thread of all slow work, which plans and checks as well.
+_MEASURING_SECONDS = 0.2
+_CONFIG_LIMIT_BYTES = 1 << 20
+_READING, _MEASURING = "list of runs", "sizes of runs"
+
+
+class RunsPage(Page):
+    place = "runs"
+    BINDINGS = bindings("runs")
+    CSS_PATH = "runs.tcss"
+    AUTO_FOCUS = ""
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self._list = RunList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
+        self._filter = LineInput("", id="filter")
+        self._filter.placeholder = "name, state, task or model"
+        self._ticks = 0
+        self._measured: dict[Path, str] = {}
+        """In which minute of its last event the size of a folder was measured."""
+
+    @cached_property
+    def model(self) -> RunsModel:
+        """Made when it is first needed: what it imports is not needed by the first screen."""
+        from tui_trainer.ui.screens.runs_view import RunsModel
+
+        return RunsModel()
+
+    @cached_property
+    def _overviews(self) -> Overviews:
+        from tui_trainer.runs.overview import Overviews
+
+        return Overviews()
+
+    # ------------------------------------------------------------- the view
+
+    def body(self) -> ComposeResult:
+        yield Pane(lambda width, _: [self._view.head(width)], id="head")
+        yield self._list
+        yield self._filter
+        yield Pane(self._details, id="details")
+        yield Pane(self._summary, id="summary")
+
+    @cached_property
+    def _view(self) -> ModuleType:
+        from tui_trainer.ui.screens import runs_view
+
+        return runs_view
+
+    def _row(self, place: int, width: int) -> Line:
+        row: Line = self._view.run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
+        return row
+
+    def _details(self, width: int, _: int) -> list[Line]:
+        chosen = self.model.chosen
+        return self._view.detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
+
+    def _summary(self, width: int, _: int) -> list[Line]:
+        seen, count = self._list.seen_places, len(self.model.shown)
+        where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
+        return [beside([(self._view.summary(self.model), "dim")], [(where, "dim")], width)]
+
+    def by_clock(self, width: int) -> object:
+        now, shown = _now(), self.model.shown
+        return [self._view.age_words(shown[place], now) for place in self._list.seen_places]
+
+    # --------------------------------------------------- what is on the disk
+
+    def on_screen_resume(self) -> None:
+        self._read()
+
+    def tick(self) -> None:
+        self._ticks += 1
+        if self._ticks % _READ_EVERY_TICKS == 0 and not self.bench.background.is_busy(_READING):
+            self._read()
+
+    def _read(self) -> None:
+        """Read what changed; nothing is done while nobody looks."""
+        if self.is_shown:
+            document = self.bench.document
+            folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
+            overviews = self._overviews
+            self.bench.background.do(_READING, lambda: overviews.read(map(Path, folders)), self._found)
+
+    def _found(self, found: list[RunOverview]) -> None:
+        if found != self.model.found:
+            self.model.take(found)
+            self.bench.app.draw()
+        # The chosen one first: its size is waited for.
+        stale = [one for one in found if self._measured.get(one.path) != _minute(one) and one.status != "gone"]
+        stale.sort(key=lambda one: one.path != self.model.path)
+        if stale and self.is_shown and not self.bench.background.is_busy(_MEASURING):
+            self.bench.background.do(_MEASURING, partial(self._measure, stale), lambda _: self._read())
+
+    def _measure(self, stale: list[RunOverview]) -> None:
+        until = monotonic() + _MEASURING_SECONDS
+        for one in stale:
+            if one.status != "no run folder":
+                self._overviews.measure(one.path)
+            self._measured[one.path] = _minute(one)
+            if monotonic() > until:
+                return
+
+    # ------------------------------------------------------------- choosing
+
+    def on_run_list_scrolled(self) -> None:
+        self.query_one("#summary", Pane).redraw()
+
+    def on_run_list_chosen(self, message: RunList.Chosen) -> None:
+        self.model.choose(message.place)
+        if message.opens:
+            self.bench.app.carry_out("runs.open")
+        self.bench.app.draw()
+
+    def _move(self, lines: int) -> None:
+        self.model.choose(self.model.place + lines)
+
+    def action_up(self) -> None:
+        self._move(-1)
+
+    def action_down(self) -> None:
+        self._move(1)
+
+    def action_page_up(self) -> None:
+        self._move(1 - self._list.size.height)
+
+    def action_page_down(self) -> None:
+        self._move(self._list.size.height - 1)
+
+    def action_first(self) -> None:
+        self.model.choose(0)
+
+    def action_last(self) -> None:
+        self.model.choose(len(self.model.shown))
+
+    @property
+    def is_typing(self) -> bool:
+        return self._filter.has_focus
+
+    @property
+    def typing_keys(self) -> list[tuple[str, str]]:
+        return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
+
+    def on_key(self, event: Key) -> None:
+        """The field takes what it can; of the rest, this page's actions."""
+        if self.is_typing:
+            event.prevent_default()
+
+    def action_filter(self) -> None:
+        self._filter.add_class("-shown")
+        self._filter.focus()
+
+    def action_clear(self) -> None:
+        if self.is_typing or self._filter.value:
+            self._filter.value = ""
+            self._leave_filter()
+        else:
+            self.model.marked = []
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.model.narrow(event.value)
+        self.bench.app.draw()
+
+    def on_input_submitted(self) -> None:
+        self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.set_focus(None)
+        self._filter.set_class(bool(self._filter.value), "-shown")
+        self.call_after_refresh(self.bench.app.draw)
+
+    # -------------------------------------------------- what can be done now
+
+    def available(self, action: Action) -> bool:
+        return not self._refusal(action)
+
+    def why_not(self, action: Action) -> str:
+        return f"{action.label}: {self._refusal(action)}"
+
+    def _refusal(self, action: Action) -> str:
+        one = self.model.chosen
+        if action.name in ("filter", "again"):
+            return ""
+        if action.name == "clear":
+            some = self.is_typing or self.model.words or self.model.marked
+            return "" if some else "there is no filter and no mark"
+        if action.name == "compare":
+            return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
+        if one is None:
+            return "no run is shown"
+        return str(self._view.refusal(action.name, one, self.bench.app.key_of("runs.stop")))
+
+    @property
+    def _chosen(self) -> RunOverview:
+        assert self.model.chosen is not None, "an action of a run is available only with one"
+        return self.model.chosen
+
+    def action_open(self) -> None:
+        """On the Train screen. The run of this process is there already, and goes on being its own."""
+        folder, run = RunFolder(self._chosen.path), self.bench.run
+        if run is not None and run.folder == folder:
+            self.bench.take_run(run)
+        elif self.bench.run_is_ours_and_alive:
+            self.bench.tell("a run of this process is alive: the Train screen stays with it", "warn")
+        else:
+            self.bench.attach_to(folder)
+
+    def action_resume(self) -> None:
+        from tui_trainer.ui.starting import offer_resume
+
+        offer_resume(self.bench, RunFolder(self._chosen.path))
+
+    def action_stop(self) -> None:
+        from tui_trainer.ui.starting import offer_stop
+
+        offer_stop(self.bench, RunFolder(self._chosen.path))
+
+    def action_copy(self) -> None:
+        path = str(self._chosen.path)
+        self.bench.app.copy_to_clipboard(path)
+        self.bench.tell(f"{path}  copied, if your terminal allows it", "good")
+
+    def action_again(self) -> None:
+        self._measured.clear()
+        self._read()
+
+    def action_mark(self) -> None:
+        if refusal := self.model.toggle_mark():
+            self.bench.tell(refusal, "warn")
+        else:
+            self._move(1)
+
+    def action_compare(self) -> None:
+        from tui_trainer.ui.screens.runs_compare import CompareDialog
+
+        self.bench.app.open(CompareDialog(self.bench, [RunFolder(path) for path in self.model.marked]))
+
+    # ------------------------------------------------------ rename and delete
+
+    def action_rename(self) -> None:
+        one = self._chosen
+        lines: list[Line] = [[("Its folder is renamed as well.", "dim")], []]
+        self.bench.app.open(TextDialog(f"Rename {one.name}", lines, one.name, partial(self._rename, one.path)))
+
+    def _rename(self, path: Path, name: str) -> str:
+        """Empty when it was renamed, else why not."""
+        from tui_trainer.runs import at_rest
+        from tui_trainer.ui.watch import WatchedRun
+
+        try:
+            problem = at_rest.rename(path, name.strip())
+        except FolderError as error:
+            return _sentence(error)
+        self.bench.tell(str(problem) if problem else f"renamed to {name.strip()}", "warn" if problem else "good")
+        self.model.path = path.with_name(name.strip())
+        if self.bench.run is not None and self.bench.run.folder.root == path:
+            self._put_on_the_table(WatchedRun(RunFolder(self.model.path)))
+        self._read()
+        return ""
+
+    def _put_on_the_table(self, run: WatchedRun | None) -> None:
+        """What the Train screen shows has another folder now, or none."""
+        self.bench.run = run
+        self.bench.poll_run()
+        self.bench.app.run_changed()
+
+    def action_delete(self) -> None:
+        """Say what would be freed; a walk through the folder may take a while."""
+        one = self._chosen
+        self.bench.tell("looking what that frees ...", "dim")
+        self.bench.background.do("deleting", partial(_freed_bytes, one.path), partial(self._ask_to_delete, one))
+
+    def _ask_to_delete(self, one: RunOverview, freed: int | str) -> None:
+        self.bench.notice = (freed, "bad") if isinstance(freed, str) else None
+        self.bench.app.draw()
+        if isinstance(freed, str) or self.bench.app.takes_text:
+            return
+        what = f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports."
+        if one.status == "gone":
+            what = "It is only taken off the list: its folder is gone."
+        lines: list[Line] = [[(what, "text")], [(one_line(str(one.path)), "dim")]]
+        answers = [("D", "delete it", partial(self._delete, one))]
+        self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
+
+    def _delete(self, one: RunOverview) -> None:
+        self.bench.tell(f"deleting {one.name} ...", "dim")
+        if self.bench.run is not None and self.bench.run.folder.root == one.path and not self.bench.run.alive:
+            self._put_on_the_table(None)
+        self.bench.background.do("deleting", partial(_deleted, one), self._said_and_read)
+
+    def _said_and_read(self, said: tuple[str, Role]) -> None:
+        self.bench.tell(*said)
+        self.bench.app.draw()
+        self._read()
+
+    # ----------------------------------------------------- a new run like it
+
+    def action_new(self) -> None:
+        """Its settings become those of the Config screen."""
+        one = self._chosen
+        if not self.bench.has_unsaved_edits:
+            self._take_config(one)
+            return
+        lines: list[Line] = [[("Settings that you changed are in no file yet. Undo brings them back.", "text")]]
+        answers = [("enter", "take those of the run", partial(self._take_config, one))]
+        self.bench.app.open(ChoiceDialog(f"Replace them by those of {one_line(one.name, 40)}?", lines, answers))
+
+    def _take_config(self, one: RunOverview) -> None:
+        bench, file = self.bench, RunFolder(one.path).config
+        if bench.document is None:
+            bench.tell("the config is not open yet", "dim")
+            return
+        try:
+            text = read_plain_file(file, _CONFIG_LIMIT_BYTES).decode("utf-8")
+            bench.document.take(text, f"the settings of {one.name}", without=("output.name",))
+        except (OSError, ValueError, ConfigError) as error:
+            bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
+            return
+        bench.go(1)
+        bench.config_changed()
+        start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
+        bench.tell(f"the settings of {one.name}; {start} starts a new run, {undo} takes them back", "good")
+        bench.app.draw()
+
+
+def _minute(one: RunOverview) -> str:
+    """Of the last event: the folder of a run that lives is measured once a minute."""
+    return one.last_event_at[:16]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _sentence(error: FolderError) -> str:
+    """Without the path, which the list shows."""
+    problem = error.problems[0]
+    return one_line(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
+
+
+def _freed_bytes(path: Path) -> int | str:
+    """What deleting the run would free, or why it is refused."""
+    from tui_trainer.runs import at_rest
+
+    try:
+        return at_rest.bytes_to_free(path)
+    except FolderError as error:
+        return _sentence(error)
+
+
+def _deleted(one: RunOverview) -> tuple[str, Role]:
+    from tui_trainer.runs import at_rest
+
+    try:
+        deleted = at_rest.delete(one.path)
+    except FolderError as error:
+        return _sentence(error), "bad"
+    kept = f"; what no run made stays there: {', '.join(deleted.kept)}" if deleted.kept else ""
+    return f"deleted {one.name}: {format_bytes(deleted.freed_bytes)} freed{kept}", "good"
