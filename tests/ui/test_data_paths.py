@@ -15,12 +15,11 @@ from tui_trainer.ui.screens.config_model import ConfigModel
 
 
 def put(model: ConfigModel, key: str, text: str, *, completed: bool = False) -> None:
-    model.show(key)
-    model.edit(text)
+    editor = model.edit(key)
+    editor.typed(text)
     if completed:
-        model.complete()
-    model.accept()
-    assert model.editor is None, model.editor and model.editor.error
+        editor.complete()
+    assert model.take(editor), editor.error
 
 
 def config_of(model: ConfigModel) -> Config:

@@ -11,11 +11,17 @@ from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.hardware_view import draw_hardware, machine_summary, most_scroll
-from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.screens import hardware_gpus, hardware_view
+from tui_trainer.ui.screens.hardware_rows import Machine
+from tui_trainer.ui.screens.hardware_view import machine_summary
+from tui_trainer.ui.spans import Line, text_of, width_of
 
 GIB = 1 << 30
-SIZES = ((80, 22), (120, 33), (200, 48), (100, 24), (80, 5))
+PARTS = (
+    hardware_view.device_section, hardware_view.problems_section, hardware_gpus.gpu_table, hardware_gpus.card_section,
+    hardware_gpus.peak_section, hardware_gpus.users_section, hardware_gpus.trail_title, hardware_view.processor_section,
+    hardware_view.disk_section, hardware_view.libraries_section, hardware_view.system_section,
+)  # fmt: skip
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n[bold]\u202e\u6f22\u5b57"
 PROFILE = ("cpu", "trains on the CPU (Test CPU, 8 cores)")
 CPU_ONLY = Hardware(
@@ -92,54 +98,45 @@ def gauges(hardware: Hardware, share: float = 0.5) -> Gauges:
     return Gauges(cpu_share=share, memory_used_bytes=int(share * 64 * GIB), memory_bytes=64 * GIB, gpus=cards)
 
 
-def draw(hardware, width=80, height=22, *, glyphs=UNICODE, scroll=0, now=None, chosen=None, profile=PROFILE):
-    return draw_hardware(
-        diagnose(hardware, chosen),
-        hardware,
-        now,
-        profile=profile,
-        scroll=scroll,
-        width=width,
-        height=height,
-        glyphs=glyphs,
+def machine(hardware, width=80, *, glyphs=UNICODE, now=None, chosen=None, wide=False) -> Machine:
+    diagnosis = diagnose(hardware, chosen)
+    return Machine(
+        diagnosis=diagnosis, hardware=hardware, gauges=now, profile=PROFILE, wide=wide, width=width, glyphs=glyphs
     )
 
 
-def everything(hardware, width, height=22, **rest) -> str:
-    """All that can be scrolled to."""
-    return text_of(draw(hardware, width, 400, **rest))
+def drawn(hardware, width=80, **rest) -> list[Line]:
+    """All parts in a column of so many cells."""
+    return [line for part in PARTS for line in part(machine(hardware, width, **rest))]
 
 
+def everything(hardware, width=80, **rest) -> str:
+    return text_of(drawn(hardware, width, **rest))
+
+
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_picture_has_exactly_the_asked_size(name, glyphs):
+def test_no_line_is_wider_than_its_column_and_none_does_harm(name, glyphs, wide):
     hardware = MACHINES[name]
-    for width, height in SIZES:
-        for scroll in (0, 3, 10_000):
-            lines = draw(hardware, width, height, glyphs=glyphs, scroll=scroll, now=gauges(hardware))
-            assert len(lines) == height
-            assert {width_of(line) for line in lines} == {width}
-            text = text_of(lines)
-            assert not set(text) & set("\x1b\x07\r\u202e")
-            if glyphs.ascii:
-                assert text.isascii()
-
-
-@pytest.mark.parametrize("name", sorted(set(MACHINES) - {"hostile"}))
-def test_nothing_is_cut_at_any_width(name):
-    for width in (80, 100, 120, 150, 180, 200):
-        assert UNICODE.ellipsis not in everything(MACHINES[name], width)
+    for width in (58, 64, 80, 119):
+        lines = drawn(hardware, width, glyphs=glyphs, now=gauges(hardware), wide=wide)
+        assert len(lines) > 15 and max(map(width_of, lines)) == width
+        assert not set(text_of(lines)) & set("\x1b\x07\r\u202e")
+        if glyphs.ascii:
+            signs = {sign for line in lines for text, role in line if role in ("rule", "accent") for sign in text}
+            assert all(sign.isascii() for sign in signs)
 
 
 def test_the_text_of_wide_signs_is_cut_by_cells_and_not_by_letters():
     wide = replace(CPU_ONLY, cpu_name="\u6f22\u5b57" * 60)
-    lines = draw(wide, 80, 40)
-    assert max(cell_len(line) for line in text_of(lines).splitlines()) <= 80
-    assert text_of(lines).count("\u6f22") == 60
+    text = everything(wide)
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert text.count("\u6f22") == 60
 
 
 def test_what_is_used_and_what_is_wrong_come_first():
-    lines = text_of(draw(MACHINES["stale driver"])).splitlines()
+    lines = everything(MACHINES["stale driver"]).splitlines()
     assert lines[1].startswith("device     CPU: torch is built for CUDA 13.2, the driver serves 12.4")
     problem = next(index for index, line in enumerate(lines) if "problems: 1" in line)
     assert problem < 8
@@ -147,8 +144,8 @@ def test_what_is_used_and_what_is_wrong_come_first():
     assert "\u2192 pip install --force-reinstall torch" in lines[problem + 3]
 
 
-def test_a_machine_without_gpu_fills_its_screen_and_needs_no_scrolling():
-    text = text_of(draw(CPU_ONLY, now=gauges(CPU_ONLY)))
+def test_a_machine_without_gpu_is_described_and_needs_no_scrolling():
+    text = everything(CPU_ONLY, now=gauges(CPU_ONLY))
     for words in (
         "no NVIDIA GPU was found",
         "7, of 8 cores one is left free (8 physical, 16 logical)",
@@ -158,9 +155,7 @@ def test_a_machine_without_gpu_fills_its_screen_and_needs_no_scrolling():
     assert "none found" in text
     assert "70.0 GiB free of 252.0 GiB  /data/model cache" in text
     assert "not here   peft, datasets" in text
-    assert len(text.splitlines()) > 17
-    options = {"profile": PROFILE, "width": 80, "height": 22, "glyphs": UNICODE}
-    assert most_scroll(diagnose(CPU_ONLY), CPU_ONLY, **options) == 0
+    assert 15 < len(text.splitlines()) < 20
 
 
 def test_a_card_is_described_with_its_source_and_its_guests():
@@ -177,46 +172,40 @@ def test_a_card_is_described_with_its_source_and_its_guests():
         assert " ".join(words.split()) in " ".join(text.split())
 
 
-def test_wide_screens_add_panes_and_lose_nothing():
-    narrow, wide = (" ".join(everything(MACHINES["eight"], width).split()) for width in (80, 200))
+def test_beside_other_columns_there_are_more_parts_and_nothing_is_lost():
+    narrow, wide = (" ".join(everything(MACHINES["eight"], 80, wide=wide).split()) for wide in (False, True))
     assert "peak rates, dense" in wide
     assert "peak rates, dense" not in narrow
     assert "python 3.11.7" in wide
-    for words in ("NVIDIA H200 data sheet", "on the other GPUs", "prepared data", "transformers"):
+    for words in ("NVIDIA H200 data sheet", "GPU 7 python of anna", "prepared data", "transformers"):
         assert words in wide
         assert words in narrow
 
 
-def test_scrolling_shows_every_line_and_says_what_is_left():
-    hardware = MACHINES["eight"]
-    whole = text_of(draw(hardware, 80, 400)).rstrip().splitlines()
-    options = {"profile": PROFILE, "width": 80, "height": 22, "glyphs": UNICODE}
-    furthest = most_scroll(diagnose(hardware), hardware, **options)
-    assert furthest > 0
-    seen: list[str] = []
-    for top in range(furthest + 1):
-        *body, position = text_of(draw(hardware, scroll=top)).splitlines()
-        seen += body[len(seen) - top :]
-        assert (f"{furthest - top} more below" in position) == (top < furthest)
-        assert (f"{top} above" in position) == (top > 0)
-    assert [line for line in seen if line] == [line for line in whole if line]
-    assert text_of(draw(hardware, scroll=furthest)) == text_of(draw(hardware, scroll=10_000))
+def test_beside_other_columns_it_is_said_of_each_card_who_uses_it():
+    idle = replace(MACHINES["eight"], gpus=(gpu(0), gpu(1, processes=(ANNA, replace(ANNA, user="bert")))))
+    for wide, rows in ((True, ["GPU 0      nobody", "GPU 1      python of anna", "           python of bert"]),
+                       (False, ["used by    nobody", "GPU 1      python of anna"])):  # fmt: skip
+        text = everything(idle, 80, wide=wide)
+        assert all(row in text for row in rows)
+        assert ("used by" in text) == (not wide)
 
 
 def test_gauges_move_nothing():
-    for name, width, height in (("eight", 80, 22), ("one", 120, 33), ("eight", 200, 48)):
+    for name in ("eight", "one"):
         hardware = MACHINES[name]
-        pictures = [
-            draw(hardware, width, height, now=now) for now in (None, *(gauges(hardware, s) for s in (0, 0.07, 1)))
+        tables = [
+            hardware_gpus.gpu_table(machine(hardware, 80, now=now))
+            for now in (None, *(gauges(hardware, share) for share in (0, 0.07, 1)))
         ]
-        shapes = [[[len(text) for text, _ in line] for line in lines] for lines in pictures]
+        shapes = [[[len(text) for text, _ in line] for line in lines] for lines in tables]
         assert all(shape == shapes[0] for shape in shapes)
-        changed = sum(a != b for a, b in zip(pictures[1], pictures[3], strict=True))
-        assert 0 < changed <= 2 + len(hardware.gpus)
+        changed = sum(a != b for a, b in zip(tables[1], tables[3], strict=True))
+        assert changed == len(hardware.gpus)
 
 
 def test_old_figures_are_not_shown_as_the_present():
-    table = next(line for line in text_of(draw(MACHINES["one"])).splitlines() if "0 H200" in line)
+    table = next(line for line in everything(MACHINES["one"]).splitlines() if "0 H200" in line)
     assert "--" in table
     assert "0 %" not in table
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import tomllib
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
+from textual.events import Paste
+from textual.widgets import Input
 
+from tests.ui.bare_app import BareApp
+from tests.ui.test_hardware_view import PARTS as HARDWARE_PARTS
 from tui_trainer.checklist.contract import Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -23,14 +29,17 @@ from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
-from tui_trainer.ui.dialogs import TextDialog
+from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.checklist_view import ChecklistModel, draw_checklist
-from tui_trainer.ui.screens.config_model import ConfigModel
-from tui_trainer.ui.screens.config_view import draw_config
-from tui_trainer.ui.screens.hardware_view import draw_hardware
+from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
+from tui_trainer.ui.screens.config_editor import Editor
+from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
+from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_texts
+from tui_trainer.ui.screens.config_view import ConfigPanes
+from tui_trainer.ui.screens.hardware_rows import Machine
 from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
-from tui_trainer.ui.spans import Line, fit, harmless, in_ascii, width_of
+from tui_trainer.ui.spans import Line, fit, harmless, width_of
+from tui_trainer.ui.widgets.settings_table import row_line
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -70,7 +79,7 @@ HIDDEN = set("\u061c\u200b\u200c\u200d\u200e\u200f\u2060\ufeff") | {
 }
 # All that Textual and this program send themselves: colours, places, their own modes, two queries, the pointer's shape.
 OWN_SEQUENCES = re.compile(
-    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
+    r"\x1b\[([\d;]*m|\d+;\d+H|\?(1049|25|1000|1003|1006|1015|1016|1004|2004|7|2026|2048)[hl]|\?20(26|48)\$p|>\d+u|<u)|\x1b\]22;default\x07|\r|\n"
 )
 HOSTILE = "".join(text for text in TEXTS[::3] if len(text) < 20 and not set(text) & set("\x00/"))[:300]
 EVERYTHING_IS_HOSTILE = f"""
@@ -125,22 +134,20 @@ def hardware_of(text: str) -> Hardware:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_hardware_screen_shows_them_and_nothing_happens(size):
-    width, height = size[0], 90
+    width, wide = size[0], size[0] >= 120
+    swept = 0
     for text in TEXTS:
         hardware = hardware_of(text)
-        gauges = Gauges(cpu_share=0.5, gpus=(GpuGauge(index=0, name=text),))
-        diagnosis = diagnose(hardware, None)
-        lines = draw_hardware(
-            diagnosis,
-            hardware,
-            gauges,
-            profile=(text, "trains on it"),
-            scroll=0,
-            width=width,
-            height=height,
-            glyphs=UNICODE,
-        )
-        assert_harmless(lines, width, height)
+        machine = Machine(
+            diagnosis=diagnose(hardware, None), hardware=hardware, gauges=Gauges(gpus=(GpuGauge(index=0, name=text),)),
+            profile=(text, "trains on it"), wide=wide, width=width, glyphs=UNICODE,
+        )  # fmt: skip
+        for part in HARDWARE_PARTS:
+            lines = [fit(line, width) for line in part(machine)]
+            swept += len(lines)
+            if lines:
+                assert_harmless(lines, width, len(lines))
+    assert swept > 20 * len(TEXTS)
 
 
 @pytest.fixture
@@ -167,31 +174,39 @@ def model(recipes) -> ConfigModel:
 
 
 def test_the_config_screen_shows_them_and_nothing_happens(model):
-    def look() -> tuple[str, ...]:
-        """One state at every size: drawing it costs little beside coming to it."""
-        drawn = [draw_config(model, plan=None, width=width, height=height, glyphs=UNICODE) for width, height in SIZES]
-        return tuple(assert_harmless(lines, *size) for lines, size in zip(drawn, SIZES, strict=True))
+    bench = SimpleNamespace(glyphs=UNICODE, plan=None, preset_plan=None, is_planning=False)
+    panes = ConfigPanes(bench, model)
 
+    def look(editor: Editor | None = None) -> None:
+        panes.editor = editor
+        for width, _ in SIZES:
+            drawn = [*panes.summary(width, 1), *panes.names(width, 1), *panes.details(width, 30), *panes.toml(width, 9)]
+            drawn += [row_line(row, width, name_cells(), UNICODE) for row in model.rows]
+            lines = [harmless(fit(line, width), width) for line in drawn]
+            assert_harmless(lines, width, len(lines))
+
+    panes.key = "data.path"
     for text in TEXTS:
         for key in ("data.text_column", "output.name", "data.path"):
             model.document.set(key, text)
-        model.show("data.path")
         look()
-        model.edit()
-        model.type_text(text)
+        editor = model.edit("data.path")
+        editor.typed(text)
+        look(editor)
+        model.take(editor)
+        panes.key, model.filter = "", text
         look()
-        model.accept()
-        look()
-        model.cancel()
-        model.start_filter()
-        model.type_text(text)
-        look()
-        model.cancel()
-        model.cancel()
-    model.open_recipes()
-    assert model.chooser is not None and len(model.chooser.recipes) > 100
-    shown = zip(*(look() for _ in model.chooser.recipes if model.move(1) is None), strict=True)
-    assert [len(set(pictures)) > 100 for pictures in shown] == [True] * len(SIZES)
+        panes.key, model.filter = "data.path", ""
+    chooser = RecipeChooser.open(model.document)
+    assert chooser is not None and len(chooser.recipes) > 100
+    assert all(line.plain.isprintable() for line in recipe_texts(chooser, UNICODE))
+    pictures = set()
+    for place in range(len(chooser.recipes)):
+        chooser.choose(place)
+        drawn = preview_lines(chooser, 76, 15, UNICODE, is_low=True)
+        lines = [harmless(fit(line, 76), 76) for line in drawn]
+        pictures.add(assert_harmless(lines, 76, len(lines)))
+    assert len(pictures) > 100
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -200,9 +215,9 @@ def test_the_checklist_shows_them_and_nothing_happens(size):
         check = Check(name="x", order=0, title="Title", guides=("A",), claim="2x", why="So.", look=lambda _: Verdict(
             status="pass", evidence=""))  # fmt: skip
         verdict = Verdict(status="fail", evidence=text, details=(text, text), advice=text, fix={"data.path": text})
-        model = ChecklistModel()
-        model.replace([Finding(check=check, verdict=verdict)])
-        assert_harmless(draw_checklist(model, width=size[0], height=size[1], glyphs=UNICODE), *size)
+        finding = Finding(check=check, verdict=verdict)
+        row, lines = finding_row(finding, True, 5, size[0], UNICODE), finding_lines(finding, size[0], UNICODE)
+        assert_harmless([fit(line, size[0]) for line in [row, *lines]], size[0], 1 + len(lines))
 
 
 def phases_of(text: str) -> list[list[e.Event]]:
@@ -255,14 +270,47 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     assert swept == 6 * len(TEXTS)
 
 
-def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame():
-    for text in TEXTS:
-        dialog = TextDialog("Save as", [], "", lambda typed: typed)
-        dialog.paste(text)
-        dialog.press("enter", None)
-        lines = dialog.draw(80, 22, ASCII)
-        assert_harmless(lines, width_of(lines[0]), len(lines))
-        assert all(part.isascii() for line in lines for part, _ in in_ascii(line))
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
+    async def look() -> int:
+        swept = 0
+        dialog = TextDialog("Save as", [], "", lambda typed: typed or "nothing")
+        app = BareApp(dialog, ascii_only=ascii_only)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for text in TEXTS:
+                app.post_message(Paste(text))
+                await pilot.press("enter")
+                strips = app.screen._compositor.render_strips()
+                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
+                shown = assert_harmless(lines, 80, 24)
+                assert shown.isascii() == ascii_only
+                assert app.seen, "it stays on the screen with all of its frame"
+                assert dialog.query_one(Input).value.isprintable()
+                await pilot.press("ctrl+u")
+                swept += 1
+        return swept
+
+    assert asyncio.run(look()) == len(TEXTS)
+
+
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_a_question_about_them_stays_in_its_frame(ascii_only):
+    """Headings and lines are made safe by the dialog itself."""
+
+    async def look() -> None:
+        app = BareApp(TextDialog("first", [], "", str), ascii_only=ascii_only)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for text in TEXTS:
+                app.dialog = ChoiceDialog(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
+                await app.push_screen(app.dialog)
+                await pilot.pause()
+                strips = app.screen._compositor.render_strips()
+                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
+                shown = assert_harmless(lines, 80, 24)
+                assert shown.isascii() == ascii_only
+                await app.pop_screen()
+
+    asyncio.run(look())
 
 
 def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_terminal, small_config, recipes, tmp_path):

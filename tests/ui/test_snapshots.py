@@ -229,6 +229,8 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
         await answered(pilot)
         await pilot.press(*others)
         await answered(pilot)
+        if name == "commands":
+            await app.workers.wait_for_complete()
         if name == "try":
             app.dialog._wrote(
                 ("The ", 'such objects, such an\n"iterator" of the', "weights of model; Enter writes another one")
@@ -248,9 +250,9 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             pictures[size] = [strip.text.rstrip() for strip in strips]
             assert len(strips) == size[1] and {strip.cell_length for strip in strips} == {size[0]}
             if os.environ.get("NO_COLOR"):
-                # Those of the panes before Textual's own filters, which would hide a colour.
-                strips += [strip for pane in app.screen.query(Pane) for strip in pane._strips]
-                styles = [segment.style for strip in strips for segment in strip]
+                # What is sent, and what the panes give before Textual's filters, which would hide a colour.
+                of_panes = [strip for pane in app.screen.query(Pane) for strip in pane._strips]
+                styles = [segment.style for strip in [*strips, *of_panes] for segment in strip]
                 colours = [colour for style in styles for colour in (style.color, style.bgcolor)]
                 assert len(styles) > 2 * size[1] and all(colour is None or colour.is_default for colour in colours)
         assert not app.crash

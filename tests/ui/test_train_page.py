@@ -109,7 +109,7 @@ def test_wide_terminals_have_more_parts_and_the_chart_takes_what_they_leave(size
     async def look(app, pilot):
         seen = heights(app)
         assert there <= set(seen) and not absent & set(seen)
-        assert 6 <= seen["chart"] <= 24 and seen["events"] >= 5
+        assert 6 <= seen["chart"] <= 24 and seen["events"] >= 4
         charts = [chart for chart in app.screen.query(LossChart) if chart.is_on_screen]
         assert len(charts) == (5 if size[1] >= 42 else 1)
         assert sum(line.count("── events ") for line in picture(app)) == 1
@@ -217,6 +217,19 @@ def test_the_log_and_the_table_take_the_place_of_the_figures():
         assert "── scores ──" in screen_text(app) and heights(app)["table"] > heights(app)["events"]
 
     showing(look)
+
+
+def test_a_long_end_on_a_small_terminal_leaves_room_for_the_chart_and_the_events():
+    card = e.GpuReading(index=0, utilization_share=0.9, memory_used_bytes=1 << 36, memory_bytes=1 << 37)
+    read = e.GaugesRead(step=480, process_memory_bytes=1 << 31, process_cpu_share=0.5, usable_cores=8, gpus=[card] * 4)
+    baselines = e.BaselinesMeasured(losses={f"order {n}": n for n in range(9)}, eval_tokens=1, unit="token")
+
+    async def look(app, pilot):
+        seen = heights(app)
+        assert {"result", "readings-here"} <= set(seen) and seen["chart"] >= 3 and seen["events"] >= 2
+        assert sum(seen[name] for name in ("chart", "events", "result", "readings-here")) == 20
+
+    showing(look, events=[*trained(500), baselines, read, read, DONE], alive=False)
 
 
 def test_another_run_begins_with_all_its_steps_and_without_a_crosshair():

@@ -136,8 +136,9 @@ class TrainerApp(App[None], inherit_bindings=False):
         """Another screen."""
         if not self.is_running:
             return
-        is_too_small = self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT
-        self.switch_mode(_TOO_SMALL if is_too_small else PLACES[1 + number])
+        self.switch_mode(PLACES[1 + number])
+        if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
+            self.switch_mode(_TOO_SMALL)
 
     def draw(self) -> None:
         """Compute what is shown, and send what changed of it."""
@@ -259,7 +260,8 @@ class TrainerApp(App[None], inherit_bindings=False):
         await super().on_event(event)
 
     def on_resize(self) -> None:
-        self.show_page(self.bench.current)
+        # Behind Textual's own handler, which takes the size in.
+        self.call_next(self.show_page, self.bench.current)
         self.call_after_refresh(self.draw)
 
     def carry_out(self, action_id: str) -> None:
@@ -401,7 +403,9 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         return too_small((size.width, size.height), (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=running)
 
     def redraw(self) -> None:
-        self.query_one(Pane).redraw()
+        # It is asked for before its pane is there as well.
+        for pane in self.query(Pane):
+            pane.redraw()
 
     def on_key(self, event: Key) -> None:
         event.stop()

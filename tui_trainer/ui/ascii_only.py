@@ -12,10 +12,10 @@ class AsciiOnly(LineFilter):
     """Question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [Segment(_in_ascii(text), style, control) for text, style, control in segments]
+        return [Segment(in_ascii(text), style, control) for text, style, control in segments]
 
 
-def _in_ascii(text: str) -> str:
+def in_ascii(text: str) -> str:
     if text.isascii():
         return text
     signs = ((text[start:end], width) for start, end, width in split_graphemes(text)[0])

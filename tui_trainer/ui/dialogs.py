@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.events import Click, Key, Paste, Resize
+from textual.events import Click, Key, Resize
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -20,12 +20,12 @@ from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.spans import Line, folded, pad, width_of
 from tui_trainer.ui.tight_updates import tighten
+from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
-LIMIT_CHARACTERS = 4096
 Answer = tuple[str, str, Callable[[], None]]
 """A key, what it does, and the doing."""
 
@@ -186,22 +186,6 @@ class TextDialog(Dialog):
         if event.key == "escape":
             event.stop()
             self.close()
-
-
-class LineInput(Input):
-    """One line of text, the cursor behind it and still: a blinking one would send bytes for as long as it is shown."""
-
-    def __init__(self, text: str, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(
-            one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes
-        )
-        self.cursor_blink = False
-
-    def on_paste(self, event: Paste) -> None:
-        """All lines in one, and nothing in it that acts on a terminal."""
-        event.stop()
-        event.prevent_default()
-        self.replace(one_line(event.text), *sorted(self.selection))
 
 
 class HelpDialog(Dialog):

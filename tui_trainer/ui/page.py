@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click, Key, Paste
+from textual.events import Click
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
@@ -62,19 +62,13 @@ class Page(Screen[None], inherit_bindings=False):
 
     @property
     def is_typing(self) -> bool:
-        """Whether keys are text now; then `press` gets them all."""
+        """Whether a field has the focus, and takes the keys."""
         return False
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
         """`(key, what it does)` for the last line while `is_typing`."""
         return []
-
-    def press(self, key: str, character: str | None) -> None:
-        """A key while `is_typing`."""
-
-    def paste(self, text: str) -> None:
-        """A pasted text."""
 
     def available(self, action: Action) -> bool:
         """Whether the action would do something now."""
@@ -100,17 +94,6 @@ class Page(Screen[None], inherit_bindings=False):
 
     def on_screen_resume(self) -> None:
         self.redraw()
-
-    def on_key(self, event: Key) -> None:
-        if self.is_typing:
-            event.stop()
-            self.press(event.key, event.character if event.is_printable else None)
-            self.bench.app.draw()
-
-    def on_paste(self, event: Paste) -> None:
-        event.stop()
-        self.paste(event.text)
-        self.bench.app.draw()
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")

@@ -14,8 +14,9 @@ from textual.widgets import Input
 from tui_trainer.errors import TuiTrainerError
 from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
-from tui_trainer.ui.dialogs import Dialog, LineInput
+from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import TRYING
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
@@ -17,6 +18,7 @@ from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class Workbench:
         self._make_request = make_request
         self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
+        self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
         self.app: Application
         """What shows this."""
         self.background: Background
@@ -136,6 +139,8 @@ class Workbench:
     def tick(self) -> bool:
         """Once a second. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
+        if gauges := self.gauges:
+            self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
             self.notice = None

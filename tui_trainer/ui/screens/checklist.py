@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.scroller import Scroller
+from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -17,32 +23,81 @@ if TYPE_CHECKING:
     from tui_trainer.ui.screens.checklist_view import ChecklistModel
 
 
+_WIDTHS = [(0, "-narrow"), (120, "-wide")]
+
+
 class ChecklistPage(Page):
     place = "checklist"
-    BINDINGS = bindings("checklist")
+    # Not in the registry: it does nothing but name the key that does.
+    BINDINGS: ClassVar = [*bindings("checklist"), Binding("enter", "offer_fix", show=False)]
+    CSS_PATH = "checklist.tcss"
+    HORIZONTAL_BREAKPOINTS = _WIDTHS
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._body_size = (80, 22)
-        self._model: ChecklistModel | None = None
+        self._listed: list[Finding] = []
+        self._list = LineList(self._row)
+        self._finding = Scroller(Pane(self._finding_lines), glyphs=bench.glyphs, id="chosen")
 
-    @property
+    @cached_property
     def model(self) -> ChecklistModel:
         """Made when it is first needed: what it imports is not needed by the first screen."""
-        if self._model is None:
-            from tui_trainer.ui.screens.checklist_view import ChecklistModel
+        from tui_trainer.ui.screens.checklist_view import ChecklistModel
 
-            self._model = ChecklistModel()
-        return self._model
+        return ChecklistModel()
 
-    def body(self) -> Iterable[Pane]:
-        yield Pane(self.draw)
+    def body(self) -> ComposeResult:
+        yield Pane(self._counts, id="counts")
+        with Area(id="parts"):
+            with Area(id="findings"):
+                yield Section(lambda: ("checks", ""), lambda *_: [])
+                yield self._list
+            with Area(id="finding"):
+                yield Section(lambda: ("finding", ""), lambda *_: [])
+                yield self._finding
 
-    def draw(self, width: int, height: int) -> list[Line]:
-        from tui_trainer.ui.screens.checklist_view import draw_checklist
+    def on_mount(self) -> None:
+        for what in ("scroll_y", "page_lines"):
+            self.watch(self._list, what, self.query_one("#counts", Pane).redraw, init=False)
 
-        self._body_size = (width, height)
-        return draw_checklist(self.model, width=width, height=height, glyphs=self.bench.glyphs)
+    def redraw(self) -> None:
+        if self.is_shown and self.is_attached:
+            self._listed = self.model.visible
+            self._list.show([finding.name for finding in self._listed], self.model.cursor)
+            super().redraw()
+
+    def _counts(self, width: int, _: int) -> list[Line]:
+        from tui_trainer.ui.screens.checklist_view import counts_line
+
+        rows = self._list
+        return [counts_line(self.model, round(rows.scroll_y), rows.page_lines, width, self.bench.glyphs)]
+
+    def _row(self, place: int, is_chosen: bool, width: int) -> Line:
+        from tui_trainer.ui.screens.checklist_view import finding_row
+
+        return finding_row(self._listed[place], is_chosen, self.model.title_cells, width, self.bench.glyphs)
+
+    def _finding_lines(self, width: int, _: int) -> list[Line]:
+        from tui_trainer.ui.screens.checklist_view import finding_lines
+
+        chosen = self.model.selected
+        return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
+
+    def on_option_list_option_selected(self, event: LineList.OptionSelected) -> None:
+        """A click on a line."""
+        self._move(event.option_index - self.model.cursor)
+        self.action_offer_fix()
+
+    def _move(self, lines: int) -> None:
+        self.model.move(lines)
+        self._finding.to_top()
+
+    def action_offer_fix(self) -> None:
+        """Say which key applies the fix of the chosen check."""
+        chosen = self.model.selected
+        if chosen and chosen.fix and chosen.is_open:
+            self.bench.tell(f"{self.bench.app.key_of('checklist.apply')} applies: {_changes(chosen)}")
+        self.bench.app.draw()
 
     def found(self, findings: list[Finding]) -> None:
         """Newer findings."""
@@ -62,24 +117,22 @@ class ChecklistPage(Page):
         return True
 
     def action_up(self) -> None:
-        self.model.move(-1)
+        self._move(-1)
 
     def action_down(self) -> None:
-        self.model.move(1)
+        self._move(1)
 
     def action_page_up(self) -> None:
-        width, height = self._body_size
-        self.model.page(-1, width=width, height=height)
+        self._move(-self._list.page_lines)
 
     def action_page_down(self) -> None:
-        width, height = self._body_size
-        self.model.page(1, width=width, height=height)
+        self._move(self._list.page_lines)
 
     def action_first(self) -> None:
-        self.model.first()
+        self._move(-len(self.model.visible))
 
     def action_last(self) -> None:
-        self.model.last()
+        self._move(len(self.model.visible))
 
     def action_apply(self) -> None:
         """The fix of the chosen check goes into the config."""
@@ -90,8 +143,7 @@ class ChecklistPage(Page):
         if problems:
             self.bench.tell(str(problems[0]), "bad")
         else:
-            changes = ", ".join(f"{key} = {value}" for key, value in finding.fix.items())
-            self.bench.tell(f"applied: {one_line(changes)}; {self._undo_key} takes it back", "good")
+            self.bench.tell(f"applied: {_changes(finding)}; {self._undo_key} takes it back", "good")
 
     def action_apply_all(self) -> None:
         """Every fix, each seen in the light of those before it, as one change."""
@@ -131,9 +183,13 @@ class ChecklistPage(Page):
             self.bench.config_changed()
 
     def action_open_only(self) -> None:
-        self.model.toggle_open_only()
+        self.model.open_only = not self.model.open_only
 
     def action_again(self) -> None:
         self.model.sort()
         self.bench.tell("checking ...", "dim")
         self.bench.config_changed()
+
+
+def _changes(finding: Finding) -> str:
+    return one_line(", ".join(f"{key} = {value}" for key, value in (finding.fix or {}).items()))

@@ -3,218 +3,349 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial, partialmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical
+from textual.widget import Widget
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.screens.config_files import ConfigFiles
-from tui_trainer.ui.spans import Line, fit
+from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.spans import Line, pad
+from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.settings_table import SettingsTable
+from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.config.document import Document
-    from tui_trainer.planning.plan import Plan
-    from tui_trainer.ui.screens.config_estimate import PlanSummary
+    from tui_trainer.launching.drafts import Draft
+    from tui_trainer.ui.screens.config_editor import Editor
+    from tui_trainer.ui.screens.config_files import ConfigFiles
+    from tui_trainer.ui.screens.config_model import ConfigModel
+    from tui_trainer.ui.screens.config_recipes import RecipeChooser
+    from tui_trainer.ui.screens.config_view import ConfigPanes
 
 
-class ConfigPage(ConfigFiles):
+class ConfigPage(Page):
+    place = "config"
+    CSS_PATH = "config.tcss"
+    AUTO_FOCUS = ""
+    # Priority: a key that opens a field has done so before the next key comes, however fast they are typed.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        replace(one, priority=True) for one in bindings("config") if isinstance(one, Binding)
+    ]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-widest")]  # noqa: RUF012
+
+    # From the time on when the config was read; there is no action of this page before.
+    model: ConfigModel
+    files: ConfigFiles
+    panes: ConfigPanes
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self.is_open = False
+        self.editor: Editor | None = None
+        self.table = SettingsTable(bench.glyphs)
+        self.head = Horizontal(id="head")
+        self.filter_field, self.value_field = LineField(id="filter"), LineField(classes="field")
+        self.choice_field = ChoiceField(self._choice, self._jump, classes="field")
+        self._revision = -1
+
     def opened(self, document: Document) -> None:
         """The config has been read."""
         from tui_trainer.data.samples import samples
         from tui_trainer.data.sources.hub import names_in_the_cache
         from tui_trainer.tasks import task_names
-        from tui_trainer.ui.screens.config_model import ConfigModel
+        from tui_trainer.ui.screens.config_files import ConfigFiles
+        from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
+        from tui_trainer.ui.screens.config_view import ConfigPanes
 
         data_sets = [*(f"sample:{name}" for name in samples()), *names_in_the_cache()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         self.model = ConfigModel(document, names)
+        self.files = ConfigFiles(self.bench, document, self._said)
+        self.panes = ConfigPanes(self.bench, self.model)
+        self.table.name_cells = name_cells()
         self._revision = document.revision
+        self.is_open = True
 
-    def body(self) -> Iterable[Pane]:
-        yield Pane(self.draw)
+    def body(self) -> Iterable[Widget]:
+        def pane(name: str) -> Pane:
+            return Pane(partial(self._draw, name), id=name.replace("_", "-"))
 
-    def draw(self, width: int, height: int) -> list[Line]:
-        if self.model is None:
-            return [fit([], width), fit([("  reading the settings ...", "dim")], width)]
-        from tui_trainer.ui.screens.config_view import draw_config
+        yield pane("summary")
+        with Container(id="columns"):
+            yield pane("groups")
+            yield Pane(self._divider, id="left-divider", classes="divider")
+            with Vertical(id="settings"):
+                with self.head:
+                    yield Pane(lambda *_: [[("/ ", "accent")]], id="slash")
+                    yield self.filter_field
+                    yield pane("names")
+                with self.table:
+                    yield self.value_field
+                    yield self.choice_field
+            yield Pane(self._divider, classes="divider")
+            with Vertical(id="about"):
+                yield pane("details")
+                yield pane("plan_column")
+                yield pane("toml")
+        yield pane("plan")
 
-        bench = self.bench
-        return draw_config(
-            self.model,
-            plan=self._summary(bench.plan),
-            preset_plan=self._summary(bench.preset_plan),
-            planning=bench.is_planning,
-            width=width,
-            height=height,
-            glyphs=bench.glyphs,
-        )
+    def on_mount(self) -> None:
+        self.redraw()
 
-    def _summary(self, plan: Plan | None) -> PlanSummary | None:
-        """Beside the memory that is free now."""
-        from tui_trainer.ui.screens.config_estimate import PlanSummary
-        from tui_trainer.ui.screens.config_memory import memory_budget
+    def _draw(self, name: str, width: int, height: int) -> list[Line]:
+        if self.is_open:
+            return list(getattr(self.panes, name)(width, height))
+        return [[("  reading the settings ...", "dim")]] if name == "summary" else []
 
-        bench = self.bench
-        return PlanSummary.of(plan, memory_budget(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
+    def _divider(self, _: int, height: int) -> list[Line]:
+        return [[(f" {self.bench.glyphs.vertical} ", "rule")]] * height
+
+    def _choice(self, width: int, _: int) -> list[Line]:
+        return [[(pad(self.editor.text if self.editor else "", width), "edit")]]
+
+    def redraw(self) -> None:
+        if self.is_open and self.is_shown and self.table.is_attached:
+            self._show_rows()
+            self.panes.is_filtering = bool(self.model.filter) or self.focused is self.filter_field
+            self.head.set_class(self.panes.is_filtering, "-filtering")
+            self.panes.key, self.panes.editor = self.key, self.editor
+        super().redraw()
+
+    def _show_rows(self, key: str = "") -> None:
+        empty = "no setting matches the filter" if self.model.filter else "nothing differs from the presets"
+        self.table.show(self.model.rows, key, empty)
+
+    @property
+    def key(self) -> str:
+        """Of the setting under the cursor; empty without one."""
+        return self.table.key if self.table.rows else ""
 
     def by_clock(self, width: int) -> object:
-        from tui_trainer.ui.screens.config_memory import memory_lines
+        return self.panes.by_clock(width) if self.is_open else ()
 
-        found = [self._summary(plan) for plan in (self.bench.plan, self.bench.preset_plan)]
-        return [(one.cells, memory_lines(one.memory_use, width, self.bench.glyphs)) for one in found if one]
-
-    # ------------------------------------------------------------- keys
+    # ------------------------------------------------------------- typing
 
     @property
     def is_typing(self) -> bool:
-        return self.model is not None and (self.model.is_typing or self.model.chooser is not None)
+        """A field of this screen has the focus."""
+        return self.focused is not None
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
-        model = self.model
-        if model is None:
-            return []
-        if model.chooser:
-            return [
-                ("enter", "take it"),
-                ("up down", "choose"),
-                ("space", "keep or drop own values"),
-                ("escape", "back"),
-            ]
-        if model.editor and model.editor.closed:
+        if self.editor is None:
+            return [("enter", "to the table"), ("escape", "clear")]
+        if self.editor.closed:
             return [("enter", "take it"), ("up down", "choose"), ("escape", "cancel")]
-        if model.editor:
-            keys = [("enter", "accept"), ("escape", "cancel"), ("up down", "accept and move")]
-            return [*keys, ("tab", "complete")] if model.editor.options else keys
-        return [("enter", "to the table"), ("escape", "clear")]
+        keys = [("enter", "accept"), ("escape", "cancel"), ("up down", "accept and move")]
+        return [*keys, ("tab", "complete")] if self.editor.options else keys
 
-    def press(self, key: str, character: str | None) -> None:
-        """A key of a text that is being typed, or of the list of recipes."""
-        model = self.model
-        if model is None:
-            return
-        if not self.is_typing:
-            return
-        if key == "escape":
-            model.cancel()
-        elif key == "enter":
-            self._said(model.accept())
-        elif key in ("up", "down"):
-            self._said(model.move(1 if key == "down" else -1))
-        elif key in ("left", "right"):
-            model.move_in_text(1 if key == "right" else -1)
-        elif key in ("home", "end"):
-            model.move_in_text(-10_000 if key == "home" else 10_000)
-        elif key in ("backspace", "ctrl+w", "ctrl+u"):
-            model.erase(word=key == "ctrl+w", everything=key == "ctrl+u")
-        elif key == "delete":
-            model.erase(next_character=True)
-        elif key == "tab":
-            model.complete()
-        elif character == " " and (model.chooser or (model.editor and model.editor.closed)):
-            self._said(model.toggle() if model.chooser else model.move(1))
-        elif character in ("j", "k") and model.chooser:
-            model.move(1 if character == "j" else -1)
-        elif character == "q" and model.chooser:
-            model.cancel()
-        elif character is not None:
-            model.type_text(character)
-        self._follow()
+    def on_input_changed(self) -> None:
+        self._typed()
+        self.bench.app.draw()
 
-    def paste(self, text: str) -> None:
-        if self.model is not None and self.model.is_typing:
-            self.model.type_text(one_line(text.strip("\r\n")))
+    def _typed(self) -> None:
+        """Take in what stands in the fields now; called before a key that ends one, which may overtake the message."""
+        model, editor = self.model, self.editor
+        if editor and not editor.closed and editor.text != self.value_field.value:
+            editor.typed(self.value_field.value)
+        elif model.filter != self.filter_field.value:
+            model.filter = self.filter_field.value
+            self._show_rows()
+            self.table.move_to_end(-1)
+
+    def on_input_submitted(self) -> None:
+        self.action_take()
+
+    def action_take(self) -> None:
+        """The typed value or the filter."""
+        self._typed()
+        if self.editor is None or self.model.take(self.editor):
+            self._close()
+        self._said("")
+
+    def action_cancel(self) -> None:
+        if self.editor is None:
+            self.action_clear()
+        self._close()
+        self.bench.app.draw()
+
+    def action_choose(self, steps: int) -> None:
+        """Another option; where none was chosen, the typed value and another setting."""
+        self._typed()
+        editor = self.editor
+        if editor and (editor.closed or editor.chosen >= 0):
+            editor.choose(steps)
+            self.value_field.put(editor.text)
+        else:
+            if editor:
+                self.action_take()
+            if self.editor is None:
+                self.table.move(steps)
+        self.bench.app.draw()
+
+    def action_complete(self) -> None:
+        self._typed()
+        if self.editor:
+            self.editor.complete()
+            self.value_field.put(self.editor.text)
+        self.bench.app.draw()
+
+    def _jump(self, letter: str) -> None:
+        if self.editor:
+            self.editor.jump(letter)
+        self.bench.app.draw()
+
+    def _close(self) -> None:
+        """No field has the focus, and none is open but a filter that has found something."""
+        self.editor = None
+        self.table.lay(None)
+        self.set_focus(None)
+
+    def on_settings_table_clicked(self, event: SettingsTable.Clicked) -> None:
+        """Ends what is typed, as Enter does; the second click edits."""
+        if self.is_typing:
+            self.action_take()
+        if self.editor is None:
+            self._show_rows(event.key)
+            if event.is_double:
+                self.action_edit()
+        self.bench.app.draw()
+
+    # ------------------------------------------------------------- actions
 
     def available(self, action: Action) -> bool:
-        model = self.model
-        if model is None:
+        if not self.is_open:
             return False
+        document = self.model.document
         if action.name in ("undo", "redo"):
-            return model.document.can_undo if action.name == "undo" else model.document.can_redo
+            return document.can_undo if action.name == "undo" else document.can_redo
         if action.name == "clear":
-            return bool(model.filter.text)
+            return bool(self.model.filter)
         if action.name == "next_problem":
-            return bool(model.document.problems)
+            return bool(document.problems)
         if action.name == "preview":
-            return model.document.loaded is not None and not model.document.own_problems
+            return document.loaded is not None and not document.own_problems
         return True
 
-    # ---------------------------------------------------------- actions
+    def _said(self, sentence: str) -> None:
+        """After anything that may have changed the config: plan anew, and keep the draft."""
+        if sentence:
+            self.bench.tell(sentence)
+        revision = self.model.document.revision
+        if revision != self._revision:
+            self._revision = revision
+            self.bench.config_changed()
+        self.bench.app.draw()
 
-    def action_up(self) -> None:
-        self._said(self._model.move(-1))
+    def _move(self, how: str, steps: int) -> None:
+        getattr(self.table, how)(steps)
 
-    def action_down(self) -> None:
-        self._said(self._model.move(1))
-
-    def action_page_up(self) -> None:
-        self._said(self._model.page(-1))
-
-    def action_page_down(self) -> None:
-        self._said(self._model.page(1))
-
-    def action_first(self) -> None:
-        self._said(self._model.go_to_end(-1))
-
-    def action_last(self) -> None:
-        self._said(self._model.go_to_end(1))
-
-    def action_previous_group(self) -> None:
-        self._said(self._model.next_group(-1))
-
-    def action_next_group(self) -> None:
-        self._said(self._model.next_group(1))
+    action_up, action_down = partialmethod(_move, "move", -1), partialmethod(_move, "move", 1)
+    action_page_up, action_page_down = partialmethod(_move, "move_page", -1), partialmethod(_move, "move_page", 1)
+    action_first, action_last = partialmethod(_move, "move_to_end", -1), partialmethod(_move, "move_to_end", 1)
+    action_previous_group = partialmethod(_move, "move_group", -1)
+    action_next_group = partialmethod(_move, "move_group", 1)
 
     def action_edit(self) -> None:
-        self._said(self._model.edit())
+        """Open the editor in the row. The recipe has a list, true and false just change."""
+        if not self.key:
+            return
+        editor = self.model.edit(self.key)
+        if editor.setting.completes == "recipe":
+            self.action_recipe()
+        elif editor.setting.kinds == (bool,) and not editor.setting.choices:
+            self.action_toggle()
+        else:
+            self.editor = editor
+            self.value_field.put(editor.text)
+            field = self.choice_field if editor.closed else self.value_field
+            self.table.lay(field)
+            self.set_focus(field, scroll_visible=False)
 
-    def action_toggle(self) -> None:
-        self._said(self._model.toggle())
+    def _change(self, how: str, *steps: int) -> None:
+        if self.key:
+            self._said(getattr(self.model, how)(self.key, *steps))
 
-    def action_less(self) -> None:
-        self._said(self._model.bump(-1))
+    def action_toggle(self) -> None:  # type: ignore[override]  # Textual has an action of this name
+        self._change("toggle")
 
-    def action_more(self) -> None:
-        self._said(self._model.bump(1))
+    action_reset = partialmethod(_change, "reset")
+    action_less, action_more = partialmethod(_change, "bump", -1), partialmethod(_change, "bump", 1)
 
     def action_undo(self) -> None:
-        self._said(self._model.undo())
+        self._said(one_line(self.model.document.undo()))
 
     def action_redo(self) -> None:
-        self._said(self._model.redo())
-
-    def action_reset(self) -> None:
-        self._said(self._model.reset())
+        self._said(one_line(self.model.document.redo()))
 
     def action_reset_all(self) -> None:
-        self._said(self._model.reset_all())
+        self._said(self.model.reset_all())
 
     def action_recipe(self) -> None:
-        self._said(self._model.open_recipes())
+        from tui_trainer.ui.screens.config_recipes import RecipeChooser, RecipeDialog
+
+        if chooser := RecipeChooser.open(self.model.document):
+            self.bench.app.open(RecipeDialog(chooser, self._take_recipe))
+        else:
+            self._said("there are no recipes")
+
+    def _take_recipe(self, chooser: RecipeChooser) -> None:
+        problem = self.model.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
+        self._said(str(problem) if problem else f"recipe {one_line(chooser.recipe.name)}")
 
     def action_filter(self) -> None:
-        self._said(self._model.start_filter())
+        self.action_clear()
+        self.set_focus(self.filter_field, scroll_visible=False)
 
     def action_clear(self) -> None:
-        self._model.cancel()
+        self.model.filter = ""
+        self.filter_field.put("")
 
     def action_changed_only(self) -> None:
-        self._said(self._model.toggle_changed_only())
+        self.model.only_changed = not self.model.only_changed
+        self._said("only what differs from the presets" if self.model.only_changed else "all settings")
 
     def action_advanced(self) -> None:
-        self._said(self._model.toggle_advanced())
+        self.model.show_advanced = not self.model.show_advanced
+        self._said("advanced settings too" if self.model.show_advanced else "basic settings, and what was changed")
 
     def action_next_problem(self) -> None:
-        self._said(self._model.next_problem())
+        key, elsewhere = self.model.next_problem(self.key)
+        if key:
+            self.model.reveal(key)
+            self.filter_field.put(self.model.filter)
+            self._show_rows(key)
+        self._said(elsewhere)
 
     def action_preview(self) -> None:
         from tui_trainer.ui.previewing import offer_preview
 
-        if loaded := self._model.document.loaded:
+        if loaded := self.model.document.loaded:
             offer_preview(self.bench, loaded)
 
     def action_copy(self) -> None:
-        text = self._model.copied_text()
-        if text:
+        if self.key:
+            text = self.model.copied_text(self.key)
             self.bench.app.copy_to_clipboard(text)
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
+
+    # ------------------------------------------------------------- files
+
+    def action_save(self) -> None:
+        self.files.save()
+
+    def action_save_as(self) -> None:
+        self.files.save_as()
+
+    def action_editor(self) -> None:
+        self.files.edit()
+
+    def offer_draft(self, draft: Draft) -> None:
+        self.files.offer_draft(draft)

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
-from typing import Any
-
-from tui_trainer.config.document import EDITED_HERE
-from tui_trainer.config.editing import EMPTY, display_text, unit_text
+from tui_trainer.config.document import EDITED_HERE, Document
+from tui_trainer.config.editing import display_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.mixture import last_path
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.screens.config_editor import Editor
-from tui_trainer.ui.screens.config_model import ConfigModel
-from tui_trainer.ui.spans import Line, Role
+from tui_trainer.ui.screens.config_editor import Editor, reason
+from tui_trainer.ui.screens.config_model import value_text
+from tui_trainer.ui.spans import Line, wrapped
 
 LABEL_CELLS = 9
 
 
-def title_of(model: ConfigModel) -> str:
-    """The key of the row, for the rule above the details."""
-    return model.setting.key if model.setting else ""
-
-
-def detail_lines(model: ConfigModel, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def detail_lines(
+    document: Document, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
+) -> list[Line]:
     """Problem, help, what it takes, where it comes from, effects; whole parts only, the last ones left out first."""
-    setting = model.setting
-    if setting is None:
-        return [[(_empty_words(model), "dim")]]
-    parts = [_problem_lines(model, setting, width, glyphs)]
-    if model.editor and model.editor.options:
-        room = height - len(parts[0])
-        parts.append(_option_lines(model.editor, width, room, glyphs))
+    problems = [editor.error] if editor else [reason(problem) for problem in document.problems_of(setting.key)]
+    parts: list[list[Line]] = [
+        [[(line, "bad")] for text in problems if text for line in wrapped(one_line(f"{glyphs.bad} {text}"), width)]
+    ]
+    if editor and editor.options:
+        parts.append(_option_lines(editor, width, height - len(parts[0]), glyphs))
     parts += [
-        [[(line, "text")] for line in wrap(setting.help, width, break_on_hyphens=False)],
-        _labelled("takes", "" if model.editor and model.editor.closed else _takes(model, setting), width),
-        _labelled("value", _now(model, setting), width),
+        [[(line, "text")] for line in wrapped(setting.help, width)],
+        _labelled("takes", "" if editor and editor.closed else _takes(document, setting), width),
+        _labelled("value", _now(document, setting), width),
         _labelled("memory", setting.memory, width),
         _labelled("speed", setting.speed, width),
     ]
@@ -44,15 +37,6 @@ def detail_lines(model: ConfigModel, width: int, height: int, glyphs: Glyphs) ->
         if len(lines) + len(part) <= height:
             lines += part
     return lines
-
-
-def _problem_lines(model: ConfigModel, setting: Setting, width: int, glyphs: Glyphs) -> list[Line]:
-    if model.editor:
-        sentences = [model.editor.error] if model.editor.error else []
-    else:
-        problems = model.document.problems_of(setting.key)
-        sentences = [f"{p.message}; {p.hint}" if p.hint else p.message for p in problems]
-    return [[(line, "bad")] for text in sentences for line in wrapped(f"{glyphs.bad} {text}", width)]
 
 
 def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -84,15 +68,14 @@ def _last_part(setting: Setting, option: str) -> str:
     return option[len(folder) + len(slash) :]
 
 
-def _takes(model: ConfigModel, setting: Setting) -> str:
+def _takes(document: Document, setting: Setting) -> str:
     """What fits, and the default, unless the line of the value names it."""
-    if model.document.where(setting.key) == "default":
+    if document.where(setting.key) == "default":
         return setting.expected
     return f"{setting.expected} (default {display_text(setting, setting.default)})"
 
 
-def _now(model: ConfigModel, setting: Setting) -> str:
-    document = model.document
+def _now(document: Document, setting: Setting) -> str:
     value, preset = document.value(setting.key), document.preset_value(setting.key)
     where = document.where(setting.key)
     from_where = {EDITED_HERE: EDITED_HERE, "default": "the default"}.get(where, f"from {where}")
@@ -102,29 +85,7 @@ def _now(model: ConfigModel, setting: Setting) -> str:
     return f"{text}; advanced" if setting.advanced else text
 
 
-def value_text(setting: Setting, value: Any) -> str:
-    """The value with its unit."""
-    unit = unit_text(setting, value)
-    return f"{display_text(setting, value)} {unit}" if unit else display_text(setting, value)
-
-
-def value_role(value: Any) -> Role:
-    return "dim" if value in ("", EMPTY, "auto") else "text"
-
-
 def _labelled(label: str, text: str, width: int) -> list[Line]:
     """The label in a column of its own, the text beside it on as many lines as it takes."""
-    lines = wrapped(text, width - LABEL_CELLS)
-    heads = [label.ljust(LABEL_CELLS), *[" " * LABEL_CELLS] * len(lines)]
-    return [[(head, "dim"), (line, "text")] for head, line in zip(heads, lines, strict=False)]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """The text on lines of at most `width` characters; a word is cut only where it is longer than a line."""
-    return wrap(one_line(text), width, break_on_hyphens=False)
-
-
-def _empty_words(model: ConfigModel) -> str:
-    if model.filter.text:
-        return f"No setting matches {one_line(model.filter.text, 40)!r}."
-    return "Nothing differs from the presets."
+    lines = wrapped(one_line(text), width - LABEL_CELLS) if text else []
+    return [[((" " if at else label).ljust(LABEL_CELLS), "dim"), (line, "text")] for at, line in enumerate(lines)]

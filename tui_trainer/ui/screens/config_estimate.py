@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.planned import Planned
 from tui_trainer.ui.screens.config_memory import MemoryUse
 from tui_trainer.ui.spans import Line, Role, Span
 from tui_trainer.units import format_bytes, format_count, format_seconds
@@ -16,47 +19,26 @@ FULL_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """A number of the plan; None when it is not known."""
-
-    value: float | None
-    exact: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanSummary:
-    """Bytes, seconds and steps of a plan; `memory_share` of what is free where it computes, or None when not known."""
+    """`cells`: (name, text) of each number; `memory_share` of what is free where it computes, None when not known."""
 
-    memory_bytes: Figure
-    memory_share: float | None
-    duration_seconds: Figure
-    disk_bytes: Figure
-    total_steps: Figure
+    cells: tuple[tuple[str, str], ...]
+    memory_share: float | None = None
     memory_use: MemoryUse | None = None
 
     @classmethod
     def of(cls, plan: Plan, room: MemoryBudget) -> PlanSummary:
         """The summary of a plan beside the memory of its card, or of the machine."""
-        memory = plan.memory_bytes
-        return cls(
-            memory_bytes=Figure(value=memory.value, exact=memory.exact),
-            memory_share=memory.value / room.free_bytes if room.free_bytes else None,
-            duration_seconds=Figure(value=plan.duration_seconds.value, exact=plan.duration_seconds.exact),
-            disk_bytes=Figure(value=plan.disk_bytes.value, exact=plan.disk_bytes.exact),
-            total_steps=Figure(value=plan.total_steps.value, exact=plan.total_steps.exact),
-            memory_use=MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], room),
+        memory, time, disk, steps = plan.memory_bytes, plan.duration_seconds, plan.disk_bytes, plan.total_steps
+        share = memory.value / room.free_bytes if room.free_bytes else None
+        cells = (
+            ("memory", _marked(memory, format_bytes) + ("" if share is None else f" {_percent(share)}")),
+            ("time", _marked(time, format_seconds)),
+            ("disk", _marked(disk, format_bytes)),
+            ("steps", _marked(steps, _steps)),
         )
-
-    @property
-    def cells(self) -> tuple[tuple[str, str], ...]:
-        """(name, text) of each number."""
-        share = "" if self.memory_share is None else f" {_percent(self.memory_share)}"
-        return (
-            ("memory", _marked(self.memory_bytes, format_bytes(self.memory_bytes.value)) + share),
-            ("time", _marked(self.duration_seconds, format_seconds(self.duration_seconds.value))),
-            ("disk", _marked(self.disk_bytes, format_bytes(self.disk_bytes.value))),
-            ("steps", _marked(self.total_steps, _steps(self.total_steps.value))),
-        )
+        parts = [(part.name, part.bytes) for part in plan.memory_parts]
+        return cls(cells=cells, memory_share=share, memory_use=MemoryUse.of(parts, room))
 
 
 def _percent(share: float) -> str:
@@ -102,9 +84,9 @@ def _role(name: str, plan: PlanSummary, dim: bool) -> Role:
     return "dim" if dim else "text"
 
 
-def _marked(figure: Figure, text: str) -> str:
-    return text if figure.exact or figure.value is None else f"~{text}"
+def _marked(number: Planned[Any], text_of: Callable[[Any], str]) -> str:
+    return f"{'' if number.exact or number.value is None else '~'}{text_of(number.value)}"
 
 
-def _steps(count: float | None) -> str:
-    return format_count(count) if count is None or count >= 100_000 else f"{int(count):,}"
+def _steps(count: int) -> str:
+    return format_count(count) if count >= 100_000 else f"{count:,}"

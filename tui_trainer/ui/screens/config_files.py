@@ -5,65 +5,42 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tui_trainer.config.document import Document
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, TextDialog
-from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.config.save import OverwriteError
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.ui.screens.config_model import ConfigModel
 
 _DEFAULT_FILE = "tui-trainer.toml"
 _REFUSED = "# not taken:"
 
 
-class ConfigFiles(Page):
-    """The half of the config page that reads and writes files."""
+class ConfigFiles:
+    """A document and its files. `changed` gets a sentence for the message line after the document changed."""
 
-    place = "config"
-    BINDINGS = bindings("config")
-
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__(bench)
-        self.model: ConfigModel | None = None
-        self._revision = -1
+    def __init__(self, bench: Workbench, document: Document, changed: Callable[[str], None]) -> None:
+        self.bench, self.document, self._changed = bench, document, changed
         self._refused_text = ""
 
-    @property
-    def _model(self) -> ConfigModel:
-        assert self.model is not None, "an action of this page is available only with a model"
-        return self.model
-
-    def _said(self, sentence: str | None) -> None:
-        if sentence:
-            self.bench.tell(sentence)
-        self._follow()
-
-    def _follow(self) -> None:
-        """After anything that may have changed the config: plan anew, and keep the draft."""
-        model = self.model
-        if model is None or model.document.revision == self._revision:
-            return
-        self._revision = model.document.revision
-        self.bench.config_changed()
-
-    def action_save(self) -> None:
+    def save(self) -> None:
         """To the file it came from; without one a name is asked for."""
-        file = self._model.document.file
+        file = self.document.file
         if file is None:
-            self.action_save_as()
+            self.save_as()
         else:
             self._write(file)
 
-    def action_save_as(self) -> None:
-        start = str(self._model.document.file or Path.cwd() / _DEFAULT_FILE)
+    def save_as(self) -> None:
+        start = str(self.document.file or Path.cwd() / _DEFAULT_FILE)
         lines: list[Line] = [[("Your own values are written, on top of the recipe's name.", "dim")], []]
         self.bench.app.open(TextDialog("Save as", lines, start, self._save_as))
 
@@ -77,7 +54,7 @@ class ConfigFiles(Page):
         from tui_trainer.config.save import OverwriteError, save
         from tui_trainer.launching.drafts import discard_draft
 
-        document = self._model.document
+        document = self.document
         try:
             save(document, path, force=force)
         except OverwriteError as error:
@@ -88,15 +65,14 @@ class ConfigFiles(Page):
             return str(error.problems[0])
         self.bench.old_edits = {}
         discard_draft(document)
-        self._revision = document.revision
+        self._changed("")
         self.bench.tell(f"saved in {path}", "good")
-        self.bench.config_changed()
         return ""
 
     def _ask_to_overwrite(self, path: Path, error: OverwriteError) -> None:
         lines: list[Line] = [[(row, "text")] for row in textwrap.wrap(one_line(str(error.problems[0])), 70)]
         answers: list[Answer] = [("o", "overwrite it", lambda: self._forced(path))]
-        if path == self._model.document.file:
+        if path == self.document.file:
             answers.append(("l", "load it, keep my edits", self._load_again))
         self.bench.app.open(ChoiceDialog("Overwrite?", lines, answers))
 
@@ -104,16 +80,15 @@ class ConfigFiles(Page):
         self._write(path, force=True)
 
     def _load_again(self) -> None:
-        self._model.document.reload()
-        self._model.settle(1)
-        self._said("loaded again; your unsaved edits lie on top")
+        self.document.reload()
+        self._changed("loaded again; your unsaved edits lie on top")
 
-    def action_editor(self) -> None:
+    def edit(self) -> None:
         """Open what would be saved in $EDITOR, and take the text back as one change."""
         from tui_trainer.config.save import document_text
 
         command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        document = self._model.document
+        document = self.document
         before = self._refused_text or document_text(document)
         try:
             after = self.bench.app.edit_text(shlex.split(command), before)
@@ -134,8 +109,7 @@ class ConfigFiles(Page):
             self.bench.tell(f"not taken: {error.problems[0]}; {key} opens your text again", "bad")
             return
         self._refused_text = ""
-        self._model.settle(1)
-        self._said("taken from the editor; u takes it back")
+        self._changed("taken from the editor; u takes it back")
 
     # ----------------------------------------------------------- drafts
 
@@ -147,21 +121,20 @@ class ConfigFiles(Page):
             [("They were kept when the connection or the program ended.", "dim")],
         ]
         lines += [[(row, "dim")] for row in textwrap.wrap(f"Made for {one_line(draft.subject)}.", 70)]
-        if draft.digest != self._model.document.digest:
+        if draft.digest != self.document.digest:
             lines.append([("The config file has changed since: look at them before you save.", "warn")])
         answers = [("r", "restore them", lambda: self._restore(draft)), ("d", "discard them", self._discard)]
         self.bench.app.open(ChoiceDialog("Unsaved edits", lines, answers))
 
     def _restore(self, draft: Draft) -> None:
         self.bench.old_edits = {}
-        taken = self._model.document.restore(draft.edits)
-        self._said(f"{taken} edits restored; u takes them back")
-        self._model.settle(1)
+        taken = self.document.restore(draft.edits)
+        self._changed(f"{taken} edits restored; u takes them back")
 
     def _discard(self) -> None:
         from tui_trainer.launching.drafts import discard_draft
 
         self.bench.old_edits = {}
-        discard_draft(self._model.document)
+        discard_draft(self.document)
         self.bench.config_changed()
         self.bench.tell("discarded")

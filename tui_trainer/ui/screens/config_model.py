@@ -1,252 +1,207 @@
-"""The config screen without a screen: where the cursor is, what is filtered, typed and chosen.
+"""The config screen without a screen: which rows its table has, and what is changed in the document.
 
-Each method is what a key means, and returns a sentence for the message line where there is something to say.
+Methods that change something return a sentence for the message line where there is something to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from tui_trainer.config.bumping import Direction, bump
 from tui_trainer.config.document import Document
-from tui_trainer.config.editing import choices, display_text, toml_text
+from tui_trainer.config.editing import EMPTY, choices, display_text, parse, toml_text, unit_text
+from tui_trainer.config.fields import Setting
 from tui_trainer.config.groups import groups
+from tui_trainer.config.load import all_settings
 from tui_trainer.errors import Problem
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.screens.config_editor import Editor
-from tui_trainer.ui.screens.config_recipes import RecipeChooser
-from tui_trainer.ui.screens.config_table import SettingsTable
-from tui_trainer.ui.text_field import LineText
+from tui_trainer.ui.screens.config_editor import Editor, reason
+from tui_trainer.ui.widgets.settings_table import Row
 
-Message = str | None
+# Letters in order, anywhere: shown only where nothing fits better.
+LOOSE = 1000
 
 
-class ConfigModel(SettingsTable):
+@cache
+def name_cells() -> int:
+    """Of the longest name of all settings."""
+    return max(len(setting.name) for _, _, settings in groups() for setting in settings)
+
+
+class ConfigModel:
     """`names` are completions by key that config does not know itself (samples, tasks)."""
 
     def __init__(self, document: Document, names: Mapping[str, Sequence[str]] | None = None) -> None:
-        super().__init__(document)
-        self.names = names or {}
-        self.is_filtering = False
-        self.editor: Editor | None = None
-        self.chooser: RecipeChooser | None = None
+        self.document, self.names = document, names or {}
+        self.only_changed = self.show_advanced = False
+        self.filter = ""
+        self._rows: tuple[object, list[Row]] = (None, [])
 
-    # Moving
+    @property
+    def rows(self) -> list[Row]:
+        """Headings and settings that are shown now: the same list while nothing changed."""
+        document = self.document
+        state = (document.revision, document.problems, self.only_changed, self.show_advanced, self.filter)
+        if self._rows[0] != state:
+            self._rows = (state, table_rows(document, self._wanted(), self.filter))
+        return self._rows[1]
 
-    def move(self, steps: int) -> Message:
-        """Over settings, not over headings; in a chooser over recipes, in an editor over its options."""
-        if self.chooser:
-            self.chooser.move(steps)
-        elif self.editor and (self.editor.closed or self.editor.chosen >= 0):
-            self.editor.choose(steps)
-        elif self.editor:
-            return self.accept(then_move=steps)
-        else:
-            self.move_rows(steps)
-        return None
+    @property
+    def count(self) -> str:
+        """How many settings are shown: `63 of 97`."""
+        return f"{sum(bool(row.key) for row in self.rows)} of {sum(len(settings) for _, _, settings in groups())}"
 
-    def page(self, direction: Direction) -> Message:
-        return self.move(direction * max(self.page_rows - 1, 1))
+    def _wanted(self) -> frozenset[str]:
+        """What was changed and what has a problem is shown whether it is advanced or not; a filter looks at all."""
+        everything = not self.only_changed and (self.show_advanced or bool(self.filter))
+        troubled = {problem.key for problem in self.document.problems}
+        return frozenset(
+            setting.key
+            for _, _, settings in groups()
+            for setting in settings
+            if everything
+            or self.document.is_changed(setting.key)
+            or (not self.only_changed and (not setting.advanced or setting.key in troubled))
+        )
 
-    def go_to_end(self, direction: Direction) -> Message:
-        return self.move(direction * len(self.rows))
+    def reveal(self, key: str) -> None:
+        """Out of any filter that hides this setting."""
+        if not any(row.key == key for row in self.rows):
+            self.filter, self.only_changed, self.show_advanced = "", False, True
 
-    def next_group(self, direction: Direction) -> Message:
-        """To the first setting of the next group, or of this one and then of the one before it."""
-        starts = [place + 1 for place, row in enumerate(self.rows) if row.setting is None]
-        further = [place for place in starts if (place - self.cursor) * direction > 0]
-        if further:
-            self._go(min(further) if direction > 0 else max(further))
-        return None
-
-    def next_problem(self, direction: Direction = 1) -> Message:
-        """To the next setting with a problem, round the end; it becomes visible whatever is filtered."""
+    def next_problem(self, key: str) -> tuple[str, str]:
+        """(the next setting with a problem, round the end; a problem that no setting has, where all were seen)."""
         keys = [setting.key for _, _, settings in groups() for setting in settings]
-        troubled = [key for key in keys if self.document.problems_of(key)]
-        elsewhere = [str(problem) for problem in self.document.problems if problem.key not in keys]
+        troubled = [one for one in keys if self.document.problems_of(one)]
+        elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys]
+        here = keys.index(key) if key in keys else 0
+        further = [one for one in troubled if keys.index(one) > here]
         if not troubled:
-            return one_line(elsewhere[0]) if elsewhere else "no problems"
-        here = keys.index(self.key) if self.key in keys else 0
-        further = [key for key in troubled if (keys.index(key) - here) * direction > 0]
-        self.show((further or troubled)[0 if direction > 0 else -1])
-        return one_line(elsewhere[0]) if elsewhere and not further else None
+            return "", elsewhere[0] if elsewhere else "no problems"
+        return (further or troubled)[0], elsewhere[0] if elsewhere and not further else ""
 
-    # What is shown
+    # Changes
 
-    def start_filter(self) -> Message:
-        self.is_filtering = True
-        self.filter.put("")
-        return None
+    def edit(self, key: str) -> Editor:
+        return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
 
-    def toggle_changed_only(self) -> Message:
-        self.only_changed = not self.only_changed
-        self.settle(1)
-        return "only what differs from the presets" if self.only_changed else "all settings"
-
-    def toggle_advanced(self) -> Message:
-        self.show_advanced = not self.show_advanced
-        self.settle(1)
-        return "advanced settings too" if self.show_advanced else "basic settings, and what was changed"
-
-    # Typing
-
-    @property
-    def is_typing(self) -> bool:
-        """Characters belong to a text now, and are no keys."""
-        return self.is_filtering or self.editor is not None
-
-    def edit(self, first: str = "") -> Message:
-        """Open the editor of the row; `first` replaces its text. The recipe has a list, true and false just change."""
-        setting = self.setting
-        if setting is None:
-            return None
-        if setting.completes == "recipe" and not first:
-            return self.open_recipes()
-        if setting.kinds == (bool,) and not setting.choices:
-            return self.toggle()
-        self.editor = Editor.open(setting, self.document.value(setting.key), self.names.get(setting.key, ()))
-        if first and not self.editor.closed:
-            self.editor.line.put("")
-            self.editor.type(first)
-        return None
-
-    def type_text(self, characters: str) -> Message:
-        if self.editor:
-            self.editor.type(characters)
-        elif self.is_filtering:
-            self.filter.type(characters)
-            self.to_best()
-        return None
-
-    def erase(self, *, word: bool = False, next_character: bool = False, everything: bool = False) -> Message:
-        line = self._line
-        if line:
-            if everything:
-                line.put("")
-            elif next_character:
-                line.erase_next()
-            else:
-                line.erase(word=word)
-            self.editor.typed() if self.editor else self.to_best()
-        return None
-
-    def move_in_text(self, characters: int) -> Message:
-        """Left or right in the text; in a list of choices to the next one."""
-        if self.editor and self.editor.closed:
-            self.editor.choose(1 if characters > 0 else -1)
-        elif line := self._line:
-            line.move(characters)
-        return None
-
-    def complete(self) -> Message:
-        if self.editor:
-            self.editor.complete()
-        return None
-
-    @property
-    def _line(self) -> LineText | None:
-        if self.editor:
-            return None if self.editor.closed else self.editor.line
-        return self.filter if self.is_filtering else None
-
-    def accept(self, *, then_move: int = 0) -> Message:
-        """The typed value, the filter or the recipe. What does not fit stays in the editor, with the reason."""
-        if self.chooser:
-            return self._accept_recipe()
-        if not self.editor:
-            self.is_filtering = False
-            return None
-        editor = self.editor
-        value = editor.result()
+    def take(self, editor: Editor) -> bool:
+        """The typed value. What does not fit stays in the editor, with the reason; what nobody changed as it is."""
+        value = parse(editor.setting, editor.text)
         problem = value if isinstance(value, Problem) else None
-        if (problem is None and editor.line.text != editor.original) or editor.closed:
+        if problem is None and (editor.closed or editor.text != editor.original):
             problem = self.document.set(editor.setting.key, value)
-        if problem:
-            editor.error = f"{problem.message}; {problem.hint}" if problem.hint else problem.message
-            return None
-        self.editor = None
-        self.settle(1)
-        return self.move(then_move) if then_move else None
+        editor.error = reason(problem) if problem else ""
+        return problem is None
 
-    def cancel(self) -> bool:
-        """Close what is open, the innermost first: editor, list of recipes, filter. False when nothing was."""
-        if self.editor or self.chooser:
-            self.editor = self.chooser = None
-            return True
-        was_filtered = self.is_filtering or bool(self.filter.text)
-        self.is_filtering = False
-        self.filter.put("")
-        self.settle(1)
-        return was_filtered
-
-    # Changing without typing
-
-    def bump(self, direction: Direction) -> Message:
+    def bump(self, key: str, direction: Direction) -> str:
         """More or less of a number, the next or the last choice."""
-        return self._change(direction, typed="Enter edits it")
-
-    def toggle(self) -> Message:
-        """True or false, the next choice; in the list of recipes whether own values stay."""
-        if self.chooser:
-            return self.chooser.toggle_keep_own()
-        if self.setting and choices(self.setting):
-            return self._change(1, typed="")
-        return None
-
-    def _change(self, direction: Direction, *, typed: str) -> Message:
-        if self.setting is None:
-            return None
-        setting, old = self.setting, self.document.value(self.setting.key)
+        setting, old = all_settings()[key], self.document.value(key)
         new = bump(setting, old, direction)
         if new == old:
             known = {int, float} & set(setting.kinds)
-            return f"{setting.name} goes no {'higher' if direction > 0 else 'lower'}" if known else typed or None
-        problem = self.document.set(setting.key, new)
-        self.settle(1)
-        return str(problem) if problem else None
+            return f"{setting.name} goes no {'higher' if direction > 0 else 'lower'}" if known else "Enter edits it"
+        problem = self.document.set(key, new)
+        return str(problem) if problem else ""
 
-    def reset(self) -> Message:
-        """The setting under the cursor back to what the presets give."""
-        if self.setting is None:
-            return None
-        setting = self.setting
-        if not self.document.is_changed(setting.key) and not self.document.is_edited(setting.key):
+    def toggle(self, key: str) -> str:
+        """True or false, the next choice."""
+        return self.bump(key, 1) if choices(all_settings()[key]) else ""
+
+    def reset(self, key: str) -> str:
+        """Back to what the presets give."""
+        setting, document = all_settings()[key], self.document
+        if not document.is_changed(key) and not document.is_edited(key):
             return f"{setting.name} is as the presets say"
-        self.document.reset(setting.key)
-        self.settle(1)
-        return f"{setting.name} is {display_text(setting, self.document.value(setting.key))} again"
+        document.reset(key)
+        return f"{setting.name} is {display_text(setting, document.value(key))} again"
 
-    def reset_all(self) -> Message:
+    def reset_all(self) -> str:
         count = len(self.document.changes())
         self.document.reset_all()
-        self.settle(1)
         return f"reset {count} setting{'s' if count > 1 else ''}; undo takes it back" if count else "nothing to reset"
 
-    def undo(self) -> Message:
-        return self._told(self.document.undo()) or "nothing to undo"
+    def copied_text(self, key: str) -> str:
+        """`key = value` as TOML with a dotted key."""
+        return f"{key} = {toml_text(self.document.value(key))}"
 
-    def redo(self) -> Message:
-        return self._told(self.document.redo()) or "nothing to redo"
 
-    def _told(self, sentence: str) -> Message:
-        self.settle(1)
-        return one_line(sentence)
+def table_rows(document: Document, wanted: frozenset[str], query: str) -> list[Row]:
+    """The wanted settings under their headings; with a query only those that match, the best group and row first."""
+    matches = {setting.key: match_of(query, setting) for _, _, settings in groups() for setting in settings}
+    best = min((match[0] for key, match in matches.items() if match and key in wanted), default=0)
+    found: list[tuple[int, list[Row]]] = []
+    for _, title, settings in groups():
+        ranked = [
+            (match[0], _row(document, setting, match[1]))
+            for setting in settings
+            if setting.key in wanted and (match := matches[setting.key]) and (match[0] < LOOSE or best >= LOOSE)
+        ]
+        if ranked:
+            ranked.sort(key=lambda pair: pair[0])
+            found.append((ranked[0][0], [Row(name=title), *(row for _, row in ranked)]))
+    found.sort(key=lambda pair: pair[0])
+    return [row for _, rows in found for row in rows]
 
-    def copied_text(self) -> str:
-        """`key = value` of the row, as TOML with a dotted key; empty without a row."""
-        setting = self.setting
-        return f"{setting.key} = {toml_text(self.document.value(setting.key))}" if setting else ""
 
-    def open_recipes(self) -> Message:
-        """The list of recipes, with what each would change."""
-        self.chooser = RecipeChooser.open(self.document)
-        return None if self.chooser else "there are no recipes"
+def _row(document: Document, setting: Setting, matched: tuple[int, ...]) -> Row:
+    value, changed = document.value(setting.key), document.is_changed(setting.key)
+    return Row(
+        key=setting.key,
+        name=setting.name,
+        value=value_text(setting, value),
+        preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
+        is_changed=changed,
+        has_problem=bool(document.problems_of(setting.key)),
+        is_advanced=setting.advanced,
+        is_placeholder=value in ("", EMPTY, "auto"),
+        matched=matched,
+    )
 
-    def _accept_recipe(self) -> Message:
-        chooser = self.chooser
-        if chooser is None or chooser.error:
-            return chooser.error if chooser else None
-        problem = self.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
-        self.chooser = None
-        self.settle(1)
-        return str(problem) if problem else f"recipe {chooser.recipe.name}"
+
+def value_text(setting: Setting, value: object) -> str:
+    """The value with its unit."""
+    return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()
+
+
+def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None:
+    """How well a query fits (0 is best) and which letters of the name it found; None when it does not fit.
+
+    Best is the beginning of the name, then the beginning of a word in it, any part of it, a part of the whole key, what
+    the help begins with (`lora` finds r, whose help is `LoRA: ...`), beginnings of words (`lr` finds learning_rate),
+    and from LOOSE on letters in order anywhere in the name.
+    """
+    if not query:
+        return 0, ()
+    query = query.lower().replace(" ", "_")
+    name, key = setting.name.lower(), setting.key.lower()
+    place = name.find(query)
+    if place >= 0:
+        word = place == 0 or name[place - 1] == "_"
+        return (0 if place == 0 else 1 if word else 2), tuple(range(place, place + len(query)))
+    if query in key:
+        start = key.index(query) - (len(key) - len(name))
+        return 3, tuple(at for at in range(start, start + len(query)) if at >= 0)
+    if setting.help.lower().startswith(f"{query}:"):
+        return 4, ()
+    if (letters := _in_order(query, name, at_words=True)) is not None:
+        return 10 + letters[-1] - letters[0], letters
+    if (letters := _in_order(query, name, at_words=False)) is not None:
+        return LOOSE + letters[-1] - letters[0], letters
+    return None
+
+
+def _in_order(query: str, text: str, *, at_words: bool) -> tuple[int, ...] | None:
+    """Places of the letters one after the other; `at_words`: each begins a word or follows the one before it."""
+
+    def places(letters: str, start: int) -> tuple[int, ...] | None:
+        if not letters:
+            return ()
+        for at in range(start, len(text)):
+            fits = not at_words or at == 0 or not text[at - 1].isalnum() or (at == start > 0)
+            if text[at] == letters[0] and fits and (rest := places(letters[1:], at + 1)) is not None:
+                return (at, *rest)
+        return None
+
+    return places(query, 0) if len(query) <= len(text) else None

@@ -1,21 +1,17 @@
-"""The machine's gauges: a bar with its target drawn into it, the number, and the last minute as a small curve."""
+"""The machine's gauges and their last minutes."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
-from tui_trainer.ui.chart.sparkline import sparkline
-from tui_trainer.ui.glyphs import Glyphs, bar
-from tui_trainer.ui.spans import Line, fit, width_of
+from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.spans import Line, fit
+from tui_trainer.ui.widgets.gauge import Band, Gauge, Sparks, gauge_line
 from tui_trainer.units import GIB
-
-Band = tuple[float, float]
-Sparks = Mapping[str, Sequence[float]]
 
 # Target metrics of seeds/D-ner-sentiment-notebook.md: GPU 75-95 %, its memory 80-95 %, CPU 50-80 %.
 GPU_TARGET: Final[Band] = (0.75, 0.95)
@@ -23,36 +19,22 @@ GPU_MEMORY_TARGET: Final[Band] = (0.80, 0.95)
 CPU_TARGET: Final[Band] = (0.50, 0.80)
 MOST_CARDS: Final = 4
 HALF_WIDTH: Final = 39
-_LABEL: Final = 9
-_BAR: Final = 10
-_WIDE_BAR: Final = 14
-_TAIL: Final = 13
-_TRAIL_SECONDS: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """One bar. `share` is 0 to 1 or None; `tail` stands behind it, `spark` names its curve."""
-
-    label: str
-    share: float | None
-    band: Band | None = None
-    tail: str = ""
-    spark: str = ""
+TRAIL_MINUTES: Final = 5
+"""How long the gauges of the Hardware screen are kept."""
 
 
 class GaugeTrail:
-    """The last minute of each gauge, as means over equal parts that begin at fixed times: they do not slide."""
+    """The last seconds of each gauge, as means over equal parts that begin at fixed times: they do not slide."""
 
-    def __init__(self, parts: int = 12) -> None:
-        self._part_seconds = _TRAIL_SECONDS / parts
+    def __init__(self, parts: int = 12, seconds: float = 60.0) -> None:
+        self._part_seconds = seconds / parts
         self._parts = parts
         self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
     def take(self, gauges: Gauges, at_seconds: float) -> None:
         """One look, at a time of a monotonic clock. What is not reported leaves a gap."""
         part = math.floor(at_seconds / self._part_seconds)
-        for gauge in gauges_of(gauges):
+        for gauge in gauges_of(gauges, len(gauges.gpus)):
             values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
             if gauge.share is None or not gauge.spark:
                 continue
@@ -66,14 +48,16 @@ class GaugeTrail:
         """Shares by gauge, oldest first, one for each part that is over or has begun; NaN where none was reported."""
         newest = math.floor(at_seconds / self._part_seconds)
         parts = range(newest - self._parts + 1, newest + 1)
-        means = {name: {part: total / count for part, total, count in sums} for name, sums in self._sums.items()}
+        means = {
+            name: {part: round(total / count, 3) for part, total, count in sums} for name, sums in self._sums.items()
+        }
         return {name: [found.get(part, math.nan) for part in parts] for name, found in means.items()}
 
 
-def gauges_of(gauges: Gauges) -> Iterator[Gauge]:
+def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
     """The cards first, then CPU, memory and disk."""
-    for card in gauges.gpus[:MOST_CARDS]:
-        yield from _card(card)
+    for card in gauges.gpus[:most_cards]:
+        yield from card_gauges(card)
     yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, spark="cpu")
     memory = _share(gauges.memory_used_bytes, gauges.memory_bytes)
     yield Gauge("RAM", memory, tail=_amount(gauges.memory_used_bytes, gauges.memory_bytes), spark="memory")
@@ -81,7 +65,8 @@ def gauges_of(gauges: Gauges) -> Iterator[Gauge]:
     yield Gauge("disk", disk, tail=_free(gauges.disk_used_bytes, gauges.disk_bytes))
 
 
-def _card(card: GpuGauge) -> Iterator[Gauge]:
+def card_gauges(card: GpuGauge) -> Iterator[Gauge]:
+    """How busy the card is, and its memory."""
     heat = "" if card.temperature_celsius is None else f"{card.temperature_celsius:3.0f} C"
     power = "" if card.power_watts is None else f"{card.power_watts:4.0f} W"
     tail = " ".join(filter(None, [heat, power]))
@@ -107,40 +92,6 @@ def _amount(used: int | None, whole: int | None) -> str:
     return (
         f"{used / GIB:.0f}/{whole / GIB:.0f} GiB" if whole >= 100 * GIB else f"{used / GIB:.1f}/{whole / GIB:.1f} GiB"
     )
-
-
-def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
-    """A bar in which the part of the target that is not reached yet is shaded. None: `--`."""
-    drawn = bar(share, width, glyphs)
-    if share is None:
-        return [(drawn, "dim")]
-    filled = width - drawn.count(glyphs.bar_empty)
-    if band is None:
-        return [(drawn[:filled], "accent"), (drawn[filled:], "dim")]
-    begin, end = (round(edge * width) for edge in band)
-    shade = "=" if glyphs.ascii else "░"
-    rest = "".join(shade if begin <= cell < end else glyphs.bar_empty for cell in range(filled, width))
-    return [(drawn[:filled], "good" if band[0] <= share <= band[1] else "accent"), (rest, "dim")]
-
-
-def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs) -> Line:
-    """`CPU      ████░░░·· 47 %  ▁▂▃▃▂▂` in `width` cells; above 50 cells with both the curve and the amount."""
-    wide = width > HALF_WIDTH + _TAIL
-    percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
-    inside = gauge.share is not None and gauge.band is not None and gauge.band[0] <= gauge.share <= gauge.band[1]
-    line: Line = [(gauge.label.ljust(_LABEL), "text")]
-    line += target_bar(gauge.share, _WIDE_BAR if wide else _BAR, gauge.band, glyphs)
-    line.append((f" {percent:>5} ", "good" if inside else "text"))
-    values = sparks.get(gauge.spark, ())
-    curve = sparkline(values, _TAIL - 1, glyphs, low=0.0, high=1.0).ljust(_TAIL)
-    if wide:
-        room = width - width_of(line) - _TAIL
-        line += [(curve, "chart_raw"), (f" {gauge.tail}"[:room], "dim")]
-    elif gauge.tail and gauge.spark != "cpu":
-        line.append((gauge.tail, "dim"))
-    else:
-        line.append((curve, "chart_raw"))
-    return fit(line, width, glyphs.ellipsis)
 
 
 def gauge_lines(gauges: Gauges, sparks: Sparks, width: int, glyphs: Glyphs) -> list[Line]:

@@ -2,55 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import cast
+
+from textual.app import ComposeResult
 
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
-from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.facts import Hardware, Place
+from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.hardware.places import read_place
 from tui_trainer.hardware.probe import probe_again
+from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
-from tui_trainer.ui.screens.hardware_view import draw_hardware, live_lines, most_scroll
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.screens import hardware_gpus, hardware_view
+from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
+from tui_trainer.ui.screens.hardware_rows import LABEL, Machine, Section
+from tui_trainer.ui.spans import Line, pad
+from tui_trainer.ui.theme import role_styles
+from tui_trainer.ui.widgets.gauge import GaugeBar
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.scroller import Scroller
+from tui_trainer.ui.widgets.section import Area
 from tui_trainer.ui.workbench import Workbench
+
+_TWO_COLUMNS = 120
+_WIDTHS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]
+_HEIGHTS = [(0, "-dense"), (30, "-airy")]
+_ANY_WIDTH = 80
+
+
+class Part(Pane):
+    """One part of the page: a function of the machine, computed when that has changed. Away while it has no lines."""
+
+    def __init__(self, part: Callable[[Machine], Section], *, is_live: bool = False, id: str | None = None) -> None:
+        super().__init__(lambda width, _: self._part_lines(width), id=id)
+        self._part, self.is_live = part, is_live
+        self._made: tuple[Machine | None, Section] = (None, [])
+        self._shown: object = None
+
+    def _part_lines(self, width: int) -> list[Line]:
+        machine = cast("HardwarePage", self.screen).machine(width, self.is_live)
+        if machine != self._made[0]:
+            self._made = machine, self._part(machine)
+        return self._made[1]
+
+    def redraw(self) -> None:
+        wanted = self._part_lines(self.size.width or _ANY_WIDTH), self.size, role_styles(self.app)
+        if wanted != self._shown:
+            self._shown = wanted
+            self.set_class(not wanted[0], "-empty")
+            super().redraw()
 
 
 class HardwarePage(Page):
     place = "hardware"
     BINDINGS = bindings("hardware")
+    CSS_PATH = "hardware.tcss"
+    HORIZONTAL_BREAKPOINTS = _WIDTHS
+    VERTICAL_BREAKPOINTS = _HEIGHTS
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._top = 0
-        self._body_size = (80, 22)
-        self._furthest: tuple[object, int] = (None, 0)
         self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         self._profile = self._match()
+        self._runs_folder = Path()
+        glyphs = bench.glyphs
+        self._bars = {name: GaugeBar(glyphs, id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
+        self._trail = Area(Part(hardware_gpus.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"],
+                               id="trail")  # fmt: skip
+        self._scroller = Scroller(Area(*self._columns(), id="columns"), glyphs=glyphs)
 
-    def body(self) -> Iterable[Pane]:
-        yield Pane(self.draw)
-
-    def draw(self, width: int, height: int) -> list[Line]:
-        self._body_size = (width, height)
-        self._top = min(self._top, self._most())
-        bench = self.bench
-        return draw_hardware(
-            self._diagnosis,
-            bench.hardware,
-            bench.gauges,
-            profile=self._profile,
-            scroll=self._top,
-            width=width,
-            height=height,
-            glyphs=bench.glyphs,
+    def _columns(self) -> ComposeResult:
+        yield Area(
+            Part(hardware_view.device_section),
+            Part(hardware_view.problems_section),
+            Part(hardware_gpus.gpu_table, is_live=True),
+            Part(hardware_gpus.card_section),
+            Part(hardware_view.processor_section, id="processor"),
+            self._bars["busy"],
+            self._bars["memory"],
+            classes="column left",
         )
+        yield Area(
+            Area(
+                self._trail,
+                Part(hardware_gpus.peak_section),
+                Part(hardware_gpus.users_section),
+                classes="column middle",
+            ),
+            Area(
+                Part(hardware_view.disk_section),
+                Part(hardware_view.libraries_section),
+                Part(hardware_view.system_section),
+                classes="column",
+            ),
+            id="others",
+        )
+
+    def body(self) -> ComposeResult:
+        yield self._scroller
+
+    def machine(self, width: int, is_live: bool) -> Machine:
+        """What a section of so many cells draws; only those that are live get the gauges."""
+        return Machine(
+            diagnosis=self._diagnosis,
+            hardware=self.bench.hardware,
+            gauges=self.bench.gauges if is_live else None,
+            profile=self._profile,
+            wide=self.size.width >= _TWO_COLUMNS,
+            width=width,
+            glyphs=self.bench.glyphs,
+        )
+
+    def redraw(self) -> None:
+        self._look_at_runs_folder()
+        self._show_gauges()
+        super().redraw()
+
+    def tick(self) -> None:
+        # What is below a dialog stands still.
+        if self.app.screen is self:
+            self._show_gauges()
+            for part in self.query(Part):
+                if part.is_live:
+                    part.redraw()
+
+    def _show_gauges(self) -> None:
+        """The newest figures, and the minutes before them."""
+        gauges, sparks = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic())
+        shown = {gauge.spark: gauge for gauge in gauges_of(gauges, 0)}
+        found = {"busy": replace(shown["cpu"], label="busy"), "memory": replace(shown["memory"], label="memory")}
+        gpu = self._diagnosis.gpu
+        self._trail.set_class(gpu is None, "-empty")
+        self.set_class(not self.bench.hardware.gpus, "-no-gpu")
+        for card in gauges.gpus:
+            if gpu is not None and card.index == gpu.index:
+                busy, memory = card_gauges(card)
+                found |= {"gpu-busy": replace(busy, label="busy"), "gpu-memory": replace(memory, label="memory")}
+        for name, gauge in found.items():
+            self._bars[name].values = sparks.get(gauge.spark, ())
+            # A change too small to be seen is none.
+            share = None if gauge.share is None else round(gauge.share, 3)
+            self._bars[name].gauge = replace(gauge, share=share, label=pad(gauge.label, LABEL))
 
     def available(self, action: Action) -> bool:
         if action.name == "next_gpu":
             return len(self.bench.hardware.gpus) > 1
         if action.name in ("up", "down", "page_up", "page_down", "first", "last"):
-            return self._most() > 0
+            return self._scroller.is_overflowing
         return True
 
     def _match(self) -> tuple[str, str]:
@@ -58,47 +162,23 @@ class HardwarePage(Page):
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
         return (profile.name if profile else "none"), why
 
-    def by_clock(self, width: int) -> object:
-        bench = self.bench
-        return live_lines(self._diagnosis, bench.hardware, bench.gauges, width=width, glyphs=bench.glyphs)
-
-    def _most(self) -> int:
-        """Asked for by each key that scrolls, so it is computed once for a machine and a size."""
-        width, height = self._body_size
-        hardware = self.bench.hardware
-        asked = (self._body_size, self._diagnosis, hardware, self._profile)
-        if self._furthest[0] != asked:
-            most = most_scroll(
-                self._diagnosis,
-                hardware,
-                profile=self._profile,
-                width=width,
-                height=height,
-                glyphs=self.bench.glyphs,
-            )
-            self._furthest = (asked, most)
-        return self._furthest[1]
-
-    def _scroll(self, lines: int) -> None:
-        self._top = min(max(self._top + lines, 0), self._most())
-
     def action_up(self) -> None:
-        self._scroll(-1)
+        self._scroller.scroll_lines(-1)
 
     def action_down(self) -> None:
-        self._scroll(1)
+        self._scroller.scroll_lines(1)
 
     def action_page_up(self) -> None:
-        self._scroll(2 - self._body_size[1])
+        self._scroller.scroll_pages(-1)
 
     def action_page_down(self) -> None:
-        self._scroll(self._body_size[1] - 2)
+        self._scroller.scroll_pages(1)
 
     def action_first(self) -> None:
-        self._top = 0
+        self._scroller.to_top()
 
     def action_last(self) -> None:
-        self._top = self._most()
+        self._scroller.to_end()
 
     def action_next_gpu(self) -> None:
         """The cards one after the other, then no choice again: the freest."""
@@ -115,7 +195,7 @@ class HardwarePage(Page):
         self.bench.background.do("hardware", probe_again, self._looked)
 
     def _looked(self, hardware: Hardware) -> None:
-        self.bench.hardware = hardware
+        self.bench.hardware, self._runs_folder = hardware, Path()
         chosen = self.bench.chosen_gpu
         if chosen != "none" and all(gpu.index != chosen for gpu in hardware.gpus):
             self.bench.chosen_gpu = None
@@ -127,3 +207,19 @@ class HardwarePage(Page):
         self._diagnosis = diagnose(self.bench.hardware, self.bench.chosen_gpu)
         self._profile = self._match()
         self.bench.machine_changed()
+
+    def _look_at_runs_folder(self) -> None:
+        """The room where the runs of the config go, once that is known and when it is changed."""
+        loaded = self.bench.document.loaded if self.bench.document else None
+        folder = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
+        if folder != self._runs_folder:
+            self._runs_folder = folder
+            if ("runs", str(folder)) not in [(place.label, place.path) for place in self.bench.hardware.places]:
+                self.bench.background.do("runs folder", lambda: read_place("runs", folder), self._found_room)
+
+    def _found_room(self, runs: Place) -> None:
+        hardware = self.bench.hardware
+        places = tuple(runs if place.label == runs.label else place for place in hardware.places)
+        self.bench.hardware = replace(hardware, places=places)
+        self._diagnosis = diagnose(self.bench.hardware, self.bench.chosen_gpu)
+        self.bench.app.draw()

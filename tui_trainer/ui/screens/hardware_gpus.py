@@ -11,6 +11,7 @@ from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import GpuGauge
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs, bar
+from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, target_words
 from tui_trainer.ui.screens.hardware_rows import BAR, LABEL, Machine, Section, gib_of, hanging, percent, rows_of, titled
 from tui_trainer.ui.spans import Line, pad
 
@@ -73,6 +74,8 @@ def card_section(machine: Machine) -> Section:
     gpu = machine.diagnosis.gpu
     which = "that you chose" if machine.diagnosis.gpu_is_chosen else "that would be used"
     title = f"GPU {gpu.index}: the card {which}" if gpu else "NVIDIA driver"
+    if machine.wide and gpu:
+        rows = rows[: len(rows) - len(describe.process_rows(gpu))]
     if machine.wide and machine.diagnosis.card:
         rows = [row for row in rows if row[0] != "peak"]
     return titled(machine, title, rows_of(machine, rows)) if rows else []
@@ -94,9 +97,23 @@ def peak_section(machine: Machine) -> Section:
     return titled(machine, f"{card.title}: peak rates, dense", lines)
 
 
-def others_section(machine: Machine) -> Section:
-    rows = describe.other_process_rows(machine.hardware, machine.diagnosis.gpu)
-    return titled(machine, "on the other GPUs", rows_of(machine, rows)) if rows else []
+def trail_title(machine: Machine) -> Section:
+    """What stands above the curves of the card that would be used."""
+    gpu, words = machine.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {target_words(machine.glyphs)}"
+    return titled(machine, f"GPU {gpu.index}: {words}", []) if gpu else []
+
+
+def users_section(machine: Machine) -> Section:
+    """Who is on which card; in one column only on the others, where the card's own section says the rest."""
+    if not machine.wide:
+        rows = describe.other_process_rows(machine.hardware, machine.diagnosis.gpu)
+        return titled(machine, "on the other GPUs", rows_of(machine, rows)) if rows else []
+    rows = [
+        ("" if label == "" else f"GPU {gpu.index}", words)
+        for gpu in machine.hardware.gpus
+        for label, words in describe.process_rows(gpu)
+    ]
+    return titled(machine, "who uses which GPU", rows_of(machine, rows)) if rows else []
 
 
 def _whole(value: float | None) -> str:

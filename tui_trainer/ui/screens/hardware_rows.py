@@ -10,6 +10,7 @@ from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.ui.chart.axes import title_rule
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role, pad, wrapped
 from tui_trainer.units import GIB
@@ -21,23 +22,20 @@ BAR = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What is drawn, into columns of `width` cells. `profile` is the hardware profile's name and why."""
+    """What is drawn, into a column of `width` cells. `profile` is the hardware profile's name and why."""
 
     diagnosis: Diagnosis
     hardware: Hardware
     gauges: Gauges | None
     profile: tuple[str, str]
     wide: bool
-    """Room for panes that are left out at 80 columns."""
+    """Beside other columns: some facts have a section of their own there."""
     width: int
     glyphs: Glyphs
 
 
 def titled(machine: Machine, title: str, lines: list[Line]) -> Section:
-    rule = machine.glyphs.rule
-    rest = rule * (machine.width - cell_len(title) - 4)
-    line: Line = [(f"{rule * 2} ", "rule"), (title, "title"), (f" {rest}", "rule")]
-    return [line, *lines]
+    return [title_rule([(title, "title")], [], machine.width, machine.glyphs), *lines]
 
 
 def rows_of(machine: Machine, rows: list[Row]) -> list[Line]:

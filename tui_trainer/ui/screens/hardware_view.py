@@ -1,84 +1,102 @@
-"""The Hardware screen as lines: what would be used, what is wrong, what the machine has. Pure.
+"""The parts of the Hardware screen, each drawn into a column of any width. Pure.
 
-Sections stand below one another at 80 columns and side by side from 120 on; all columns scroll together.
+A label has its own column, long texts continue below themselves, nothing is cut.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, pairwise
 
 from rich.cells import cell_len
 
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.diagnosis import Diagnosis
-from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.screens.hardware_gpus import gpu_table
-from tui_trainer.ui.screens.hardware_rows import Machine, Section
-from tui_trainer.ui.screens.hardware_sections import processor_section, sections_of
-from tui_trainer.ui.spans import Line, fit
+from tui_trainer.hardware.facts import Gpu, Hardware, Place
+from tui_trainer.hardware.problems import Severity
+from tui_trainer.ui.screens.hardware_rows import LABEL, Machine, Section, hanging, row_of, rows_of, titled
+from tui_trainer.ui.spans import Line, Role, pad
 from tui_trainer.units import GIB
 
-_COLUMNS_FROM = ((180, 3), (120, 2), (0, 1))
-_GAP = 3
+_LIBRARY_GAP = 2
 
 
-def draw_hardware(
-    diagnosis: Diagnosis,
-    hardware: Hardware,
-    gauges: Gauges | None,
-    *,
-    profile: tuple[str, str],
-    scroll: int,
-    width: int,
-    height: int,
-    glyphs: Glyphs,
-) -> list[Line]:
-    """The whole body. `profile` is the hardware profile's name and why.
-
-    `scroll` counts lines from the top, see `most_scroll`.
-    """
-    columns = _columns(diagnosis, hardware, gauges, profile, width, height, glyphs)
-    column_width, longest = _column_width(width), max(map(len, columns))
-    room = height if longest <= height else height - 1
-    top = min(max(scroll, 0), max(longest - room, 0))
-    shown = [_cut(column, top, room) for column in columns]
-    lines = [_across([column[row] for column in shown], column_width, width, glyphs) for row in range(room)]
-    if room < height:
-        lines.append(fit([(_position(top, longest - top - room, glyphs), "dim")], width, glyphs.ellipsis))
-    return lines
+def device_section(machine: Machine) -> Section:
+    """What training runs on; when nothing is wrong, also that."""
+    rows = describe.device_rows(machine.diagnosis, machine.hardware, machine.profile)
+    roles: list[Role] = ["bold", "text", "text"]
+    lines = [
+        line for (label, text), role in zip(rows, roles, strict=True) for line in row_of(machine, label, text, role)
+    ]
+    if not machine.diagnosis.problems:
+        lines.append([(pad("problems", LABEL), "dim"), (f"{machine.glyphs.good} ", "good"), ("none found", "text")])
+    return titled(machine, "training", lines)
 
 
-def most_scroll(
-    diagnosis: Diagnosis,
-    hardware: Hardware,
-    *,
-    profile: tuple[str, str],
-    width: int,
-    height: int,
-    glyphs: Glyphs,
-) -> int:
-    """The furthest that `draw_hardware` scrolls; 0 when everything fits. Gauges change no heights."""
-    longest = max(map(len, _columns(diagnosis, hardware, None, profile, width, height, glyphs)))
-    return 0 if longest <= height else longest - (height - 1)
+def problems_section(machine: Machine) -> Section:
+    glyphs = machine.glyphs
+    found = machine.diagnosis.problems
+    if not found:
+        return []
+    marks: dict[Severity, tuple[str, Role]] = {
+        "bad": (glyphs.bad, "bad"),
+        "warn": (glyphs.warn, "warn"),
+        "info": (glyphs.dot, "dim"),
+    }
+    lines: list[Line] = []
+    for problem in found:
+        sign, role = marks[problem.severity]
+        lines += hanging([(pad(sign, 3), role)], problem.sentence, machine.width, "text")
+        if problem.remedy:
+            lines += hanging([(f"   {glyphs.arrow} ", "dim")], problem.remedy, machine.width, "accent")
+    return titled(machine, f"problems: {len(found)}", lines)
 
 
-def live_lines(
-    diagnosis: Diagnosis, hardware: Hardware, gauges: Gauges | None, *, width: int, glyphs: Glyphs
-) -> list[Line]:
-    """The lines with gauges in them, as `draw_hardware` draws them: nothing else changes by itself."""
-    machine = Machine(
-        diagnosis=diagnosis,
-        hardware=hardware,
-        gauges=gauges,
-        profile=("", ""),
-        width=_column_width(width),
-        wide=_column_count(width) > 1,
-        glyphs=glyphs,
-    )
-    return [*gpu_table(machine), *processor_section(machine)]
+def system_section(machine: Machine) -> Section:
+    return titled(machine, "system", rows_of(machine, describe.system_rows(machine.hardware))) if machine.wide else []
+
+
+def processor_section(machine: Machine) -> Section:
+    return titled(machine, "processor", rows_of(machine, describe.processor_rows(machine.hardware)))
+
+
+def disk_section(machine: Machine) -> Section:
+    places = machine.hardware.places
+    if not places:
+        return []
+    label_width = max(len(place.label) for place in places) + 2
+    room_width = max(len(describe.room_words(place)) for place in places) + 2
+    lines = [line for place in places for line in _place(machine, place, label_width, room_width)]
+    return titled(machine, "disk", lines)
+
+
+def _place(machine: Machine, place: Place, label_width: int, room_width: int) -> Section:
+    """One line where the path fits beside the figures, else two."""
+    start: Line = [(pad(place.label, label_width), "dim")]
+    start.append((pad(describe.room_words(place), room_width), "bad" if place.writable is False else "text"))
+    path = describe.place_path(place)
+    if label_width + room_width + cell_len(path) <= machine.width:
+        return [[*start, (path, "dim")]]
+    return [start, *hanging([(pad("", label_width), "text")], path, machine.width, "dim")]
+
+
+def libraries_section(machine: Machine) -> Section:
+    """Installed ones in columns, the others named in one paragraph."""
+    installed, missing = describe.library_words(machine.hardware)
+    if not installed and not missing:
+        return []
+    lines: list[Line] = []
+    if installed:
+        name_width = max(cell_len(name) for name, _ in installed) + 1
+        cell = name_width + max(cell_len(version) for _, version in installed) + _LIBRARY_GAP
+        across = max((machine.width + _LIBRARY_GAP) // cell, 1)
+        down = -(-len(installed) // across)
+        for row in range(down):
+            line: Line = []
+            for name, version in installed[row::down]:
+                line += [(pad(name, name_width), "dim"), (pad(version, cell - name_width), "text")]
+            lines.append(line)
+    if missing:
+        lines += hanging([(pad("not here", LABEL), "dim")], ", ".join(missing), machine.width, "dim")
+    return titled(machine, "libraries", lines)
 
 
 def machine_summary(hardware: Hardware, width: int) -> str:
@@ -96,70 +114,3 @@ def machine_summary(hardware: Hardware, width: int) -> str:
 
 def _gib(gpu: Gpu) -> str:
     return "" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB"
-
-
-def _columns(
-    diagnosis: Diagnosis,
-    hardware: Hardware,
-    gauges: Gauges | None,
-    profile: tuple[str, str],
-    width: int,
-    height: int,
-    glyphs: Glyphs,
-) -> list[Section]:
-    machine = Machine(
-        diagnosis=diagnosis,
-        hardware=hardware,
-        gauges=gauges,
-        profile=profile,
-        width=_column_width(width),
-        wide=_column_count(width) > 1,
-        glyphs=glyphs,
-    )
-    sections = sections_of(machine)
-    airy = _balanced(sections, _column_count(width), [[]])
-    return airy if max(map(len, airy)) <= height else _balanced(sections, _column_count(width), [])
-
-
-def _column_count(width: int) -> int:
-    return next(count for least, count in _COLUMNS_FROM if width >= least)
-
-
-def _column_width(width: int) -> int:
-    count = _column_count(width)
-    return (width - _GAP * (count - 1)) // count
-
-
-def _balanced(sections: list[Section], count: int, between: Section) -> list[Section]:
-    """The sections in their order, cut into columns so that the longest is as short as can be."""
-    choices = []
-    for cuts in combinations(range(1, len(sections)), count - 1):
-        edges = (0, *cuts, len(sections))
-        choices.append([_stacked(sections[start:end], between) for start, end in pairwise(edges)])
-    return min(choices, key=lambda columns: sorted(map(len, columns), reverse=True))
-
-
-def _stacked(sections: list[Section], between: Section) -> Section:
-    first, *rest = sections
-    return [*first, *(line for section in rest for line in (*between, *section))]
-
-
-def _cut(column: Section, top: int, room: int) -> Section:
-    """`room` lines of a column; one that is shorter than the scroll stops at its end."""
-    start = min(top, max(len(column) - room, 0))
-    part = column[start : start + room]
-    return [*part, *([[]] * (room - len(part)))]
-
-
-def _across(parts: list[Line], column_width: int, width: int, glyphs: Glyphs) -> Line:
-    line: Line = []
-    for index, part in enumerate(parts):
-        line += [(" " * _GAP, "text")] if index else []
-        line += fit(part, column_width, glyphs.ellipsis)
-    return fit(line, width, glyphs.ellipsis)
-
-
-def _position(above: int, below: int, glyphs: Glyphs) -> str:
-    up, down = ("Up", "Down") if glyphs.ascii else ("\u2191", "\u2193")
-    words = [f"{down} {below} more below"] if below else []
-    return "   ".join(([f"{up} {above} above"] if above else []) + words)

@@ -17,9 +17,10 @@ from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.dialogs import ChoiceDialog, LineInput, TextDialog
+from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line, Role, beside
+from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.run_list import RunList
 from tui_trainer.ui.workbench import Workbench

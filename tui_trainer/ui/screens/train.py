@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.actions import Action
+from tui_trainer.ui.chart.drawing import MOST_HALVINGS
 from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
@@ -34,6 +36,15 @@ _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "switched-on", "epo
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
+def _of_the_chart(method: str, *arguments: int) -> Callable[[TrainPage], None]:
+    """An action that is a method of the chart."""
+
+    def act(page: TrainPage) -> None:
+        getattr(page._chart, method)(*arguments)
+
+    return act
+
+
 class TrainPage(Page):
     """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
 
@@ -47,6 +58,7 @@ class TrainPage(Page):
         super().__init__(bench)
         self._trail = GaugeTrail()
         self._shown_scene: TrainScene | None = None
+        self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
 
@@ -146,8 +158,11 @@ class TrainPage(Page):
             self._trail.take(gauges, monotonic())
         if self._frozen or not (self.is_current and self.is_mounted):
             return
-        sparks = self._trail.sparks(monotonic())
-        self._shown_scene = replace(self._scene, gauges=gauges or Gauges(), sparks=sparks, log_lines=self._log())
+        by_clock = gauges or Gauges(), self._trail.sparks(monotonic()), self._log()
+        if by_clock == self._by_clock:
+            return
+        self._by_clock = by_clock
+        self._shown_scene = replace(self._scene, gauges=by_clock[0], sparks=by_clock[1], log_lines=by_clock[2])
         for name in _CHANGED_BY_THE_CLOCK:
             pane = self.query_one(f"#{name}", Pane)
             if pane.is_on_screen:
@@ -265,26 +280,13 @@ class TrainPage(Page):
         self._chart.next_metric()
         self.bench.tell(self._chart.view.metric)
 
-    def action_zoom_in(self) -> None:
-        self._chart.zoom(1)
-
-    def action_zoom_out(self) -> None:
-        self._chart.zoom(-1)
-
-    def action_zoom_all(self) -> None:
-        self._chart.zoom(-self._chart.view.halvings)
-
-    def action_tail(self) -> None:
-        self._chart.toggle_tail()
-
-    def action_cross_left(self) -> None:
-        self._chart.move_cross(-1)
-
-    def action_cross_right(self) -> None:
-        self._chart.move_cross(1)
-
-    def action_clear(self) -> None:
-        self._chart.clear_cross()
+    action_zoom_in = _of_the_chart("zoom", 1)
+    action_zoom_out = _of_the_chart("zoom", -1)
+    action_zoom_all = _of_the_chart("zoom", -MOST_HALVINGS)
+    action_tail = _of_the_chart("toggle_tail")
+    action_cross_left = _of_the_chart("move_cross", -1)
+    action_cross_right = _of_the_chart("move_cross", 1)
+    action_clear = _of_the_chart("clear_cross")
 
     def action_log(self) -> None:
         self._log_open = not self._log_open

@@ -42,31 +42,20 @@ def shown(text: str, glyphs: Glyphs) -> str:
 
 def wrapped(text: str, width: int, glyphs: Glyphs, most: int = 8, role: Role = "text", indent: str = "") -> list[Line]:
     """Foreign text in lines of at most `width` cells; the last of `most` ends with an ellipsis when there is more."""
-    ending = " " + glyphs.ellipsis
     lay = textwrap.TextWrapper(
-        width, subsequent_indent=indent, max_lines=most, placeholder=ending, break_on_hyphens=False
+        width, subsequent_indent=indent, max_lines=most, placeholder=f" {glyphs.ellipsis}", break_on_hyphens=False
     )
-    rows = lay.wrap(shown(text, glyphs))
     # Signs that take two cells make a row wider than textwrap counts.
-    return [
-        fit([(row, role)], max(cell_len(row), 1)) if cell_len(row) <= width else fit([(row, role)], width)
-        for row in rows
-    ]
-
-
-def status_word(state: RunState, interrupted: bool = False) -> str:
-    """The run's status, or its phase where that says more; `interrupted` when nobody works at it any more."""
-    status = state.status
-    if status in ("finished", "stopped", "failed"):
-        return status
-    if interrupted:
-        return "interrupted"
-    return state.phase if state.phase in ("loading", "saving") else status
+    return [fit([(row, role)], min(cell_len(row), width)) for row in lay.wrap(shown(text, glyphs))]
 
 
 def run_line(state: RunState, interrupted: bool, width: int, glyphs: Glyphs) -> Line:
-    """Name, status, step, and what is left of the time."""
-    word = status_word(state, interrupted)
+    """Name, status, step, and what is left of the time; `interrupted` when nobody works at it any more."""
+    word = state.phase if state.phase in ("loading", "saving") else state.status
+    if state.status in ("finished", "stopped", "failed"):
+        word = state.status
+    elif interrupted:
+        word = "interrupted"
     line: Line = [("  ", "text"), (word.ljust(_STATUS_WIDTH), _STATUS_ROLES[word])]
     if state.total_steps:
         total = f"{state.total_steps:,}"

@@ -48,7 +48,7 @@ class Pane(Widget):
     def redraw(self) -> None:
         """Compute the lines, and send what changed."""
         width, height = self.size
-        if not width or not self.is_attached:
+        if not width or not self.is_attached or not self.display:
             return
         wanted = self.styles.height
         if wanted is not None and wanted.is_auto:

@@ -1,0 +1,82 @@
+"""Fields of a screen that take text or a choice. While one has the focus every key is its own, and no action's.
+
+What the keys beyond editing mean is for the screen: its `action_choose(steps)`, `action_complete()`, `action_take()`
+and `action_cancel()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Key, Paste
+from textual.widgets import Input
+
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
+
+LIMIT_CHARACTERS = 4096
+
+
+class LineInput(Input):
+    """One line of text, the cursor behind it and still: a blinking one would send bytes for as long as it is shown."""
+
+    def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(
+            one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes
+        )
+        self.cursor_blink = False
+
+    def put(self, text: str) -> None:
+        """Another text, the cursor behind it."""
+        self.value = one_line(text)
+        self.cursor_position = len(self.value)
+
+    def on_paste(self, event: Paste) -> None:
+        """All lines in one, and nothing in it that acts on a terminal."""
+        event.stop()
+        event.prevent_default()
+        text = one_line(event.text.strip("\r\n"))
+        self.replace(text[: max(LIMIT_CHARACTERS - len(self.value), 0)], *sorted(self.selection))
+
+
+class LineField(LineInput):
+    """The same on a page: while it has the focus all keys are its own."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "screen.choose(-1)"),
+        Binding("down", "screen.choose(1)"),
+        Binding("tab", "screen.complete"),
+        Binding("shift+tab", "screen.choose(-1)"),
+        Binding("escape", "screen.cancel"),
+    ]
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return True
+
+
+class ChoiceField(Pane, can_focus=True):
+    """One of several choices. `jump` gets the letters that are typed, to go to a choice that begins with them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,left,shift+tab", "screen.choose(-1)"),
+        Binding("down,right,space,tab", "screen.choose(1)"),
+        Binding("enter", "screen.take"),
+        Binding("escape", "screen.cancel"),
+    ]
+
+    def __init__(
+        self, draw: Callable[[int, int], list[Line]], jump: Callable[[str], None], *, classes: str | None = None
+    ) -> None:
+        super().__init__(draw, classes=classes)
+        self._jump = jump
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return True
+
+    def on_key(self, event: Key) -> None:
+        if event.character and event.is_printable and event.key != "space":
+            event.stop()
+            self._jump(event.character)
