@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.events import Key
 from textual.widgets import Input
 
 from tui_trainer.errors import ConfigError, FolderError
@@ -174,11 +173,6 @@ class RunsPage(Page):
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
         return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
-
-    def on_key(self, event: Key) -> None:
-        """The field takes what it can; of the rest, this page's actions."""
-        if self.is_typing:
-            event.prevent_default()
 
     def action_filter(self) -> None:
         self._filter.add_class("-shown")
