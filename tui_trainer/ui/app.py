@@ -79,8 +79,8 @@ class TrainerApp(App[None], inherit_bindings=False):
         self._train_page = TrainPage(bench)
         others = [self._config_page, self._checklist_page, self._train_page, RunsPage(bench)]
         self.pages: list[Page] = [HardwarePage(bench), *others]
-        for page in self.pages:
-            self.add_mode(page.place, partial(_itself, page))
+        for number, page in enumerate(self.pages):
+            self.add_mode(page.place, partial(self.pages.__getitem__, number))
         self.add_mode(_TOO_SMALL, partial(TooSmall, self))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
@@ -177,14 +177,7 @@ class TrainerApp(App[None], inherit_bindings=False):
 
         return edit_text_in(self, command, text)
 
-    def offer_start(self) -> None:
-        """Say what would happen; one more key begins."""
-        from tui_trainer.ui.starting import offer_start
-
-        offer_start(self.bench)
-
     def carry_out_run(self, opened: OpenRun) -> None:
-        """A run that was opened before the screens goes on."""
         from tui_trainer.ui.starting import carry_out
 
         carry_out(self.bench, opened)
@@ -268,7 +261,10 @@ class TrainerApp(App[None], inherit_bindings=False):
         """Do an action of this screen, or one that is everywhere; say why when it cannot be done now."""
         action = next(one for one in self.keymap.actions if one.id == action_id)
         if self.is_available(action):
-            getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
+            if action.name.startswith("go_"):
+                self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
+            else:
+                getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
         elif action.name == "start":
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
@@ -305,21 +301,6 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     # ------------------------------------------------------------------ actions
 
-    def action_go_hardware(self) -> None:
-        self.bench.go(0)
-
-    def action_go_config(self) -> None:
-        self.bench.go(1)
-
-    def action_go_checklist(self) -> None:
-        self.bench.go(2)
-
-    def action_go_train(self) -> None:
-        self.bench.go(3)
-
-    def action_go_runs(self) -> None:
-        self.bench.go(4)
-
     def action_next_screen(self) -> None:
         self.bench.go((self.bench.current + 1) % len(self.pages))
 
@@ -327,7 +308,9 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.bench.go((self.bench.current - 1) % len(self.pages))
 
     def action_start(self) -> None:
-        self.offer_start()
+        from tui_trainer.ui.starting import offer_start
+
+        offer_start(self.bench)
 
     def action_help(self) -> None:
         self.open(HelpDialog(self.keymap, self.page.place))
@@ -411,8 +394,3 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         event.stop()
         if event.key in ("q", "ctrl+q", "ctrl+c") and not self._trainer.takes_text:
             self._trainer.carry_out("app.quit")
-
-
-def _itself(page: Page) -> Page:
-    """A mode's screen is asked for by a call."""
-    return page

@@ -319,7 +319,7 @@ class Workbench:
         self._planned_revision, self.plan, self.plan_problems = result
         self.document.note_problems(self.plan_problems)
         if self.start_wanted and not self.app.takes_text:
-            self.app.offer_start()
+            self.app.carry_out("app.start")
         self.check_again()
         self.app.draw()
 
