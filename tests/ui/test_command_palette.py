@@ -15,7 +15,8 @@ from tests.ui.pictures import screen_text
 from tui_trainer.ui.actions import ACTIONS, Action
 from tui_trainer.ui.command_palette import ActionCommands
 
-OFFERED = [action for action in ACTIONS if action.place in ("app", "config")]
+# Those of the last line come first.
+OFFERED = sorted((one for one in ACTIONS if one.place in ("app", "config")), key=lambda one: one.footer or 100)
 
 
 class Offering(App[None]):

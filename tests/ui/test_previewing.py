@@ -35,7 +35,7 @@ def no_clock(monkeypatch):
 class Loose:
     """As much of a workbench as a dialog that is shown outside of the program."""
 
-    plan = None
+    plan, glyphs = None, UNICODE
     background = SimpleNamespace(do=lambda *_: None)
 
 
@@ -189,5 +189,6 @@ def test_settings_that_cannot_be_used_have_no_preview():
     page = ConfigPage(Loose())
     assert not page.available(action)
     for loaded, problems, wanted in ((None, (), False), ("config", ("wrong",), False), ("config", (), True)):
+        page.is_open = True
         page.model = SimpleNamespace(document=SimpleNamespace(loaded=loaded, own_problems=problems))
         assert page.available(action) == wanted

@@ -115,7 +115,8 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             swept = 0
             for action in ACTIONS:
                 owner = app if action.place == "app" else pages[action.place]
-                assert callable(getattr(owner, f"action_{action.name}", None)), action.id
+                is_screen = action.name.removeprefix("go_") in PAGES
+                assert is_screen or callable(getattr(owner, f"action_{action.name}", None)), action.id
                 swept += 1
             for place, owner in {"app": app, **pages}.items():
                 named = {name.removeprefix("action_") for name in vars(type(owner)) if name.startswith("action_")}

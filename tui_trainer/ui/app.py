@@ -271,6 +271,10 @@ class TrainerApp(App[None], inherit_bindings=False):
             self.bench.tell(self.page.why_not(action), "dim")
         self.draw()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # Above a dialog its keys are its own.
+        return isinstance(self.screen, Page) if action == "do" else super().check_action(action, parameters)
+
     def action_do(self, name: str) -> None:
         self.carry_out(f"app.{name}")
 

@@ -211,7 +211,7 @@ def _tell_crash(report: str, logs: Path) -> None:
     tell(f"the screens failed: {last}; {where}")
 
 
-def _tell_end(run: CurrentRun, follower: Follower | None) -> None:
+def _tell_end(run: CurrentRun, follower: Follower | None = None) -> None:
     """The last lines of the run, as without a screen."""
     from tui_trainer.exporting.weights import adapter_base
     from tui_trainer.lines import end_lines

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 def bindings(place: Place) -> list[BindingType]:
-    """The registry's keys of a place; `do` looks whether the action can be done now, and says why not."""
+    """The registry's keys of a place; `do` looks whether the action can be done now, and says why not.
+
+    With priority: what a key does has been done before the next key is looked at, however fast they come.
+    """
     return [
-        Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
+        Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False, priority=True)
         for action in ACTIONS
         if action.place == place
     ]

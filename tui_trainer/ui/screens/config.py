@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial, partialmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
@@ -34,10 +32,7 @@ class ConfigPage(Page):
     place = "config"
     CSS_PATH = "config.tcss"
     AUTO_FOCUS = ""
-    # Priority: a key that opens a field has done so before the next key comes, however fast they are typed.
-    BINDINGS: ClassVar[list[BindingType]] = [
-        replace(one, priority=True) for one in bindings("config") if isinstance(one, Binding)
-    ]
+    BINDINGS = bindings("config")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-widest")]  # noqa: RUF012
 
     # From the time on when the config was read; there is no action of this page before.
