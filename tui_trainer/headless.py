@@ -27,6 +27,7 @@ from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.state import RunState
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import ONE_PRESS_SECONDS, silence_output, tell
 
 _POLL_SECONDS = 0.2
@@ -73,6 +74,9 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
         return EXIT_DONE
     follower.end()
     if follower.state.finished is None:
+        failed = follower.state.failed
+        ended = one_line(failed.message) if failed else "no process owns it, and it has not said how it ended"
+        tell(f"{folder.name}: {ended}; `tui-trainer resume {folder.name}` goes on")
         return EXIT_FAILED
     return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
 

@@ -121,7 +121,9 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             for place, owner in {"app": app, **pages}.items():
                 named = {name.removeprefix("action_") for name in vars(type(owner)) if name.startswith("action_")}
                 known = {action.name for action in ACTIONS if action.place == place}
-                assert named - {"do"} <= known, "a method without an action"
+                # A field that has the focus asks its screen for these.
+                fields = {"choose", "complete", "take", "cancel"} if place == "config" else set()
+                assert named - {"do"} - fields <= known, "a method without an action"
             return swept
 
     assert asyncio.run(look()) == len(ACTIONS)

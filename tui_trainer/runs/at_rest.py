@@ -43,9 +43,12 @@ def named_root(root: Path) -> Path:
 def bytes_to_free(root: Path) -> int:
     """What `delete` would free. Raises FolderError where it would refuse."""
     remains = remains_of(root)
-    if root != remains and os.path.lexists(root):
-        _refuse_foreign_or_owned(RunFolder(root))
-    return sum(folder_size(place).freed_bytes for place in {root, remains})
+    try:
+        if root != remains and os.path.lexists(root):
+            _refuse_foreign_or_owned(RunFolder(root))
+        return sum(folder_size(place).freed_bytes for place in {root, remains})
+    except OSError as error:
+        raise _refused("deleted", root, error) from error
 
 
 def delete(root: Path) -> Deleted:

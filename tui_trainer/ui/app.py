@@ -12,13 +12,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.command import CommandPalette
 from textual.events import Event, Key
 from textual.filter import LineFilter
-from textual.screen import ModalScreen
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, key_sign
@@ -28,7 +27,6 @@ from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Dialog, HelpDialog
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.frame import too_small
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.preferences import Preferences
@@ -38,7 +36,7 @@ from tui_trainer.ui.screens.hardware import HardwarePage
 from tui_trainer.ui.screens.runs import RunsPage
 from tui_trainer.ui.screens.train import TrainPage
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.too_small import TooSmall
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ class TrainerApp(App[None], inherit_bindings=False):
         self.pages: list[Page] = [HardwarePage(bench), *others]
         for number, page in enumerate(self.pages):
             self.add_mode(page.place, partial(self.pages.__getitem__, number))
-        self.add_mode(_TOO_SMALL, partial(TooSmall, self))
+        self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
@@ -142,6 +140,9 @@ class TrainerApp(App[None], inherit_bindings=False):
 
     def draw(self) -> None:
         """Compute what is shown, and send what changed of it."""
+        if not self.is_running:
+            # A late answer of the background while the screens go.
+            return
         self._shown_by_clock = self._by_clock()
         if isinstance(self.screen, Page | Dialog | TooSmall):
             self.screen.redraw()
@@ -282,6 +283,10 @@ class TrainerApp(App[None], inherit_bindings=False):
         """Lay a dialog on the screen."""
         self.push_screen(dialog, mode=self.page.place)
 
+    def open_next(self, dialog: Dialog) -> None:
+        """The same once what is being done is done, such as closing the dialog that asked for it."""
+        self.call_next(self.open, dialog)
+
     @property
     def takes_text(self) -> bool:
         """Whether keys belong to a dialog or to a text now."""
@@ -360,6 +365,8 @@ class TrainerApp(App[None], inherit_bindings=False):
     # ------------------------------------------------------------------ trouble
 
     def _background_failed(self, error: Exception) -> None:
+        if not self.is_running:
+            return
         # Textual reads the error from the frame that handles it.
         try:
             raise error
@@ -372,29 +379,3 @@ class TrainerApp(App[None], inherit_bindings=False):
         super()._handle_exception(error)
         # Textual would print pages of it; `main` writes it to a file and says one sentence.
         self._exit_renderables.clear()
-
-
-class TooSmall(ModalScreen[None], inherit_bindings=False):
-    """Stands for screens that do not fit; only leaving is possible."""
-
-    def __init__(self, app: TrainerApp) -> None:
-        super().__init__()
-        self._trainer = app
-
-    def compose(self) -> Any:
-        yield Pane(self._lines)
-
-    def _lines(self, *_: int) -> list[Any]:
-        size = self._trainer.size
-        running = self._trainer.bench.run_is_alive
-        return too_small((size.width, size.height), (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=running)
-
-    def redraw(self) -> None:
-        # It is asked for before its pane is there as well.
-        for pane in self.query(Pane):
-            pane.redraw()
-
-    def on_key(self, event: Key) -> None:
-        event.stop()
-        if event.key in ("q", "ctrl+q", "ctrl+c") and not self._trainer.takes_text:
-            self._trainer.carry_out("app.quit")

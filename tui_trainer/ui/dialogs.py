@@ -90,7 +90,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
             inside.styles.max_height = event.size.height - _FRAME_AND_KEYS_LINES
 
     def close(self) -> None:
-        if self.is_current:
+        if self.is_active:
             self.dismiss()
 
     def _scrolls(self, key: str) -> bool:
@@ -147,9 +147,9 @@ class ChoiceDialog(Dialog):
         return [row for line in self._lines for row in folded(line, width)]
 
     def on_key(self, event: Key) -> None:
-        # Before everything else: an answer may have the key that closes other dialogs.
+        # Before everything else: an answer may have the key that closes other dialogs. A second press comes too late.
         for key, _, do in self._answers:
-            if key in (event.key, event.character):
+            if self.is_active and key in (event.key, event.character):
                 event.stop()
                 event.prevent_default()
                 self.close()
@@ -174,6 +174,8 @@ class TextDialog(Dialog):
         yield Pane(lambda width, _: [[(row, "bad")] for row in textwrap.wrap(self._refusal, width)], classes="refusal")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        if not self.is_active:
+            return
         self._refusal = self._accept(event.value)
         if self._refusal:
             self.redraw()

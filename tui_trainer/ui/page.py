@@ -98,6 +98,12 @@ class Page(Screen[None], inherit_bindings=False):
     def on_screen_resume(self) -> None:
         self.redraw()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # A field that has the focus leaves only these keys to its screen.
+        if action == "do" and self.is_typing:
+            return parameters[0] in ("clear", "up", "down")
+        return super().check_action(action, parameters)
+
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")
 

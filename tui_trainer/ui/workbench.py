@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,7 @@ class Workbench:
         self._make_request = make_request
         self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
+        self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
         self.app: Application
         """What shows this."""
@@ -108,8 +110,18 @@ class Workbench:
 
     def _found_runs(self, living: list[RunFolder]) -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
-        if living and self.run is None and not self.app.takes_text:
+        if living:
+            self._questions.append(partial(self._offer_to_watch, living))
+        self._ask()
+
+    def _offer_to_watch(self, living: list[RunFolder]) -> None:
+        if self.run is None:
             self.app.offer_to_watch(living)
+
+    def _ask(self) -> None:
+        """A question of the program waits until no other dialog is open, and nobody types."""
+        if self._questions and not self.app.takes_text:
+            self._questions.pop(0)()
 
     def end(self) -> None:
         """The screens are gone: nobody looks at the gauges any more."""
@@ -134,11 +146,13 @@ class Workbench:
         self.old_edits = draft.edits if draft else {}
         self.config_changed()
         if draft is not None:
-            self.app.offer_draft(draft)
+            self._questions.append(partial(self.app.offer_draft, draft))
+        self._ask()
 
     def tick(self) -> bool:
         """Once a second. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
+        self._ask()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1

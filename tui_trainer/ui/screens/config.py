@@ -148,7 +148,7 @@ class ConfigPage(Page):
     def _typed(self) -> None:
         """Take in what stands in the fields now; called before a key that ends one, which may overtake the message."""
         model, editor = self.model, self.editor
-        if editor and not editor.closed and editor.text != self.value_field.value:
+        if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
             editor.typed(self.value_field.value)
         elif model.filter != self.filter_field.value:
             model.filter = self.filter_field.value

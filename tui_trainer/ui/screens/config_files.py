@@ -74,7 +74,7 @@ class ConfigFiles:
         answers: list[Answer] = [("o", "overwrite it", lambda: self._forced(path))]
         if path == self.document.file:
             answers.append(("l", "load it, keep my edits", self._load_again))
-        self.bench.app.open(ChoiceDialog("Overwrite?", lines, answers))
+        self.bench.app.open_next(ChoiceDialog("Overwrite?", lines, answers))
 
     def _forced(self, path: Path) -> None:
         self._write(path, force=True)

@@ -156,7 +156,7 @@ class TrainPage(Page):
         """Only what the clock changes is looked at; the rest waits for news of the run."""
         if gauges := self.bench.gauges:
             self._trail.take(gauges, monotonic())
-        if self._frozen or not (self.is_current and self.is_mounted):
+        if self._frozen or not (self.is_active and self.is_mounted):
             return
         by_clock = gauges or Gauges(), self._trail.sparks(monotonic()), self._log()
         if by_clock == self._by_clock:

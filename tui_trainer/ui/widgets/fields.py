@@ -29,9 +29,14 @@ class LineInput(Input):
         )
         self.cursor_blink = False
 
+    def on_mount(self) -> None:
+        # Its end is in sight from the first: Textual scrolls only when the cursor moves.
+        self.call_after_refresh(self.put, self.value)
+
     def put(self, text: str) -> None:
         """Another text, the cursor behind it."""
         self.value = one_line(text)
+        self.cursor_position = 0
         self.cursor_position = len(self.value)
 
     def on_paste(self, event: Paste) -> None:
