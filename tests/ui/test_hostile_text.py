@@ -335,6 +335,7 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_term
     terminal.wait_for("Enter edit")
     terminal.press("escape")
     terminal.wait_for("t start", gone="/ text_column")
+    terminal.read_until_quiet()
     terminal.press("p")
     terminal.wait_for("Choose a recipe")
     terminal.press(*["down"] * (recipes + 2), "escape")

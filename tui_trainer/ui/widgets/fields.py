@@ -31,7 +31,11 @@ class LineInput(Input):
 
     def on_mount(self) -> None:
         # Its end is in sight from the first: Textual scrolls only when the cursor moves.
-        self.call_after_refresh(self.put, self.value)
+        self.call_after_refresh(self._show_cursor)
+
+    def _show_cursor(self) -> None:
+        at, self.cursor_position = self.cursor_position, 0
+        self.cursor_position = at
 
     def put(self, text: str) -> None:
         """Another text, the cursor behind it."""
