@@ -1,6 +1,7 @@
 """The first things that a person types."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.events import EvalDone, RunFinished
-from tui_trainer.runs.registry import RunSummary
+from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.state import RunState
 from tui_trainer.tasks.contract import DataFacts
 
@@ -79,16 +80,36 @@ def test_a_run_that_was_clearly_better_before_says_so(last, warned):
     assert not warned or "step 10" in told[0]
 
 
+NOW = datetime(2026, 11, 21, 18, 2, 38, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(("width", "has_folder"), [(80, False), (1000, True)])
 def test_the_table_of_runs_fits_the_terminal(width, has_folder):
-    summary = RunSummary(
+    run = RunOverview(
         name="quickstart-20261120-180238", path=Path("/data/runs/quickstart-20261120-180238"), status="interrupted",
-        step=100000, total_steps=200000, loss=1.5, eval_loss=None, started_at="2026-11-20T18:02:38.000Z", alive=False,
+        step=100000, total_steps=200000, loss=1.5, started_at="2026-11-20T18:02:38.000Z",
+        last_event_at="2026-11-20T18:02:38.000Z",
     )  # fmt: skip
-    table = lines.run_lines([summary], width)
+    table = lines.run_lines([run], width, NOW)
     assert max(map(len, table)) <= width
     assert ("/data/runs" in table[1]) == has_folder
     assert "100000/200000" in table[1]
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        ("2026-11-21T15:02:38.000Z", "3 h 00 min"),
+        ("2026-11-21T18:02:50.000Z", "0 ms"),
+        ("2026-11-21T18:04:00.000Z", "clock ahead"),
+        ("", "--"),
+        ("yesterday", "--"),
+        ("2026-11-21T18:02:50", "--"),
+    ],
+)
+def test_an_age_is_never_below_zero(at, words):
+    run = RunOverview(name="a", path=Path("a"), status="finished", last_event_at=at)
+    assert lines.age_words(run, NOW) == words
 
 
 def planned(recipe: str, machine: Hardware) -> planning.Plan:

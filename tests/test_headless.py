@@ -30,7 +30,8 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.registry import find_run, summarise
+from tui_trainer.runs.overview import overview
+from tui_trainer.runs.registry import find_run
 from tui_trainer.runs.state import RunState, fold
 from tui_trainer.standard_files import ONE_PRESS_SECONDS
 from tui_trainer.training.checkpoint_folder import newest_whole
@@ -99,7 +100,7 @@ def run_named(name: str, place: Path) -> RunFolder:
 
 
 def last_step(run: RunFolder) -> int:
-    return summarise(run).step if run.journal.exists() else 0
+    return overview(run).step if run.journal.exists() else 0
 
 
 def finished(run: RunFolder) -> RunFinished:
@@ -125,7 +126,7 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
     assert stopped.reason == "stopped" and stopped.step > heard + 20
     checkpoint = newest_whole(run.checkpoints, pytest.fail)
     assert checkpoint is not None and checkpoint.step == stopped.step
-    assert summarise(find_run("last")).status == "stopped"
+    assert overview(find_run("last")).status == "stopped"
 
     lines_before = run.journal.read_bytes().splitlines()
     printed = place / "printed.jsonl"
@@ -162,7 +163,7 @@ def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 1
     assert printed.read_bytes().count(b"cannot ask for stop") == 1
-    assert summarise(find_run("stuck")).status == "interrupted"
+    assert overview(find_run("stuck")).status == "interrupted"
 
 
 def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.profiles import Profile
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
-    from tui_trainer.runs.registry import RunSummary
+    from tui_trainer.runs.overview import RunOverview
 
 _PHASES = {
     "loading": "loading torch and transformers, building the model",
@@ -308,27 +310,51 @@ def profile_line(profile: Profile, reason: str) -> str:
     return f"{'*' if reason else ' '} {profile.name:<16} {profile.title}{why}"
 
 
-def run_lines(summaries: Sequence[RunSummary], width: int) -> list[str]:
-    """The table of `tui-trainer runs`; a terminal narrower than the whole table has no column for the folder."""
-    head = ("run", "state", "steps", "loss", "held out", "score", "started (UTC)", "folder")
-    rows = [head, *map(_run_row, summaries)]
-    # Only some tasks have scores beside the loss.
-    wide = max(len(row[5]) for row in rows) if any(summary.scores for summary in summaries) else 0
-    lines = [
-        f"{name:<32} {state:<11} {steps:>13} {loss:>7} {held_out:>9}  "
-        + (f"{score:<{wide}}  " if wide else "")
-        + f"{started:<16} {folder}"
-        for name, state, steps, loss, held_out, score, started, folder in rows
+def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
+    """The table of `tui-trainer runs`: the columns that fit, from the left."""
+    head = ("run", "state", "steps", "loss", "held out", "score", "last event", "size", "started (UTC)", "folder")
+    rows = [head, *(_run_row(one, now) for one in overviews)]
+    if not any(one.scores for one in overviews):  # only some tasks have scores beside the loss
+        rows = [row[:5] + row[6:] for row in rows]
+    return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
+
+
+def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
+    """Rows below each other, as many columns as fit; those of the titles `right` are set to the right."""
+    columns = [(max(map(len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
+    ends = list(accumulate(size + 2 for size, _ in columns))
+    fitting = max(sum(end - 2 <= width for end in ends), 1)
+    shown = [
+        [
+            cell.rjust(size) if to_right else cell.ljust(size)
+            for cell, (size, to_right) in zip(row, columns, strict=True)
+        ]
+        for row in rows
     ]
-    without_folder = [line[: 32 + 1 + 11 + 1 + 13 + 1 + 7 + 1 + 9 + 2 + wide].rstrip() for line in lines]
-    return lines if width >= max(map(len, lines)) else without_folder
+    return ["  ".join(cells[:fitting]).rstrip() for cells in shown]
 
 
-def _run_row(summary: RunSummary) -> tuple[str, ...]:
-    steps = f"{summary.step}/{summary.total_steps}" if summary.total_steps else str(summary.step)
-    loss = "--" if summary.loss is None else f"{summary.loss:.3f}"
-    eval_loss = "--" if summary.eval_loss is None else f"{summary.eval_loss:.3f}"
-    started = summary.started_at[:16].replace("T", " ")
-    score = next((one_line(f"{plain(name)} {number(value)}", 24) for name, value in summary.scores.items()), "--")
-    name, folder = one_line(summary.name, 32), one_line(str(summary.path))
-    return (name, summary.status, steps, loss, eval_loss, score, started, folder)
+def age_words(one: RunOverview, now: datetime) -> str:
+    """How long ago a run's last event was; `clock ahead` where another machine's clock is ahead of this one's."""
+    return "clock ahead" if one.clock_is_ahead(now) else format_seconds(one.age_seconds(now))
+
+
+def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
+    steps = f"{one.step}/{one.total_steps}" if one.total_steps else str(one.step)
+    score = next((one_line(f"{plain(name)} {number(value)}", 24) for name, value in one.scores.items()), "--")
+    return (
+        one_line(one.name, 32),
+        one.status,
+        steps if one.is_run else "--",
+        loss_words(one.loss),
+        loss_words(one.eval_loss),
+        score,
+        age_words(one, now),
+        format_bytes(one.size_bytes),
+        one_line(one.started_at[:16].replace("T", " ")),
+        one_line(str(one.path)),
+    )
+
+
+def loss_words(loss: float | None) -> str:
+    return "--" if loss is None else f"{loss:.3f}"

@@ -5,11 +5,8 @@ import stat
 import pytest
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.lock import RunLock
-from tui_trainer.runs.registry import find_run, forget, known_runs, remember, state_folder, summarise
+from tui_trainer.runs.registry import find_run, forget, known_runs, listed_roots, move, remember, state_folder
 
 
 @pytest.fixture(autouse=True)
@@ -118,55 +115,11 @@ def test_a_run_that_is_not_known_is_answered_with_the_nearest_names(tmp_path):
         assert "\x1b" not in str(refusal.value)
 
 
-def step_done(step):
-    return e.StepDone(
-        step=step, epoch=0.5, loss_sum=200.0, tokens=100, samples=1, lr=1e-4, grad_norm=1.0, step_seconds=0.5,
-        data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.1, optimizer_seconds=0.1, tokens_per_second=200.0,
-        samples_per_second=2.0, peak_memory_bytes=1,
-    )  # fmt: skip
-
-
-START = e.RunStarted(at="2026-11-20T13:45:00.000Z", name="a", task="chat", device="cpu", pid=1, total_steps=5_000)
-END = e.RunFinished(step=5_000, reason="done", loss=1.5, eval_loss=1.25, seconds=9.0)
-
-
-def journal_of(tmp_path, *events):
-    folder = RunFolder.create(tmp_path / "runs", "a")
-    with JournalWriter(folder.journal) as writer:
-        writer.append(*events)
-    return folder
-
-
-@pytest.mark.parametrize("steps", [10, 5_000], ids=["short", "longer than what is read"])
-def test_a_summary_knows_the_start_and_the_end_of_the_run(tmp_path, steps):
-    folder = journal_of(tmp_path, START, *map(step_done, range(1, steps + 1)), END)
-    summary = summarise(folder)
-    assert (summary.name, summary.path, summary.started_at) == ("a", folder.root, START.at)
-    assert (summary.status, summary.step, summary.total_steps) == ("finished", steps, 5_000)
-    assert (summary.loss, summary.eval_loss, summary.alive) == (1.5, 1.25, False)
-
-
-def test_a_run_that_nobody_works_on_is_interrupted(tmp_path):
-    folder = journal_of(tmp_path, START, *map(step_done, range(1, 4)))
-    assert (summarise(folder).status, summarise(folder).loss) == ("interrupted", 2.0)
-    with RunLock(folder.lock):
-        assert (summarise(folder).status, summarise(folder).alive) == ("training", True)
-    assert summarise(RunFolder.create(tmp_path, "no-journal")).status == "interrupted"
-
-
-def test_an_end_that_a_resumed_run_has_left_behind_is_not_its_status(tmp_path):
-    stopped = e.RunFinished(step=2, reason="stopped", loss=9.0, eval_loss=None, seconds=1.0)
-    resumed = e.RunStarted(name="a", task="chat", device="cpu", pid=1, total_steps=5_000, resumed_from_step=2)
-    beyond_the_head = e.TextSampled(step=2, prompt="", text="x" * 20_000)
-    first = [START, step_done(1), step_done(2), stopped, beyond_the_head, resumed]
-    folder = journal_of(tmp_path, *first, *map(step_done, range(3, 2_000)))
-    assert (summarise(folder).status, summarise(folder).step) == ("interrupted", 1_999)
-
-
-def test_a_summary_reads_little_of_a_huge_journal(tmp_path):
-    folder = journal_of(tmp_path, START, *map(step_done, range(1, 100)))
-    with folder.journal.open("ab") as file:
-        file.truncate(2**33)  # a hole: reading it all would not fit in memory
-        file.seek(0, os.SEEK_END)
-        file.write(b"\n" + e.to_line(step_done(4_000)).encode() + b"\n")
-    assert summarise(folder).step == 4_000
+def test_a_run_that_moved_keeps_its_place_among_the_others(tmp_path):
+    first, second = made(tmp_path / "runs", "a", "b")
+    new_root = first.root.rename(first.root.with_name("z"))
+    assert move(first.root, new_root) is None
+    assert listed_roots() == [new_root, second.root]
+    assert find_run("last") == second
+    assert move(tmp_path / "unknown", tmp_path / "x") is None
+    assert listed_roots() == [new_root, second.root]

@@ -1,7 +1,10 @@
 """Scores in words, each beside what it has to beat."""
 
+from datetime import UTC, datetime
+
 from tui_trainer.lines import end_lines, event_line, run_lines
 from tui_trainer.runs import events as e
+from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.score_words import baselines_line, score_words, scores_line
 from tui_trainer.runs.state import fold
 
@@ -52,11 +55,11 @@ def test_the_lines_of_a_run_have_the_scores_of_its_model():
 
 
 def test_a_list_of_runs_has_a_column_of_scores_where_there_are_some(tmp_path):
-    from tui_trainer.runs.registry import RunSummary
-
-    about = {"path": tmp_path, "status": "finished", "step": 8, "total_steps": 8, "loss": 0.1, "started_at": ""}
-    plain = RunSummary(name="text", eval_loss=1.0, alive=False, **about)
-    scored = RunSummary(name="docs", eval_loss=0.5, alive=False, scores={"accuracy": 0.9}, **about)
-    assert "score" not in run_lines([plain], 1000)[0]
-    head, first, second = run_lines([plain, scored], 80)
-    assert head.endswith("score") and first.endswith("--") and second.endswith("accuracy 0.900")
+    about = {"path": tmp_path, "status": "finished", "step": 8, "total_steps": 8, "loss": 0.1}
+    plain = RunOverview(name="text", eval_loss=1.0, **about)
+    scored = RunOverview(name="docs", eval_loss=0.5, scores={"accuracy": 0.9}, **about)
+    now = datetime.now(UTC)
+    assert "score" not in run_lines([plain], 1000, now)[0]
+    head, first, second = run_lines([plain, scored], 80, now)
+    column = head.index("score")
+    assert first[column:].startswith("--") and second[column:].startswith("accuracy 0.900")

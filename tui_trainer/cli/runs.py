@@ -1,16 +1,18 @@
-"""Commands for runs that there are: list, resume, ask, stop, try."""
+"""Commands for runs that there are: list, compare, rename, delete, resume, ask, stop, try."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice
-from tui_trainer.errors import EXIT_DONE, InputError
+from tui_trainer.errors import EXIT_DONE, FolderError, InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
 
@@ -19,10 +21,11 @@ def resume(run: RunReference = "last", gpu: GpuName = "", as_json: AsJson = Fals
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
     from tui_trainer import headless
     from tui_trainer.launching.start import open_again
-    from tui_trainer.runs.registry import find_run, summarise
+    from tui_trainer.runs.overview import overview
+    from tui_trainer.runs.registry import find_run
 
     folder = find_run(run)
-    if summarise(folder).status == "finished":
+    if overview(folder).status == "finished":
         tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
     raise typer.Exit(headless.follow(open_again(folder, gpu=gpu_choice(gpu)), as_json=as_json))
@@ -42,19 +45,87 @@ def attach(
 
 @app.command()
 def runs(as_json: AsJson = False) -> None:
-    """List the runs on this disk, the newest last."""
+    """List the runs on this disk, the newest first."""
     from dataclasses import asdict
+    from datetime import UTC, datetime
 
     from tui_trainer import lines
-    from tui_trainer.runs.registry import known_runs, summarise
+    from tui_trainer.runs.overview import Overviews
 
-    summaries = list(map(summarise, known_runs()))
+    overviews = Overviews()
+    for one in overviews.read():
+        overviews.measure(one.path)
+    # Runs that somebody removed by hand are no longer on this disk.
+    found = [one for one in overviews.read() if one.status != "gone"]
     if as_json:
-        print(json.dumps([asdict(summary) for summary in summaries], default=str, indent=1))
-    elif not summaries:
+        _print_json([asdict(one) for one in found])
+    elif not found:
         print("no runs yet; `tui-trainer --no-ui` starts one")
     else:
-        print("\n".join(lines.run_lines(summaries, shutil.get_terminal_size((1000, 24)).columns)))
+        print("\n".join(lines.run_lines(found, _terminal_width(), datetime.now(UTC))))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two to six runs.")], as_json: AsJson = False
+) -> None:
+    """Compare runs: losses, scores, speed, memory, and the settings in which they differ."""
+    from dataclasses import asdict
+
+    from tui_trainer.cli.comparison_lines import comparison_lines
+    from tui_trainer.runs.comparison import compare
+    from tui_trainer.runs.registry import find_run
+
+    comparison = compare([find_run(name) for name in runs])
+    if as_json:
+        _print_json(asdict(comparison))
+    else:
+        print("\n".join(comparison_lines(comparison, _terminal_width())))
+
+
+@app.command()
+def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")]) -> None:
+    """Give a run that is not running another name."""
+    from tui_trainer.runs import at_rest
+    from tui_trainer.runs.registry import find_run
+
+    folder = find_run(run)
+    if problem := at_rest.rename(folder.root, name):
+        tell(str(problem))
+    print(f"{folder.name} is now {name}, in {folder.root.with_name(name)}")
+
+
+@app.command()
+def delete(run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+    """Delete a run that is not running: its journal, its checkpoints and its model. Asks first."""
+    from tui_trainer.runs import at_rest
+    from tui_trainer.units import format_bytes
+
+    root = _to_delete(run)
+    if not yes:
+        freed = format_bytes(at_rest.bytes_to_free(root))
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InputError(f"{root} would be deleted, {freed} freed", hint="--yes deletes it without a question")
+        if not typer.confirm(f"delete {one_line(str(root))} and free {freed}?", err=True):
+            return
+    deleted = at_rest.delete(root)
+    print(f"deleted {one_line(root.name)}: {format_bytes(deleted.freed_bytes)} freed")
+    if deleted.kept:
+        print(f"what no run made stays there: {one_line(', '.join(deleted.kept), 300)}")
+
+
+def _to_delete(reference: str) -> Path:
+    """The folder of a run, or what is listed by this name where no run can be opened."""
+    from tui_trainer.runs.overview import Overviews
+    from tui_trainer.runs.registry import find_run
+
+    try:
+        return find_run(reference).root
+    except FolderError:
+        rest = [one.path for one in Overviews().read() if not one.is_run and reference in (one.name, str(one.path))]
+        if len(rest) != 1:
+            raise
+        return rest[0]
 
 
 @app.command()
@@ -106,16 +177,27 @@ def generate(
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls
     from tui_trainer.runs.lock import owner
-    from tui_trainer.runs.registry import find_run, summarise
+    from tui_trainer.runs.overview import overview
+    from tui_trainer.runs.registry import find_run
 
     if action not in controls.ACTIONS:
         raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
     folder = find_run(reference)
     if owner(folder.lock) is None:
-        finished = summarise(folder).status == "finished"
+        finished = overview(folder).status == "finished"
         hint = f"`tui-trainer {'generate' if finished else 'resume'} {folder.name}` " + (
             "tries it" if finished else "goes on"
         )
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
     controls.request(folder.control, action)
     print(f"asked {folder.name} to {action}")
+
+
+def _print_json(value: object) -> None:
+    from tui_trainer.runs.json_fields import finite
+
+    print(json.dumps(finite(value), default=str, indent=1, allow_nan=False))
+
+
+def _terminal_width() -> int:
+    return shutil.get_terminal_size((1000, 24)).columns

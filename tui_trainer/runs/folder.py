@@ -11,6 +11,8 @@ import re
 import secrets
 import shutil
 import stat
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
 _FILES: Final = (MARKER, "config.toml", "plan.json", "journal.jsonl", "control.json", "run.lock")
 _FOLDERS: Final = ("logs", "checkpoints", "model", "export")
+OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
@@ -126,7 +129,7 @@ class RunFolder:
             hint = "remove it by hand if it is not needed"
             raise FolderError("this folder was not made by tui-trainer", where=_shown(self.root), hint=hint)
         try:
-            self._remove_ours()
+            self.remove_ours()
         except OSError as error:
             raise FolderError(_refusal(self.root, error)) from error
         with suppress(OSError):
@@ -134,12 +137,52 @@ class RunFolder:
                 folder.rmdir()
         return not self.root.exists()
 
-    def _remove_ours(self) -> None:
-        for entry in list(os.scandir(self.root)):
+    def remove_ours(self) -> None:
+        """Removes what a run has made; the marker, which says that this is allowed, goes last. Raises OSError."""
+        ours = [entry for entry in os.scandir(self.root) if _is_ours(entry.name)]
+        for entry in sorted(ours, key=lambda entry: entry.name == MARKER):
             if entry.name in _FOLDERS and entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
-            elif entry.name in _FILES + _FOLDERS or _TEMPORARY.fullmatch(entry.name):
+            else:
                 (self.root / entry.name).unlink()
+
+
+def _is_ours(name: str) -> bool:
+    return name in OUR_NAMES or _TEMPORARY.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSize:
+    """`bytes` of all files, each counted once; `freed_bytes` is what removing the run's own files gives back."""
+
+    bytes: int
+    freed_bytes: int
+
+
+def folder_size(root: Path) -> FolderSize:
+    """The size of a run's folder, by walking through it. Links are not followed; what cannot be read counts nothing.
+
+    A file with another name outside the run's own files is not freed.
+    """
+    files: dict[tuple[int, int], os.stat_result] = {}
+    own_names: Counter[tuple[int, int]] = Counter()
+    for found, is_own in _files_in(root):
+        files[found.st_dev, found.st_ino] = found
+        own_names[found.st_dev, found.st_ino] += is_own
+    freed = (found.st_size for key, found in files.items() if own_names[key] >= found.st_nlink)
+    return FolderSize(sum(found.st_size for found in files.values()), sum(freed))
+
+
+def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tuple[os.stat_result, bool]]:
+    """Every file, and whether it is the run's own; in the folder itself that is told by the names."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            own = _is_ours(entry.name) if is_own is None else is_own
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_in(entry.path, is_own=own)
+                continue
+            with suppress(FileNotFoundError):
+                yield entry.stat(follow_symlinks=False), own
 
 
 def check_name(name: str) -> Problem | None:

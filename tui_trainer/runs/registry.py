@@ -1,4 +1,4 @@
-"""Which runs there are, wherever they were started: a small index in the state folder, and a summary of each.
+"""Which runs there are, wherever they were started: a small index in the state folder.
 
 The index is a convenience. Losing it loses no run: a path always works, and a state folder that cannot be written
 stops nothing, it is only said.
@@ -11,46 +11,20 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.folder import RunFolder, read_plain_file, write_atomically
-from tui_trainer.runs.journal import events_in
-from tui_trainer.runs.lock import folder_lock, owner
-from tui_trainer.runs.result import last_scores
-from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.lock import folder_lock
 from tui_trainer.safe_text import one_line
-from tui_trainer.units import KIB, MIB
+from tui_trainer.units import MIB
 
-HEAD_BYTES: Final = 16 * KIB
-TAIL_BYTES: Final = 256 * KIB
 _INDEX_LIMIT_BYTES: Final = 16 * MIB
 # No name of a folder is longer, and some systems refuse to look for one.
 _NAME_LIMIT: Final = 255
 _LINES_BEFORE_COMPACTION: Final = 64
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary:
-    """One line of a list of runs. `status` is one of RunState's, or `interrupted`: not ended, and nobody at work.
-
-    `loss` is the final one or the mean of the last steps, `eval_loss` the final or the last one, in nats; `scores`
-    belong to it.
-    """
-
-    name: str
-    path: Path
-    status: str
-    step: int
-    total_steps: int
-    loss: float | None
-    eval_loss: float | None
-    started_at: str
-    alive: bool
-    scores: dict[str, float] = field(default_factory=dict)
 
 
 def state_folder() -> Path:
@@ -72,12 +46,22 @@ def forget(root: Path) -> Problem | None:
     return _note({"forgotten": str(root.absolute()), "at": utc_now()})
 
 
+def move(root: Path, new_root: Path) -> Problem | None:
+    """The folder is known by its new path from now on, at the same place in the order of runs."""
+    return _note({"moved": str(root.absolute()), "to": str(new_root.absolute()), "at": utc_now()})
+
+
+def listed_roots() -> list[Path]:
+    """The folders of the index, newest last, whatever is there now."""
+    return list(map(Path, _listed(_index_lines())))
+
+
 def known_runs() -> list[RunFolder]:
     """The runs of the index whose folders are there, newest last."""
     runs = []
-    for root in _listed(_index_lines()):
+    for root in listed_roots():
         with suppress(FolderError):
-            runs.append(RunFolder.open(Path(root)))
+            runs.append(RunFolder.open(root))
     return runs
 
 
@@ -103,48 +87,6 @@ def find_run(reference: str) -> RunFolder:
     if matches:
         raise _ambiguous(reference, matches)
     raise _not_found(reference, [run.name for run in runs])
-
-
-def summarise(folder: RunFolder) -> RunSummary:
-    """What a list shows of a run. Reads at most the first 16 KiB and the last 256 KiB of its journal.
-
-    In a journal larger than that, an evaluation further back than its end is not seen.
-    """
-    # The owner first: a run that ends between the two reads is then shown as finished, not as interrupted.
-    alive = owner(folder.lock) is not None
-    state = _state_of_ends(folder.journal)
-    ended = state.finished is not None or state.failed is not None
-    end = state.finished
-    last_eval = state.evals[-1].loss if state.evals else None
-    measured = last_scores(state) or next(reversed(state.evals), None)
-    return RunSummary(
-        name=folder.name,
-        path=folder.root,
-        status=state.status if ended or alive else "interrupted",
-        step=state.step,
-        total_steps=state.total_steps,
-        loss=state.loss_smoothed if end is None or end.loss is None else end.loss,
-        eval_loss=last_eval if end is None or end.eval_loss is None else end.eval_loss,
-        started_at=state.started_at,
-        alive=alive,
-        scores=dict(measured.scores) if measured else {},
-    )
-
-
-def _state_of_ends(path: Path) -> RunState:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return RunState()
-    with os.fdopen(fd, "rb") as file, suppress(OSError):
-        size_bytes = os.fstat(fd).st_size
-        if size_bytes <= HEAD_BYTES + TAIL_BYTES:
-            return fold(events_in(file.read(HEAD_BYTES + TAIL_BYTES)))
-        state = fold(events_in(file.read(HEAD_BYTES)))
-        state.finished = state.failed = None  # an end so early was followed by much more
-        file.seek(size_bytes - TAIL_BYTES)
-        return fold(events_in(file.read(TAIL_BYTES)), state)
-    return RunState()
 
 
 def _note(entry: dict[str, str]) -> Problem | None:
@@ -199,11 +141,15 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        root = entry.get("run", entry.get("forgotten")) if isinstance(entry, dict) else None
-        if isinstance(root, str) and "\0" not in root:
-            roots.pop(root, None)
-            if "run" in entry:
+        match entry:
+            case {"run": str(root)} if "\0" not in root:
+                roots.pop(root, None)
                 roots[root] = None
+            case {"forgotten": str(root)}:
+                roots.pop(root, None)
+            case {"moved": str(root), "to": str(new_root)} if root in roots and "\0" not in new_root:
+                roots.pop(new_root, None)
+                roots = {new_root if one == root else one: None for one in roots}
     return list(roots)
 
 

@@ -110,7 +110,7 @@ class RunState:
 
     @property
     def status(self) -> Status:
-        """One word for the run. It cannot know that a process is gone: `registry.summarise` does."""
+        """One word for the run. It cannot know that a process is gone: `runs/overview.py` does."""
         if self.failed is not None:
             return "failed"
         if self.finished is not None:
@@ -137,7 +137,7 @@ class RunState:
     @property
     def loss_smoothed(self) -> float | None:
         """Nats per token over the last tenth of the steps, 5 to 50 of them; those that are not finite are left out."""
-        last = min(max(len(self.steps) // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
+        last = smoothing_window(len(self.steps))
         window = zip(self.loss_sums[-last:], self.token_counts[-last:], strict=True)
         finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
         tokens = sum(tokens for _, tokens in finite)
@@ -229,6 +229,11 @@ class RunState:
 
     def _count_unknown(self, _: Unknown) -> None:
         self.unknown_events += 1
+
+
+def smoothing_window(steps: int) -> int:
+    """How many of the last steps a smoothed loss is the mean of: a tenth of them, 5 to 50."""
+    return min(max(steps // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:

@@ -1,0 +1,245 @@
+"""The list of runs: what it says of each, how little it reads, and what it does not read again."""
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tui_trainer.runs import events as e
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.journal_ends import CURVE_POINTS, MOST_BYTES_READ, TAIL_BYTES
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.overview import Overviews, overview
+from tui_trainer.runs.registry import remember
+from tui_trainer.runs.state import fold
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The lengths of all reads by offset."""
+    lengths = []
+    read = os.pread
+
+    def counted(fd, length, offset):
+        block = read(fd, length, offset)
+        lengths.append(len(block))
+        return block
+
+    monkeypatch.setattr(os, "pread", counted)
+    return lengths
+
+
+@pytest.mark.parametrize("last", [10, 5_000], ids=["short", "longer than what is read"])
+def test_an_overview_knows_the_start_and_the_end_of_the_run(tmp_path, last):
+    folder = run_of(tmp_path, "a", start(), *steps(1, last), held_out(last, 1.25, accuracy=0.9), end(last))
+    found = overview(folder)
+    assert (found.name, found.path, found.task, found.started_at) == ("a", folder.root, "chat", start().at)
+    assert (found.status, found.step, found.total_steps, found.epoch) == ("finished", last, 5_000, last / 100)
+    assert (found.loss, found.eval_loss, found.scores) == (1.5, 1.25, {"accuracy": 0.9})
+    assert (found.alive, found.share_done, found.last_event_at) == (False, last / 5_000, end().at)
+
+
+@pytest.mark.parametrize("last", [10, 400, 5_000])
+def test_its_loss_is_that_of_the_whole_journal(tmp_path, last):
+    folder = run_of(tmp_path, "a", start(), *steps(1, last))
+    assert overview(folder).loss == pytest.approx(fold(read_all(folder.journal)).loss_smoothed)
+
+
+@pytest.mark.parametrize("last", [1, 3, 50, 400, 5_000])
+def test_its_curve_goes_from_the_first_steps_to_the_last(tmp_path, last):
+    curve = overview(run_of(tmp_path, "a", start(), *steps(1, last))).loss_curve
+    assert len(curve) == min(last, CURVE_POINTS)
+    assert list(curve) == sorted(curve, reverse=True)
+    assert curve[-1] == pytest.approx(5 - last / 1000, abs=0.01)
+    assert curve[0] == pytest.approx(5, abs=0.05 + 1.5 * last / 1000 / CURVE_POINTS)
+
+
+def test_steps_that_a_resumed_run_has_done_again_are_drawn_once(tmp_path):
+    again = [step_done(step, 1.0) for step in range(11, 31)]
+    found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10), *again))
+    assert found.step == 30 and found.loss == pytest.approx(1.0)
+    assert sum(loss == 1.0 for loss in found.loss_curve) > sum(loss > 1.0 for loss in found.loss_curve) > 0
+    assert list(found.loss_curve) == sorted(found.loss_curve, reverse=True)
+
+
+def test_steps_that_a_resumed_run_has_left_behind_do_not_count(tmp_path):
+    found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10)))
+    assert (found.step, found.epoch) == (10, None)
+    assert min(found.loss_curve) == pytest.approx(5 - 10 / 1000, abs=0.001)
+
+
+def test_losses_that_are_not_finite_are_left_out(tmp_path):
+    folder = run_of(tmp_path, "a", start(), step_done(1), step_done(2, float("nan")), step_done(3, float("inf")))
+    assert (overview(folder).step, overview(folder).loss, overview(folder).loss_curve) == (3, 2.0, (2.0,))
+
+
+def test_an_evaluation_before_the_last_steps_of_a_long_journal_is_seen(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 2_000), held_out(2_000, 1.5), *steps(2_001, 2_400))
+    assert folder.journal.stat().st_size > 2 * TAIL_BYTES
+    assert (overview(folder).eval_loss, overview(folder).best) == (1.5, 1.5)
+
+
+def test_the_best_evaluation_goes_by_the_planned_metric(tmp_path):
+    evals = [held_out(10, 1.0, f1=0.5), held_out(20, 1.1, f1=0.7), held_out(30, 0.9, f1=0.6, best=False)]
+    folder = run_of(tmp_path, "a", start(), *evals)
+    assert (overview(folder).metric, overview(folder).best) == ("loss", 1.1)
+    folder.plan.write_text(json.dumps({"config": {"evaluation": {"metric_for_best_model": "f1"}}}))
+    assert (overview(folder).metric, overview(folder).best, overview(folder).eval_loss) == ("f1", 0.7, 0.9)
+    for damaged in ("{", "[]", '{"config": 3}'):
+        folder.plan.write_text(damaged)
+        assert overview(folder).metric == "loss"
+
+
+def test_a_run_that_no_process_owns_is_interrupted(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 3))
+    assert overview(folder).status == "interrupted"
+    with RunLock(folder.lock):
+        assert (overview(folder).status, overview(folder).alive) == ("training", True)
+    assert overview(folder).status == "interrupted"
+
+
+def test_an_end_that_a_resumed_run_has_left_behind_is_not_its_status(tmp_path):
+    beyond_the_head = e.TextSampled(step=2, prompt="", text="x" * 20_000)
+    first = [start(), *steps(1, 2), end(2, "stopped"), beyond_the_head, start(resumed=2)]
+    folder = run_of(tmp_path, "a", *first, *steps(3, 2_000))
+    assert (overview(folder).status, overview(folder).step) == ("interrupted", 2_000)
+
+
+def test_an_overview_reads_little_of_a_huge_journal(tmp_path, reads):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 100))
+    with folder.journal.open("ab") as file:
+        file.truncate(2**33)  # a hole: reading it all would not fit in memory
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + e.to_line(step_done(4_000)).encode() + b"\n")
+    assert overview(folder).step == 4_000
+    assert TAIL_BYTES < sum(reads) <= MOST_BYTES_READ
+
+
+def test_what_has_not_changed_is_not_read_again(tmp_path, reads):
+    folders = [run_of(tmp_path, f"run-{n}", start(), *steps(1, 2_000)) for n in range(3)]
+    overviews = Overviews()
+    first = overviews.read()
+    assert [one.name for one in first] == ["run-2", "run-1", "run-0"]
+    reads.clear()
+    assert overviews.read() == first and reads == []
+    with folders[1].journal.open("ab") as journal:
+        journal.write(e.to_line(end()).encode() + b"\n")
+    assert [one.status for one in overviews.read()] == ["interrupted", "finished", "interrupted"]
+    assert 0 < sum(reads) <= MOST_BYTES_READ
+
+
+def test_a_run_that_begins_to_live_is_noticed_though_its_journal_is_the_same(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 3))
+    overviews = Overviews()
+    assert [one.alive for one in overviews.read()] == [False]
+    with RunLock(folder.lock):
+        assert [one.alive for one in overviews.read()] == [True]
+    assert [one.alive for one in overviews.read()] == [False]
+
+
+def test_a_run_that_goes_away_is_noticed(tmp_path):
+    folders = [run_of(tmp_path, "a", start()), run_of(tmp_path, "b", start())]
+    overviews = Overviews()
+    folders[0].journal.unlink()
+    assert [one.status for one in overviews.read()] == ["interrupted", "interrupted"]
+    for folder in folders:
+        shutil.rmtree(folder.root)
+    assert [one.status for one in overviews.read()] == ["gone", "gone"]
+    run_of(tmp_path, "a", start(), end())
+    assert [one.status for one in overviews.read()] == ["finished", "gone"]
+
+
+def test_each_folder_is_shown_for_what_it_is(tmp_path):
+    names = ("whole", "gone", "file", "foreign", "empty", "by-hand", "half", "no-journal")
+    folders = {name: run_of(tmp_path, name, start()) for name in names}
+    for name in ("gone", "file", "foreign", "empty"):
+        shutil.rmtree(folders[name].root)
+    folders["file"].root.write_text("not a folder")
+    folders["empty"].root.mkdir()
+    folders["foreign"].root.mkdir()
+    (folders["foreign"].root / "thesis.tex").write_text("")
+    for path in (folders["by-hand"].journal, folders["by-hand"].config):
+        path.unlink()
+    folders["half"].root.rename(tmp_path / ".deleting-half")
+    folders["no-journal"].journal.unlink()
+    found = {one.name: (one.status, one.is_run) for one in Overviews().read()}
+    assert found == {
+        "whole": ("interrupted", True),
+        "no-journal": ("interrupted", True),
+        "gone": ("gone", False),
+        "file": ("no run folder", False),
+        "foreign": ("no run folder", False),
+        "empty": ("no run folder", False),
+        "by-hand": ("half deleted", False),
+        "half": ("half deleted", False),
+    }
+
+
+def test_what_is_left_of_a_deleted_run_stands_beside_a_new_one_of_its_name(tmp_path):
+    run_of(tmp_path, "a", start()).root.rename(tmp_path / ".deleting-a")
+    folder = run_of(tmp_path, "a", start())
+    assert [(one.path, one.status) for one in Overviews().read()] == [
+        (tmp_path / ".deleting-a", "half deleted"),
+        (folder.root, "interrupted"),
+    ]
+
+
+def test_a_journal_that_is_a_link_is_not_followed(tmp_path):
+    folder = run_of(tmp_path, "a", start())
+    folder.journal.unlink()
+    folder.journal.symlink_to("/dev/zero")
+    assert overview(folder).status == "unreadable"
+
+
+def test_a_journal_of_nothing_but_garbage_costs_nothing(tmp_path):
+    folder = run_of(tmp_path, "a")
+    for garbage in (b"", b"\n", b"\xff" * 300_000, b'{"event": "StepDone"\n' * 20_000, b'{"event": "StepDone"}'):
+        folder.journal.write_bytes(garbage)
+        assert (overview(folder).status, overview(folder).loss_curve) == ("interrupted", ())
+
+
+def test_another_machines_clock_gives_no_age(tmp_path):
+    run_of(tmp_path, "a", start())
+    (one,) = Overviews().read()
+    now = datetime(2026, 11, 20, 13, 46, tzinfo=UTC)
+    assert (one.age_seconds(now), one.clock_is_ahead(now)) == (60.0, False)
+    before = now.replace(hour=12)
+    assert (one.age_seconds(before), one.clock_is_ahead(before)) == (None, True)
+
+
+def test_a_size_is_there_once_it_was_measured_and_counts_each_file_once(tmp_path):
+    folder = run_of(tmp_path, "a", start())
+    overviews = Overviews()
+    assert [(one.size_bytes, one.freed_bytes) for one in overviews.read()] == [(None, None)]
+    before = overviews.measure(folder.root).bytes
+    weights = folder.checkpoints / "weights"
+    weights.write_bytes(bytes(5_000))
+    os.link(weights, folder.checkpoints / "again")
+    os.link(weights, folder.logs / "and-again")
+    (folder.root / "notes.txt").write_bytes(bytes(300))
+    (folder.root / "elsewhere").symlink_to("/usr")
+    link_bytes = len("/usr")
+    overviews.measure(folder.root)
+    (one,) = overviews.read()
+    assert one.size_bytes == before + 5_300 + link_bytes
+    assert one.freed_bytes == before + 5_000
+    os.link(weights, tmp_path / "outside")
+    assert overviews.measure(folder.root).freed_bytes == before
+
+
+def test_runs_of_other_folders_are_listed_as_well(tmp_path):
+    run_of(tmp_path / "runs", "a", start())
+    elsewhere = run_of(tmp_path / "other", "a", start())
+    remember(elsewhere.root)
+    assert [one.path.parent.name for one in Overviews().read()] == ["other", "runs"]
+
+
+def test_a_folder_without_a_journal_and_an_owner_is_preparing(tmp_path):
+    folder = RunFolder.create(tmp_path, "a")
+    folder.config.write_text("")
+    with RunLock(folder.lock):
+        assert overview(folder).status == "preparing"

@@ -1,0 +1,119 @@
+"""`tui-trainer runs`, `compare`, `rename` and `delete` as they are typed."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from tests.runs.journals import end, run_of, start, steps
+from tui_trainer.cli import main
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.registry import known_runs
+
+
+@pytest.fixture
+def pair(tmp_path):
+    first = run_of(tmp_path / "runs", "first", start(), *steps(1, 40), end(40))
+    return [first, run_of(tmp_path / "runs", "second", start(), *steps(1, 20))]
+
+
+def test_runs_are_listed_newest_first(pair, capsys):
+    assert main(["runs"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["run", "state"]
+    assert [row.split()[:3] for row in rows] == [["second", "interrupted", "20/5000"], ["first", "finished", "40/5000"]]
+
+
+def test_the_json_of_runs_has_all_that_it_had(pair, capsys):
+    assert main(["runs", "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)[0]
+    before = "name path status step total_steps loss eval_loss started_at alive scores".split()
+    assert set(before) < newest.keys() and newest["name"] == "second" and newest["path"] == str(pair[1].root)
+    assert newest["size_bytes"] >= newest["freed_bytes"] > 0 and len(newest["loss_curve"]) == 20
+
+
+def test_losses_that_are_no_numbers_are_json_as_well(tmp_path, capsys):
+    ended = end(2, eval_loss=float("nan"))
+    run_of(tmp_path, "a", start(), *steps(1, 2), ended)
+    assert main(["runs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["eval_loss"] == "NaN"
+
+
+def test_runs_removed_by_hand_are_not_listed(pair, capsys):
+    pair[1].root.rename(pair[1].root.parent / "away")
+    assert main(["runs"]) == 0
+    assert "second" not in capsys.readouterr().out
+
+
+def test_two_runs_are_compared(pair, capsys):
+    assert main(["compare", "first", "second"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["first", "second"]
+    assert main(["compare", "first", "second", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(run["train_curve"]) for run in found["runs"]] == [40, 20] and found["differences"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["first"], "2 to 6 runs can be compared, not 1"),
+        (["first", "first"], "named twice"),
+        (["first", "nothing"], "no run 'nothing'"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(pair, capsys, words, told):
+    assert main(["compare", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_is_renamed(pair, capsys):
+    assert main(["rename", "first", "better"]) == 0
+    assert "first is now better" in capsys.readouterr().out
+    assert [run.name for run in known_runs()] == ["better", "second"]
+    assert main(["rename", "better", "second"]) == 2
+    assert main(["rename", "better", "a/b"]) == 2
+    told = capsys.readouterr().err
+    assert "exists already" in told and "cannot be the name of a run" in told
+
+
+def test_deleting_without_a_terminal_needs_yes(pair, capsys):
+    assert main(["delete", "first"]) == 2
+    told = capsys.readouterr().err
+    assert "--yes" in told and "KiB freed" in told and len(known_runs()) == 2
+    assert main(["delete", "first", "--yes"]) == 0
+    assert "KiB freed" in capsys.readouterr().out and known_runs() == pair[1:]
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 1), ("n", 2), ("", 2)])
+def test_deleting_on_a_terminal_asks_with_what_is_freed(pair, capsys, monkeypatch, answer, left):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main(["delete", "first"]) == 0
+    shown = capsys.readouterr()
+    assert "KiB? [y/N]" in shown.err and len(known_runs()) == left
+    assert ("deleted first" in shown.out) == (left == 1)
+
+
+@pytest.mark.parametrize("words", [["delete", "second"], ["delete", "second", "--yes"], ["rename", "second", "b"]])
+def test_a_run_that_lives_is_refused(pair, capsys, words):
+    with RunLock(pair[1].lock):
+        assert main(words) == 2
+    assert "in use by process" in capsys.readouterr().err and known_runs() == pair
+
+
+def test_what_is_half_deleted_is_listed_and_deleted_by_its_name(pair, capsys):
+    pair[0].root.rename(pair[0].root.with_name(".deleting-first"))
+    assert main(["runs"]) == 0
+    assert "half deleted" in capsys.readouterr().out
+    assert main(["delete", "first", "--yes"]) == 0
+    assert [path.name for path in pair[0].root.parent.iterdir()] == ["second"]
+    assert main(["delete", "first", "--yes"]) == 2
+
+
+def test_files_that_no_run_made_stay_and_are_named(pair, capsys):
+    (pair[0].root / "notes.txt").write_text("mine")
+    assert main(["delete", "first", "--yes"]) == 0
+    assert "notes.txt" in capsys.readouterr().out and (pair[0].root / "notes.txt").exists()

@@ -1,0 +1,226 @@
+"""Several runs beside each other: their curves, what came of them, and the settings in which they differ.
+
+Journals are read whole, at about half a second for 100,000 steps: a screen asks in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+from tui_trainer.errors import InputError
+from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.json_fields import parsed
+from tui_trainer.runs.overview import metric_value, overview
+from tui_trainer.runs.result import last_scores
+from tui_trainer.runs.state import RunState, smoothing_window
+from tui_trainer.units import MIB
+
+LEAST_RUNS: Final = 2
+MOST_RUNS: Final = 6
+CURVE_POINTS: Final = 400
+_FILE_LIMIT_BYTES: Final = MIB
+# Of plan.json, beside the config; those with `value` were derived.
+_PLANNED: Final = (
+    "hardware_profile", "device_name", "precision", "weights_dtype", "effective_batch_size",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "packing", "learning_rate", "threads",
+    "train_rows", "eval_rows", "total_steps", "warmup_steps",
+)  # fmt: skip
+# They say where a run is.
+_NO_DIFFERENCE: Final = frozenset({"output.name", "output.runs_dir", "schema_version"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """A loss in nats after `step` steps, `tokens` that counted in the loss and `seconds` of training."""
+
+    step: int
+    tokens: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRun:
+    """One of the runs. What was not measured is None; `status` as in `RunOverview`.
+
+    `seconds` is the time of all steps, `tokens_per_second` counts what the model read in them. `best` is the value of
+    `metric` (`evaluation.metric_for_best_model`) after `best_step`; `scores` are those of the run's model.
+    """
+
+    name: str
+    path: Path
+    status: str
+    task: str
+    step: int
+    total_steps: int
+    loss: float | None
+    eval_loss: float | None
+    best_eval_loss: float | None
+    best_eval_step: int | None
+    metric: str
+    best: float | None
+    best_step: int | None
+    scores: dict[str, float]
+    seconds: float | None
+    tokens: int
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    parameters: int | None
+    trained_parameters: int | None
+    train_curve: tuple[CurvePoint, ...] = ()
+    """Each point the mean of the steps before it."""
+    eval_curve: tuple[CurvePoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A setting, and its value in each run in their order; None where a run's files do not name it."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Two to six runs, and the settings in which they differ."""
+
+    runs: tuple[ComparedRun, ...]
+    differences: tuple[Difference, ...] = field(default=())
+
+
+def compare(folders: Sequence[RunFolder], *, curve_points: int = CURVE_POINTS) -> Comparison:
+    """Reads the runs; no curve has more than `curve_points` points.
+
+    Raises InputError for another number of runs than two to six, and for one that is named twice.
+    """
+    if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
+        raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
+    repeated = next((one.name for place, one in enumerate(folders) if one in folders[:place]), "")
+    if repeated:
+        raise InputError(f"{repeated} is named twice", hint="name runs that differ")
+    return Comparison(
+        runs=tuple(_compared(folder, curve_points) for folder in folders),
+        differences=tuple(_differences([settings_of(folder) for folder in folders])),
+    )
+
+
+def _compared(folder: RunFolder, points: int) -> ComparedRun:
+    about = overview(folder)
+    state, peak_bytes, input_tokens, step_seconds = RunState(), 0, 0, 0.0
+    for event in JournalReader(folder.journal).stream():
+        state.apply(event)
+        if isinstance(event, StepDone):
+            peak_bytes = max(peak_bytes, event.peak_memory_bytes)
+            input_tokens += event.input_tokens or event.tokens
+            step_seconds += event.step_seconds
+    lowest = min((one for one in state.evals if math.isfinite(one.loss)), key=lambda one: one.loss, default=None)
+    best = next((one for one in reversed(state.evals) if one.best), None)
+    measured = last_scores(state) or (state.evals[-1] if state.evals else None)
+    last_eval = state.evals[-1].loss if state.evals else None
+    finished, plan = state.finished, state.plan
+    return ComparedRun(
+        name=folder.name,
+        path=folder.root,
+        status=about.status,
+        task=state.task,
+        step=state.step,
+        total_steps=state.total_steps,
+        loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
+        eval_loss=finished.eval_loss if finished and finished.eval_loss is not None else last_eval,
+        best_eval_loss=lowest.loss if lowest else None,
+        best_eval_step=lowest.step if lowest else None,
+        metric=about.metric,
+        best=metric_value(best, about.metric) if best else None,
+        best_step=best.step if best else None,
+        scores=dict(measured.scores) if measured else {},
+        seconds=sum(state.step_seconds) if state.steps else None,
+        tokens=sum(state.token_counts),
+        tokens_per_second=input_tokens / step_seconds if step_seconds else None,
+        peak_memory_bytes=peak_bytes or None,
+        parameters=plan.parameters if plan else None,
+        trained_parameters=plan.trained_parameters if plan else None,
+        train_curve=train_curve(state, points),
+        eval_curve=eval_curve(state, points),
+    )
+
+
+def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
+    """Up to `points` means of the training loss, evenly spread over the steps, the last step among them.
+
+    A mean covers the steps since the point before, and at least those that `RunState.loss_smoothed` would.
+    """
+    count = len(state.steps)
+    if not count:
+        return ()
+    usable = [math.isfinite(loss) for loss in state.loss_sums]
+    losses = _sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
+    counted = _sums(tokens if use else 0 for tokens, use in zip(state.token_counts, usable, strict=True))
+    tokens, seconds = _sums(state.token_counts), _sums(state.step_seconds)
+    points = min(points, count)
+    curve = []
+    for end in (count * (place + 1) // points for place in range(points)):
+        start = max(end - max(smoothing_window(end), count // points), 0)
+        if weight := counted[end] - counted[start]:
+            mean = (losses[end] - losses[start]) / weight
+            curve.append(
+                CurvePoint(step=state.steps[end - 1], tokens=int(tokens[end]), seconds=seconds[end], loss=mean)
+            )
+    return tuple(curve)
+
+
+def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
+    """Up to `points` held-out losses, evenly spread, the last among them."""
+    evals = [one for one in state.evals if math.isfinite(one.loss)]
+    points = min(points, len(evals))
+    tokens, seconds = _sums(state.token_counts), _sums(state.step_seconds)
+    chosen = [evals[len(evals) * (place + 1) // points - 1] for place in range(points)]
+    # The steps that were done by then; their columns have no gaps but in a journal that lost lines.
+    ends = [bisect_right(state.steps, one.step) for one in chosen]
+    return tuple(
+        CurvePoint(step=one.step, tokens=int(tokens[end]), seconds=seconds[end], loss=one.loss)
+        for one, end in zip(chosen, ends, strict=True)
+    )
+
+
+def _sums(values: Iterable[float]) -> list[float]:
+    """The sum before each value, and that of all."""
+    return list(accumulate(values, initial=0))
+
+
+def settings_of(folder: RunFolder) -> dict[str, Any]:
+    """The settings of a run by dotted key: all of plan.json, or, before there is a plan, those of config.toml."""
+    with suppress(OSError, ValueError, RecursionError):
+        plan = parsed(read_plain_file(folder.plan, _FILE_LIMIT_BYTES))
+        if isinstance(plan, dict) and isinstance(plan.get("config"), dict):
+            planned = {key: plan[key] for key in _PLANNED if key in plan}
+            derived = {key: one["value"] if isinstance(one, dict) else one for key, one in planned.items()}
+            return _flat(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
+    with suppress(OSError, ValueError, RecursionError):
+        return _flat(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))
+    return {}
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _differences(settings: Sequence[dict[str, Any]]) -> Iterator[Difference]:
+    """What at least two runs name and do not have in common. What only one names may be a preset of the other."""
+    for key in dict.fromkeys(key for one in settings for key in one if key not in _NO_DIFFERENCE):
+        known = {json.dumps(one[key], default=str, sort_keys=True) for one in settings if key in one}
+        if len(known) > 1:
+            yield Difference(key=key, values=tuple(one.get(key) for one in settings))

@@ -1,0 +1,224 @@
+"""All runs of this disk at a glance: of each journal only the head, the tail and a few places between are read.
+
+What has not changed since is not read again. How large a folder is takes a walk through it: `measure` does that, for
+a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from tui_trainer.runs import registry
+from tui_trainer.runs.at_rest import remains_of
+from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_plain_file
+from tui_trainer.runs.journal_ends import read_ends
+from tui_trainer.runs.json_fields import parsed
+from tui_trainer.runs.lock import owner
+from tui_trainer.runs.result import last_scores
+from tui_trainer.runs.state import Status
+from tui_trainer.units import MIB
+
+_PLAN_LIMIT_BYTES: Final = MIB
+# Clocks of machines that are kept in time differ by less.
+_CLOCK_TOLERANCE_SECONDS: Final = 60.0
+
+RunStatus = Status | Literal["interrupted", "half deleted", "no run folder", "unreadable", "gone"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOverview:
+    """One run of the list.
+
+    `status` is one of RunState's; `interrupted`: no process owns it, and it did not note how it ended; `half deleted`;
+    `no run folder`: something else is in its place; `unreadable`; or `gone`.
+
+    Losses are in nats: `loss` the final one or the mean of the last steps, `eval_loss` the final or the last held-out
+    one, to which `scores` belong. `best` is the value of `metric` at the best evaluation. In a journal larger than what
+    is read, an evaluation further back than its end is not seen. `model` is empty for one from scratch.
+    """
+
+    name: str
+    path: Path
+    status: RunStatus
+    alive: bool = False
+    task: str = ""
+    model: str = ""
+    step: int = 0
+    total_steps: int = 0
+    epoch: float | None = None
+    loss: float | None = None
+    loss_curve: tuple[float, ...] = ()
+    """Up to 24 training losses from the first to the last step, for a sparkline."""
+    eval_loss: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    metric: str = "loss"
+    best: float | None = None
+    started_at: str = ""
+    last_event_at: str = ""
+    size_bytes: int | None = None
+    freed_bytes: int | None = None
+    """What deleting it frees; None, as the size, until it was measured."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is a run to open."""
+        return self.status not in ("half deleted", "no run folder", "unreadable", "gone")
+
+    @property
+    def share_done(self) -> float | None:
+        """Steps done of all steps, 0 to 1."""
+        return min(self.step / self.total_steps, 1.0) if self.total_steps else None
+
+    def age_seconds(self, now: datetime) -> float | None:
+        """Since the last event; None where there is none, and where the clock that wrote it is ahead of `now`."""
+        seconds = self._seconds_until(now)
+        return None if seconds is None or seconds < -_CLOCK_TOLERANCE_SECONDS else max(seconds, 0.0)
+
+    def clock_is_ahead(self, now: datetime) -> bool:
+        """Whether the clock of the machine that wrote the journal is more than a minute ahead of `now` (UTC)."""
+        seconds = self._seconds_until(now)
+        return seconds is not None and seconds < -_CLOCK_TOLERANCE_SECONDS
+
+    def _seconds_until(self, now: datetime) -> float | None:
+        with suppress(ValueError, TypeError, OverflowError):
+            return (now - datetime.fromisoformat(self.last_event_at)).total_seconds()
+        return None
+
+
+class Overviews:
+    """The list of runs, to be read again and again: a run that has not changed costs a few `stat`s."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[object, RunOverview]] = {}
+        self._sizes: dict[Path, FolderSize] = {}
+
+    def read(self) -> list[RunOverview]:
+        """Every run of the index, the newest first; also those that are gone."""
+        found = [one for root in reversed(registry.listed_roots()) for one in self._of_root(root)]
+        listed = {one.path for one in found}
+        for cache in (self._read, self._sizes):
+            for path in set(cache) - listed:
+                cache.pop(path, None)
+        return [self._with_size(one) for one in found]
+
+    def measure(self, path: Path) -> FolderSize:
+        """Walks through the folder; `read` shows the size from then on. May be called in another thread."""
+        size = self._sizes[path] = folder_size(path)
+        return size
+
+    def _with_size(self, one: RunOverview) -> RunOverview:
+        size = self._sizes.get(one.path)
+        return replace(one, size_bytes=size.bytes, freed_bytes=size.freed_bytes) if size else one
+
+    def _of_root(self, root: Path) -> Iterator[RunOverview]:
+        remains = remains_of(root)
+        half_deleted = os.path.lexists(remains)
+        if half_deleted:
+            yield RunOverview(name=root.name, path=remains, status="half deleted")
+        if not (half_deleted and not os.path.lexists(root)):
+            yield self._of_folder(RunFolder(root))
+
+    def _of_folder(self, folder: RunFolder) -> RunOverview:
+        # The owner first: a run that ends between the two reads is then shown as finished, not as interrupted.
+        alive, journal = _has_owner(folder.lock), _signature(folder.journal)
+        known = self._read.get(folder.root)
+        if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
+            known = self._read[folder.root] = (alive, journal), _overview(folder, alive)
+        return known[1]
+
+
+def overview(folder: RunFolder) -> RunOverview:
+    """One run. Reads little of its journal, and its plan."""
+    return _overview(folder, _has_owner(folder.lock))
+
+
+def _overview(folder: RunFolder, alive: bool) -> RunOverview:
+    about = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
+    try:
+        fd = os.open(folder.journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return replace(about, status=_without_journal(folder.root, alive))
+    except OSError:
+        in_place = folder.root.is_dir()
+        return replace(about, status="unreadable" if in_place else "no run folder")
+    try:
+        return _of_journal(about, fd, _planned_metric(folder.plan))
+    except OSError:
+        return replace(about, status="unreadable")
+    finally:
+        os.close(fd)
+
+
+def _of_journal(about: RunOverview, fd: int, metric: str) -> RunOverview:
+    ends = read_ends(fd)
+    state, end = ends.state, ends.state.finished
+    last_eval = state.evals[-1] if state.evals else None
+    measured = last_scores(state) or last_eval
+    best = next((done for done in reversed(state.evals) if done.best), None)
+    ended = end is not None or state.failed is not None
+    return replace(
+        about,
+        status=state.status if ended or about.alive else "interrupted",
+        task=state.task,
+        model=state.plan.base_model if state.plan else "",
+        step=state.step,
+        total_steps=state.total_steps,
+        epoch=state.last_step.epoch if state.last_step else None,
+        loss=ends.loss,
+        loss_curve=ends.loss_curve,
+        eval_loss=end.eval_loss if end and end.eval_loss is not None else last_eval.loss if last_eval else None,
+        scores=dict(measured.scores) if measured else {},
+        metric=metric,
+        best=metric_value(best, metric) if best else None,
+        started_at=state.started_at,
+        last_event_at=ends.last_event_at,
+    )
+
+
+def metric_value(done: EvalDone, metric: str) -> float | None:
+    """The value of `evaluation.metric_for_best_model` in an evaluation; None where it was not measured."""
+    return done.loss if metric == "loss" else done.scores.get(metric)
+
+
+def _without_journal(root: Path, alive: bool) -> RunStatus:
+    try:
+        names = {entry.name for entry in root.iterdir()}
+    except FileNotFoundError:
+        return "gone"
+    except NotADirectoryError:
+        return "no run folder"
+    except OSError:
+        return "unreadable"
+    if "config.toml" in names:
+        return "preparing" if alive else "interrupted"
+    return "half deleted" if MARKER in names or names & OUR_NAMES else "no run folder"
+
+
+def _planned_metric(path: Path) -> str:
+    """`evaluation.metric_for_best_model` of a plan.json; the loss where it names none."""
+    try:
+        metric = parsed(read_plain_file(path, _PLAN_LIMIT_BYTES))["config"]["evaluation"]["metric_for_best_model"]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return "loss"
+    return str(metric)
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _has_owner(lock: Path) -> bool:
+    """A lock that was let go is empty: it need not be read."""
+    found = _signature(lock)
+    return found is not None and found[0] > 0 and owner(lock) is not None
