@@ -20,9 +20,10 @@ from tui_trainer.errors import InputError
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.journal import JournalReader
-from tui_trainer.runs.json_fields import parsed
+from tui_trainer.runs.journal_ends import spread_ends
+from tui_trainer.runs.json_fields import dotted_keys, parsed
 from tui_trainer.runs.overview import metric_value, overview
-from tui_trainer.runs.result import last_scores
+from tui_trainer.runs.result import best_evaluation, held_out_loss, lowest_evaluation, newest_scores
 from tui_trainer.runs.state import RunState, smoothing_window
 from tui_trainer.units import MIB
 
@@ -124,10 +125,7 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
             peak_bytes = max(peak_bytes, event.peak_memory_bytes)
             input_tokens += event.input_tokens or event.tokens
             step_seconds += event.step_seconds
-    lowest = min((one for one in state.evals if math.isfinite(one.loss)), key=lambda one: one.loss, default=None)
-    best = next((one for one in reversed(state.evals) if one.best), None)
-    measured = last_scores(state) or (state.evals[-1] if state.evals else None)
-    last_eval = state.evals[-1].loss if state.evals else None
+    lowest, best = lowest_evaluation(state), best_evaluation(state)
     finished, plan = state.finished, state.plan
     return ComparedRun(
         name=folder.name,
@@ -137,13 +135,13 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
         step=state.step,
         total_steps=state.total_steps,
         loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
-        eval_loss=finished.eval_loss if finished and finished.eval_loss is not None else last_eval,
+        eval_loss=held_out_loss(state),
         best_eval_loss=lowest.loss if lowest else None,
         best_eval_step=lowest.step if lowest else None,
         metric=about.metric,
         best=metric_value(best, about.metric) if best else None,
         best_step=best.step if best else None,
-        scores=dict(measured.scores) if measured else {},
+        scores=newest_scores(state),
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=input_tokens / step_seconds if step_seconds else None,
@@ -169,7 +167,7 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     tokens, seconds = _sums(state.token_counts), _sums(state.step_seconds)
     points = min(points, count)
     curve = []
-    for end in (count * (place + 1) // points for place in range(points)):
+    for end in spread_ends(count, points):
         start = max(end - max(smoothing_window(end), count // points), 0)
         if weight := counted[end] - counted[start]:
             mean = (losses[end] - losses[start]) / weight
@@ -182,9 +180,8 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
 def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     """Up to `points` held-out losses, evenly spread, the last among them."""
     evals = [one for one in state.evals if math.isfinite(one.loss)]
-    points = min(points, len(evals))
     tokens, seconds = _sums(state.token_counts), _sums(state.step_seconds)
-    chosen = [evals[len(evals) * (place + 1) // points - 1] for place in range(points)]
+    chosen = [evals[end - 1] for end in spread_ends(len(evals), points)]
     # The steps that were done by then; their columns have no gaps but in a journal that lost lines.
     ends = [bisect_right(state.steps, one.step) for one in chosen]
     return tuple(
@@ -205,17 +202,10 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
         if isinstance(plan, dict) and isinstance(plan.get("config"), dict):
             planned = {key: plan[key] for key in _PLANNED if key in plan}
             derived = {key: one["value"] if isinstance(one, dict) else one for key, one in planned.items()}
-            return _flat(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
+            return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
     with suppress(OSError, ValueError, RecursionError):
-        return _flat(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))
+        return dotted_keys(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))
     return {}
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _differences(settings: Sequence[dict[str, Any]]) -> Iterator[Difference]:

@@ -133,9 +133,13 @@ def _seldom_events(lines: list[bytes]) -> Iterator[Event]:
 
 def _spread(lines: list[bytes]) -> list[list[bytes]]:
     """Up to 24 groups of lines that follow each other, evenly spread, the last line among them."""
-    points = min(len(lines), CURVE_POINTS)
-    ends = [len(lines) * (place + 1) // points for place in range(points)]
-    return [lines[max(end - _STEPS_OF_A_POINT, 0) : end] for end in ends]
+    return [lines[max(end - _STEPS_OF_A_POINT, 0) : end] for end in spread_ends(len(lines), CURVE_POINTS)]
+
+
+def spread_ends(count: int, most: int) -> list[int]:
+    """Where up to `most` equal parts of `count` things end, the last at `count`."""
+    parts = min(count, most)
+    return [count * (place + 1) // parts for place in range(parts)]
 
 
 def _at_places(fd: int, size_bytes: int) -> Iterator[list[bytes]]:

@@ -97,6 +97,14 @@ READERS: Final[dict[Any, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
+def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of tables in tables by dotted key: `{"training": {"seed": 1}}` is `{"training.seed": 1}`."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= dotted_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
 def records(cls: type[T]) -> Callable[[Any], list[T]]:
     """A reader of lists of a flat dataclass. Fields that it does not have are left out."""
     readers = {name: READERS[hint] for name, hint in get_type_hints(cls).items()}

@@ -22,7 +22,7 @@ from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, fo
 from tui_trainer.runs.journal_ends import read_ends
 from tui_trainer.runs.json_fields import parsed
 from tui_trainer.runs.lock import owner
-from tui_trainer.runs.result import last_scores
+from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
 from tui_trainer.runs.state import Status
 from tui_trainer.units import MIB
 
@@ -185,11 +185,8 @@ def _overview(folder: RunFolder, alive: bool) -> RunOverview:
 
 def _of_journal(about: RunOverview, fd: int, metric: str) -> RunOverview:
     ends = read_ends(fd)
-    state, end = ends.state, ends.state.finished
-    last_eval = state.evals[-1] if state.evals else None
-    measured = last_scores(state) or last_eval
-    best = next((done for done in reversed(state.evals) if done.best), None)
-    ended = end is not None or state.failed is not None
+    state, best = ends.state, best_evaluation(ends.state)
+    ended = state.finished is not None or state.failed is not None
     return replace(
         about,
         status=state.status if ended or about.alive else "interrupted",
@@ -200,8 +197,8 @@ def _of_journal(about: RunOverview, fd: int, metric: str) -> RunOverview:
         epoch=state.last_step.epoch if state.last_step else None,
         loss=ends.loss,
         loss_curve=ends.loss_curve,
-        eval_loss=end.eval_loss if end and end.eval_loss is not None else last_eval.loss if last_eval else None,
-        scores=dict(measured.scores) if measured else {},
+        eval_loss=held_out_loss(state),
+        scores=newest_scores(state),
         metric=metric,
         best=metric_value(best, metric) if best else None,
         started_at=state.started_at,

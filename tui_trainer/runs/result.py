@@ -26,11 +26,33 @@ def last_scores(state: RunState) -> EvalDone | None:
     return found if found and found.scores else None
 
 
+def held_out_loss(state: RunState) -> float | None:
+    """The final one, else the last so far, in nats; None before the first evaluation."""
+    if state.finished and state.finished.eval_loss is not None:
+        return state.finished.eval_loss
+    return state.evals[-1].loss if state.evals else None
+
+
+def newest_scores(state: RunState) -> dict[str, float]:
+    """The scores of the run's model, else of the last evaluation so far."""
+    measured = last_scores(state) or (state.evals[-1] if state.evals else None)
+    return dict(measured.scores) if measured else {}
+
+
+def best_evaluation(state: RunState) -> EvalDone | None:
+    """The newest one that was the best by `evaluation.metric_for_best_model` when it was made."""
+    return next((done for done in reversed(state.evals) if done.best), None)
+
+
+def lowest_evaluation(state: RunState) -> EvalDone | None:
+    """The first with the lowest held-out loss."""
+    finite = (done for done in state.evals if math.isfinite(done.loss))
+    return min(finite, key=lambda done: done.loss, default=None)
+
+
 def best_before(state: RunState) -> EvalDone | None:
     """The best evaluation of a run that was clearly better then than at its end; else None."""
-    finished = state.finished
-    finite = (done for done in state.evals if math.isfinite(done.loss))
-    best = min(finite, key=lambda done: done.loss, default=None)
+    finished, best = state.finished, lowest_evaluation(state)
     if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
         return None
     return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best

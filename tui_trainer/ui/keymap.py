@@ -18,6 +18,7 @@ from typing import Final
 from textual.binding import Binding
 from textual.keys import Keys
 
+from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 
@@ -104,7 +105,7 @@ def load_keymap() -> Keymap:
     own: dict[str, tuple[str, ...]] = {}
     problems = []
     known = {action.id for action in ACTIONS}
-    for name, keys in _flat(values).items():
+    for name, keys in dotted_keys(values).items():
         listed = [keys] if isinstance(keys, str) else keys
         if name not in known:
             near = get_close_matches(name, known, n=1)
@@ -115,13 +116,6 @@ def load_keymap() -> Keymap:
         else:
             own[name] = tuple(listed)
     return Keymap(own, problems)
-
-
-def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def textual_key(key: str) -> str:
