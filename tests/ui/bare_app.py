@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from textual.app import App
 from textual.events import Paste
 from textual.filter import LineFilter
 
@@ -16,9 +15,10 @@ from tests.ui.pictures import picture
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.keys_in_order import KeysInOrder
 
 
-class BareApp(App[None], inherit_bindings=False):
+class BareApp(KeysInOrder, inherit_bindings=False):
     """Shows one dialog as the program would."""
 
     CSS_PATH = Path(tui_trainer.ui.__file__).with_name("app.tcss")

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App
 from textual.command import CommandPalette
 from textual.events import Event, Key
 from textual.filter import LineFilter
@@ -28,6 +27,7 @@ from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Dialog, HelpDialog
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import Keymap, textual_key
+from tui_trainer.ui.keys_in_order import KeysInOrder
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.screens.checklist import ChecklistPage
@@ -56,7 +56,7 @@ _NO_KEY = "unbound"
 _TOO_SMALL = "too small"
 
 
-class TrainerApp(App[None], inherit_bindings=False):
+class TrainerApp(KeysInOrder, inherit_bindings=False):
     """The screens."""
 
     TITLE = "tui-trainer"
@@ -271,10 +271,6 @@ class TrainerApp(App[None], inherit_bindings=False):
         else:
             self.bench.tell(self.page.why_not(action), "dim")
         self.draw()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # Above a dialog its keys are its own.
-        return isinstance(self.screen, Page) if action == "do" else super().check_action(action, parameters)
 
     def action_do(self, name: str) -> None:
         self.carry_out(f"app.{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -11,7 +12,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.events import Click, Key, Resize
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
@@ -73,16 +73,16 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         for pane in self.query(Pane):
             pane.redraw()
 
-    def on_key(self, event: Key) -> None:
-        event.stop()
-        event.prevent_default()
+    def take_key(self, event: Key) -> bool:
+        """Do what the key means; whether it is done with."""
         character = event.character if event.is_printable else None
-        if self._scrolls(character or event.key) or self._scrolls(event.key):
-            return
+        if self.scrolls(character or event.key) or self.scrolls(event.key):
+            return True
         if event.key in ("escape", "q", "ctrl+q") or not self.press(event.key, character):
             self.close()
         else:
             self.redraw()
+        return True
 
     def on_resize(self, event: Resize) -> None:
         """What is inside scrolls when there is no room for it beside the frame and the keys."""
@@ -93,7 +93,8 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         if self.is_active:
             self.dismiss()
 
-    def _scrolls(self, key: str) -> bool:
+    def scrolls(self, key: str) -> bool:
+        """Scroll what is inside; whether the key means that."""
         scrolled = self.query(VerticalScroll)
         if not scrolled:
             return False
@@ -146,47 +147,62 @@ class ChoiceDialog(Dialog):
     def lines(self, width: int) -> list[Line]:
         return [row for line in self._lines for row in folded(line, width)]
 
-    def on_key(self, event: Key) -> None:
-        # Before everything else: an answer may have the key that closes other dialogs. A second press comes too late.
+    def take_key(self, event: Key) -> bool:
+        # Before everything else: an answer may have the key that closes other dialogs.
         for key, _, do in self._answers:
-            if self.is_active and key in (event.key, event.character):
-                event.stop()
-                event.prevent_default()
+            if key in (event.key, event.character):
                 self.close()
                 do()
-                return
-        super().on_key(event)
+                return True
+        return super().take_key(event)
 
 
-class TextDialog(Dialog):
+class FieldDialog(Dialog):
+    """A dialog with one line of text, which has all keys but those that scroll, take and close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    @cached_property
+    def field(self) -> LineInput:
+        """Takes text before it is shown as well; Textual makes it in a running application only."""
+        return LineInput(self._text)
+
+    def take(self) -> None:
+        """Enter was pressed."""
+        raise NotImplementedError
+
+    def take_key(self, event: Key) -> bool:
+        if event.key == "enter":
+            self.take()
+        elif event.key == "escape":
+            self.close()
+        else:
+            return self.field.take_key(event)
+        return True
+
+
+class TextDialog(FieldDialog):
     """Asks for one line of text. `accept` gives a sentence when the text will not do."""
 
     keys = (("enter", "ok"), ("escape", "back"))
 
     def __init__(self, heading: str, lines: Sequence[Line], text: str, accept: Callable[[str], str]) -> None:
-        super().__init__()
-        self.heading, self._above, self._accept, self._text = heading, list(lines), accept, text
+        super().__init__(text)
+        self.heading, self._above, self._accept = heading, list(lines), accept
         self._refusal = ""
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda *_: self._above, classes="above")
-        yield LineInput(self._text)
+        yield self.field
         yield Pane(lambda width, _: [[(row, "bad")] for row in textwrap.wrap(self._refusal, width)], classes="refusal")
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        if not self.is_active:
-            return
-        self._refusal = self._accept(event.value)
+    def take(self) -> None:
+        self._refusal = self._accept(self.field.value)
         if self._refusal:
             self.redraw()
         else:
-            self.close()
-
-    def on_key(self, event: Key) -> None:
-        # Everything else belongs to the text, and is not for the class above either.
-        event.prevent_default()
-        if event.key == "escape":
-            event.stop()
             self.close()
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click
+from textual.events import Click, Key
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
@@ -15,6 +15,7 @@ from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.tight_updates import tighten
+from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
@@ -22,12 +23,9 @@ if TYPE_CHECKING:
 
 
 def bindings(place: Place) -> list[BindingType]:
-    """The registry's keys of a place; `do` looks whether the action can be done now, and says why not.
-
-    With priority: what a key does has been done before the next key is looked at, however fast they come.
-    """
+    """The registry's keys of a place; `do` looks whether the action can be done now, and says why not."""
     return [
-        Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False, priority=True)
+        Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
         for action in ACTIONS
         if action.place == place
     ]
@@ -66,7 +64,7 @@ class Page(Screen[None], inherit_bindings=False):
     @property
     def is_typing(self) -> bool:
         """Whether a field has the focus, and takes the keys."""
-        return False
+        return self.focused is not None
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
@@ -98,11 +96,9 @@ class Page(Screen[None], inherit_bindings=False):
     def on_screen_resume(self) -> None:
         self.redraw()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # A field that has the focus leaves only these keys to its screen.
-        if action == "do" and self.is_typing:
-            return parameters[0] in ("clear", "up", "down")
-        return super().check_action(action, parameters)
+    def take_key(self, event: Key) -> bool:
+        """A key for the field that has the focus; whether it was taken."""
+        return isinstance(self.focused, LineField | ChoiceField) and self.focused.take_key(event)
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")

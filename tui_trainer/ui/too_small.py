@@ -33,9 +33,9 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         for pane in self.query(Pane):
             pane.redraw()
 
-    def on_key(self, event: Key) -> None:
-        event.stop()
+    def take_key(self, event: Key) -> bool:
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             # There is no room for a question: nothing is lost, and a run trains on.
             alive = self._bench.run_is_ours_and_alive
             self._bench.app.leave(Leaving.TRAINING_ON if alive else Leaving.QUIT)
+        return True

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 from textual.containers import VerticalScroll
 from textual.events import Key
 from textual.widget import Widget
-from textual.widgets import Input
 
 from tui_trainer.errors import TuiTrainerError
 from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
-from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.dialogs import FieldDialog
 from tui_trainer.ui.spans import Line
-from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import TRYING
 
@@ -30,15 +28,15 @@ _TEMPERATURE = 0.8
 _PROMPT_CHARACTERS = 40
 
 
-class TryDialog(Dialog):
+class TryDialog(FieldDialog):
     """Type the beginning of a text, Enter, and read on."""
 
     heading = "Try the model"
     keys = (("enter", "continue the text"), ("escape", "close"))
 
     def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
-        super().__init__()
-        self._bench, self._folder, self._prompt = bench, folder, prompt
+        super().__init__(prompt)
+        self._bench, self._folder = bench, folder
         if bench.run is not None and not find_task(bench.run.state.task or "causal_lm").continues:
             self.keys = (("enter", "ask the model"), *self.keys[1:])
         self._writer: Writer | None = None
@@ -47,7 +45,7 @@ class TryDialog(Dialog):
         self._seed = 0
 
     def inside(self) -> Iterable[Widget]:
-        yield LineInput(self._prompt)
+        yield self.field
         with VerticalScroll(id="inside", can_focus=False):
             yield Pane(lambda width, _: self.lines(width))
         yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
@@ -57,14 +55,13 @@ class TryDialog(Dialog):
         shown = visible(prompt + text).replace("\t", "    ")
         return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
 
-    def on_key(self, event: Key) -> None:
-        # Everything else belongs to the prompt, and is not for the class above either.
-        event.prevent_default()
-        if event.key in ("escape", "up", "down", "pageup", "pagedown"):
-            super().on_key(event)
+    def take_key(self, event: Key) -> bool:
+        return (event.key in ("up", "down", "pageup", "pagedown") and self.scrolls(event.key)) or super().take_key(
+            event
+        )
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        prompt, self._seed = event.value, self._seed + 1
+    def take(self) -> None:
+        prompt, self._seed = self.field.value, self._seed + 1
         self._status = "writing ..." if self._writer else "loading the weights ..."
         self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote)
         self.redraw()

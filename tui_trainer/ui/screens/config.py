@@ -128,11 +128,6 @@ class ConfigPage(Page):
     # ------------------------------------------------------------- typing
 
     @property
-    def is_typing(self) -> bool:
-        """A field of this screen has the focus."""
-        return self.focused is not None
-
-    @property
     def typing_keys(self) -> list[tuple[str, str]]:
         if self.editor is None:
             return [("enter", "to the table"), ("escape", "clear")]
@@ -146,7 +141,7 @@ class ConfigPage(Page):
         self.bench.app.draw()
 
     def _typed(self) -> None:
-        """Take in what stands in the fields now; called before a key that ends one, which may overtake the message."""
+        """Take in what stands in the fields now; called before a key that ends one, which overtakes the message."""
         model, editor = self.model, self.editor
         if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
             editor.typed(self.value_field.value)
@@ -154,9 +149,6 @@ class ConfigPage(Page):
             model.filter = self.filter_field.value
             self._show_rows()
             self.table.move_to_end(-1)
-
-    def on_input_submitted(self) -> None:
-        self.action_take()
 
     def action_take(self) -> None:
         """The typed value or the filter."""

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.widgets import Input
 
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
@@ -19,7 +18,7 @@ from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.page import Page, bindings
 from tui_trainer.ui.spans import Line, Role, beside
-from tui_trainer.ui.widgets.fields import LineInput
+from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.run_list import RunList
 from tui_trainer.ui.workbench import Workbench
@@ -46,7 +45,7 @@ class RunsPage(Page):
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._list = RunList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
-        self._filter = LineInput("", id="filter")
+        self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
         self._measured: dict[Path, str] = {}
@@ -167,10 +166,6 @@ class RunsPage(Page):
         self.model.choose(len(self.model.shown))
 
     @property
-    def is_typing(self) -> bool:
-        return self._filter.has_focus
-
-    @property
     def typing_keys(self) -> list[tuple[str, str]]:
         return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
 
@@ -181,16 +176,27 @@ class RunsPage(Page):
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
             self._filter.value = ""
+            self.model.narrow("")
             self._leave_filter()
         else:
             self.model.marked = []
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.model.narrow(event.value)
+    def on_input_changed(self) -> None:
+        self.model.narrow(self._filter.value)
         self.bench.app.draw()
 
-    def on_input_submitted(self) -> None:
+    def action_take(self) -> None:
+        self.model.narrow(self._filter.value)
         self._leave_filter()
+
+    def action_cancel(self) -> None:
+        self.action_clear()
+        self.bench.app.draw()
+
+    def action_choose(self, steps: int) -> None:
+        self.model.narrow(self._filter.value)
+        self._move(steps)
+        self.bench.app.draw()
 
     def _leave_filter(self) -> None:
         self.set_focus(None)

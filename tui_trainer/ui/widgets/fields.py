@@ -1,7 +1,8 @@
 """Fields of a screen that take text or a choice. While one has the focus every key is its own, and no action's.
 
 What the keys beyond editing mean is for the screen: its `action_choose(steps)`, `action_complete()`, `action_take()`
-and `action_cancel()`.
+and `action_cancel()`. The application hands each key to `take_key` itself, not by a message: what a key does has been
+done before the next key is looked at.
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ class LineInput(Input):
         self.cursor_position = 0
         self.cursor_position = len(self.value)
 
+    def take_key(self, event: Key) -> bool:
+        """Put a character in; whether it was one. Every other key is in the bindings."""
+        if not event.is_printable or event.character is None:
+            return False
+        self.replace(event.character, *sorted(self.selection))
+        return True
+
     def on_paste(self, event: Paste) -> None:
         """All lines in one, and nothing in it that acts on a terminal."""
         event.stop()
@@ -59,6 +67,7 @@ class LineField(LineInput):
         Binding("down", "screen.choose(1)"),
         Binding("tab", "screen.complete"),
         Binding("shift+tab", "screen.choose(-1)"),
+        Binding("enter", "screen.take"),
         Binding("escape", "screen.cancel"),
     ]
 
@@ -85,7 +94,8 @@ class ChoiceField(Pane, can_focus=True):
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return True
 
-    def on_key(self, event: Key) -> None:
-        if event.character and event.is_printable and event.key != "space":
-            event.stop()
-            self._jump(event.character)
+    def take_key(self, event: Key) -> bool:
+        if not event.is_printable or event.character is None or event.key == "space":
+            return False
+        self._jump(event.character)
+        return True
