@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from textual.events import Key
 
 from tests.ui.bare_app import all_pages
 from tests.ui.pictures import screen_text as screen
@@ -249,5 +251,29 @@ def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_press
             assert "1 of 2: keys.toml: there is no action config.undoo" in screen(app)
             await pilot.press("down")
             assert "there is no action" not in screen(app)
+
+    asyncio.run(look())
+
+
+def all_at_once(app: TrainerApp, *keys: str) -> None:
+    """As a terminal hands over what was typed while the program was busy: no key waits for what another one does."""
+    characters = {"slash": "/", "underscore": "_", "full_stop": "."}
+    for key in keys:
+        app.post_message(Key(key, characters.get(key, key if len(key) == 1 else None)))
+
+
+def test_keys_that_come_at_once_are_carried_out_one_after_the_other():
+    """Each means what it means after the one before it: in a field, in the table, in a dialog, on another screen."""
+    name = ["underscore" if one == "_" else one for one in "weight_decay"]
+
+    async def look() -> None:
+        async with opened(Keymap(), page=1) as (app, pilot):
+            all_at_once(app, "slash", *name, "enter", "enter", *["backspace"] * 20, "0", "full_stop", "0", "5", "enter")
+            await pilot.pause()
+            assert app.bench.document.value("training.weight_decay") == 0.05
+            all_at_once(app, "question_mark", "escape", "S", *["backspace"] * 90, *"my", "enter", "escape", "3", "2", "p")
+            await pilot.pause()
+            assert "Choose a recipe" in screen(app)
+            assert Path("my").exists(), "typed before the field was shown"
 
     asyncio.run(look())
