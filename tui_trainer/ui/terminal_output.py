@@ -14,7 +14,8 @@ from collections import deque
 from types import TracebackType
 from typing import Any
 
-_LIMIT_CHARACTERS = 200_000
+# About two pictures of a large terminal: more would be the past, and a slow link shows it for seconds.
+_LIMIT_CHARACTERS = 64_000
 # Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
 _ALWAYS_KEPT_CHARACTERS = 64
 _SWITCHES_KEPT = 200
@@ -39,7 +40,8 @@ class PatientWriter(threading.Thread):
         with self._changed:
             if self._gone:
                 return
-            if self._pending_characters + len(text) > _LIMIT_CHARACTERS:
+            # One picture always has room, however large the terminal is.
+            if self._pending_characters and self._pending_characters + len(text) > _LIMIT_CHARACTERS:
                 # Nobody wants to see the past when the link is back: only the newest mode switches stay.
                 short = [one for one in (*self._pending, text) if len(one) <= _ALWAYS_KEPT_CHARACTERS]
                 self._pending = deque(short[-_SWITCHES_KEPT:])
