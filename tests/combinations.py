@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -22,3 +22,21 @@ def each_value_once(*axes: Iterable[Any]) -> list[Any]:
         )
         for places in product(*(range(len(values)) for values in lists))
     ]
+
+
+def each_pair_once(*axes: Iterable[Any], is_possible: Callable[..., bool] = lambda *_: True) -> list[Any]:
+    """What is possible of the product of `axes`. In the default run is as little of it as has each pair of values of
+    two axes that any of it has; the rest has the mark e2e."""
+    possible = [values for values in product(*axes) if is_possible(*values)]
+    default = set(_covering(possible))
+    return [pytest.param(*values, marks=() if values in default else pytest.mark.e2e) for values in possible]
+
+
+def _covering(possible: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Whichever has the most pairs that are still missing, until none is."""
+    pairs = {values: set(combinations(enumerate(values), 2)) for values in possible}
+    missing = set().union(*pairs.values())
+    while missing:
+        best = max(possible, key=lambda values: len(pairs[values] & missing))
+        missing -= pairs[best]
+        yield best

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import MicroBatch
 
 
@@ -40,7 +41,8 @@ class ClassificationLoss:
 
     def logits(self, batch: MicroBatch) -> Tensor:
         """float32 [B, C]."""
-        logits_BC: Tensor = self._model(**batch.inputs, **self._more).logits
+        with known_masks(batch):
+            logits_BC: Tensor = self._model(**batch.inputs, **self._more).logits
         return logits_BC.float()
 
     def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:

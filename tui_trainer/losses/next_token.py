@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tui_trainer.losses.chunked_head import chunked_head_loss, transform_product
+from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.logits import LogitTransform, logit_transform
 
@@ -46,7 +47,8 @@ class NextTokenLoss:
         # Not for the model's whole life: it would hold this loss, which holds the model. Text samples need all places.
         hook = self._head.register_forward_pre_hook(self._select)
         try:
-            logits_NV = self._model(**batch.inputs, use_cache=False).logits
+            with known_masks(batch):
+                logits_NV = self._model(**batch.inputs, use_cache=False).logits
             if self._hidden is not None:
                 return self._in_chunks(self._hidden, batch.labels, smoothing)
         finally:
@@ -64,7 +66,7 @@ class NextTokenLoss:
             self._head.register_forward_hook(lambda _head, _args, product: products.append(product.detach())),
         )
         try:
-            with torch.no_grad():
+            with torch.no_grad(), known_masks(batch):
                 theirs = self._model(**batch.inputs, use_cache=False).logits.flatten().float()
         finally:
             for hook in hooks:

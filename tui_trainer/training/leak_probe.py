@@ -8,7 +8,7 @@ without any sign of where documents begin, whose logits must differ, or the ques
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tui_trainer.data.batching.pack import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.training.precision import MixedPrecision
 
@@ -110,7 +111,8 @@ def _is_coarse(run: Probed) -> bool:
 def _pass(run: Probed, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
     """Forward and backward; no gradient of a weight is computed."""
     batch = micro_batch(collate_packed(rows, run.pad_id), by_lengths=by_lengths).to(run.device)
-    inputs = batch.inputs if packed else {"input_ids": batch.inputs["input_ids"]}
+    if not packed:
+        batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
     embedded: list[Tensor] = []
 
     def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
@@ -119,8 +121,8 @@ def _pass(run: Probed, rows: Sequence[Sequence[Document]], *, packed: bool, by_l
 
     handle = run.model.get_input_embeddings().register_forward_hook(detach)
     try:
-        with run.mixed_precision.autocast():
-            logits_NV = run.model(**inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
+        with run.mixed_precision.autocast(), known_masks(batch):
+            logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
     finally:
         handle.remove()

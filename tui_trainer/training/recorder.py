@@ -81,12 +81,13 @@ class Recorder:
         """Write all waiting steps. Raises RunError at the first whose loss or gradient is not finite."""
         if not self._waiting:
             return
-        loss_sums = torch.stack([report.loss_sum for _, report in self._waiting]).tolist()
-        grad_norms = torch.stack([report.grad_norm for _, report in self._waiting]).tolist()
+        # All of a group in one copy: each would wait for the device.
+        numbers = torch.stack([x.double() for _, report in self._waiting for x in (report.loss_sum, report.grad_norm)])
+        read = numbers.view(-1, 2).tolist()
         peak = peak_memory_bytes(self._device)
         events: list[Event] = []
         bad_step = None
-        for (step, report), loss_sum, grad_norm in zip(self._waiting, loss_sums, grad_norms, strict=True):
+        for (step, report), (loss_sum, grad_norm) in zip(self._waiting, read, strict=True):
             seconds = report.seconds()
             events.append(self._event(step, report, seconds, loss_sum, grad_norm, peak))
             self._position.count(report, loss_sum, seconds.total)

@@ -1,0 +1,86 @@
+"""Tiny runs of every task, on rows of a few words and models of a few thousand weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.config.load import Request
+from tui_trainer.launching.start import OpenRun, load_config, open_new
+
+Row = dict[str, Any]
+ANIMALS = ("sheep", "goat", "cow", "horse", "hen")
+
+
+@dataclass(frozen=True)
+class TaskCase:
+    """A task on a family of models; empty: from scratch. `more`: what is read beside the input ids."""
+
+    family: str
+    row: Callable[[int, str], Row]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _conversation(n: int, text: str) -> Row:
+    return {"messages": [{"role": "user", "content": text.split(",")[0]}, {"role": "assistant", "content": ANIMALS[n % 5]}]}
+
+
+TASKS = {
+    "causal_lm": TaskCase("llama", lambda n, text: {"text": text}),
+    "chat": TaskCase("qwen2", _conversation, {"task.chat_template": "chatml"}),
+    "char_lm": TaskCase(
+        "",
+        lambda n, text: {"text": text},
+        {f"model.scratch.{key}": value for key, value in (
+            ("hidden_size", 16), ("num_hidden_layers", 1), ("num_attention_heads", 2),
+        )},
+    ),
+    "seq2seq": TaskCase(
+        "bart",
+        lambda n, text: {"input": text, "output": f"the {ANIMALS[n % 5]}"},
+        {"task.max_target_length": 12, "evaluation.generate_rows": 1},
+    ),
+    "sequence_classification": TaskCase(
+        "bert", lambda n, text: {"text": text, "label": ANIMALS[n % 3]}, {"task.class_weights": "balanced"}
+    ),
+    "token_classification": TaskCase(
+        "bert",
+        lambda n, text: {"tokens": text.split(), "ner_tags": ["B-A" if word[0].isdigit() else "O" for word in text.split()]},
+    ),
+}  # fmt: skip
+SETTINGS = {
+    "data.max_length": 64,
+    "data.eval_fraction": 0.2,
+    "training.effective_batch_size": 4,
+    "training.learning_rate": 0.001,
+    "training.lr_scheduler_type": "constant",
+    "training.max_steps": 2,
+    "evaluation.eval_steps": 0,
+    "evaluation.max_eval_rows": 4,
+    "checkpoint.save_steps": 1,
+    "logging.sample_steps": 0,
+    "logging.logging_steps": 2,
+    "dataloader.num_workers": 1,
+}
+
+
+def open_run(folder: Path, models: Path, task: str, settings: dict[str, Any], name: str = "run") -> OpenRun:
+    """A run on the machine that this process believes in, ready to be carried out."""
+    case = TASKS[task]
+    data = folder / f"{task}.{'txt' if task == 'char_lm' else 'jsonl'}"
+    if not data.exists():
+        rows = [case.row(n, text) for n, text in enumerate(texts(20))]
+        lines = [row["text"] for row in rows] if task == "char_lm" else [json.dumps(row) for row in rows]
+        data.write_text("".join(f"{line}\n" for line in lines))
+    whole = {**SETTINGS, "task.type": task, "data.path": data, "output.runs_dir": folder / "runs", "output.name": name}
+    if case.family:
+        model = models / case.family
+        if not model.exists():
+            save_tiny_model(model, case.family)
+        whole["model.model_name_or_path"] = model
+    whole |= {**case.settings, **settings}
+    return open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in whole.items()))))

@@ -1,0 +1,31 @@
+"""Attention masks that are built without a question to the device.
+
+Before it builds a mask, transformers asks whether all of it would be ones, or whether rows hold one document each: the
+host then waits for the GPU in every forward pass. Both are known of a batch before it goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from tui_trainer.losses.micro_batch import MicroBatch
+
+
+@contextmanager
+def known_masks(batch: MicroBatch) -> Iterator[None]:
+    """Around a forward pass over this batch. Where something is padded or packed, its mask is built as it is, as
+    transformers does while it traces; otherwise positions are not looked at for documents."""
+    from transformers import masking_utils
+
+    is_packed = "position_ids" in batch.inputs
+    known = {}
+    if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):
+        known["is_tracing"] = lambda *_: True
+    if not is_packed:
+        known["find_packed_sequence_indices"] = lambda position_ids: None
+    # Names of transformers 5.23; where another version lacks one, it asks the device.
+    known = {name: answer for name, answer in known.items() if hasattr(masking_utils, name)}
+    with patch.multiple(masking_utils, **known):
+        yield
