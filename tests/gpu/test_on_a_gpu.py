@@ -6,10 +6,13 @@ uv run pytest -m gpu tests/gpu
 from __future__ import annotations
 
 import json
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
@@ -160,6 +163,49 @@ def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
         batch = micro_batch(collate_packed([documents], 0), by_lengths=True).to(GPU)
         packed = model(**batch.inputs, use_cache=False).logits[0].float()
     assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
+
+
+@pytest.mark.parametrize("head", [64, 128])
+@pytest.mark.parametrize("lengths", [(40,), (300,), (700,), (40, 300, 700)], ids=str)
+def test_attention_by_lengths_is_that_of_sdpa_for_each_document(lengths, head):
+    """On Hopper and Blackwell torch takes cuDNN's kernel for documents beyond 128 tokens and Flash below, and each has
+    a backward pass of its own."""
+    kernel = varlen.find_kernel()
+    if torch.cuda.get_device_capability() < (8, 0) or kernel is None:
+        pytest.skip("no kernel for attention by lengths here")
+    draw = torch.Generator(GPU).manual_seed(3)
+    shapes = ((4, sum(lengths), head), (2, sum(lengths), head), (2, sum(lengths), head))
+    three = [torch.randn(1, *shape, device=GPU, generator=draw).bfloat16().requires_grad_() for shape in shapes]
+    slope = torch.randn(1, sum(lengths), 4, head, device=GPU, generator=draw).bfloat16()
+    ends = torch.tensor([0, *lengths]).cumsum(0).int().to(GPU)
+    told = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), ends)
+    told |= dict.fromkeys(("max_length_q", "max_length_k"), max(lengths))
+    found, _ = varlen.attention_by(kernel)(nn.Module(), *three, None, **told)
+    found.backward(slope)
+    for start, end in pairwise([0, *accumulate(lengths)]):
+        alone = [x.detach()[:, :, start:end].float().requires_grad_() for x in three]
+        expected = F.scaled_dot_product_attention(*alone, is_causal=True, enable_gqa=True).transpose(1, 2)
+        expected.backward(slope[:, start:end].float())
+        assert (found[:, start:end].float() - expected).abs().max() < 0.02 * expected.abs().max()
+        for x, one in zip(three, alone, strict=True):
+            assert (x.grad[:, :, start:end].float() - one.grad).norm() < 0.02 * one.grad.norm()
+
+
+@pytest.mark.parametrize("optim", ["paged_adamw_8bit", "adamw_8bit"])
+@pytest.mark.parametrize("method", ["qlora", "full"])
+def test_an_optimizer_in_8_bits_goes_on_from_its_saved_state(method, optim, tune):
+    pytest.importorskip("bitsandbytes")
+    import shutil
+
+    changes = {"tuning.method": method, "training.optim": optim, "tuning.r": 64}
+    folder = tune("llama", changes)
+    whole = [step.loss for step in of_kind(folder, StepDone)]
+    shutil.rmtree(folder.checkpoints / "step-12")
+    shutil.rmtree(folder.model)
+    assert carry_out(open_again(folder)).exit_code == 0
+    again = [step.loss for step in of_kind(folder, StepDone)][len(whole) :]
+    assert again == pytest.approx(whole[8:], rel=1e-2)
+    assert not of_kind(folder, RunProblem)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"])

@@ -30,7 +30,7 @@ _WIDEST = frozenset(
 
 @contextmanager
 def autocast_of_cuda() -> Iterator[None]:
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901  # for the time of this block
+    library = torch.library.Library("aten", "IMPL")  # for the time of this block
     with warnings.catch_warnings():
         # torch warns that its own kernels are replaced, which is what this is for.
         warnings.simplefilter("ignore")

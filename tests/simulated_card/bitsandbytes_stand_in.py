@@ -83,6 +83,10 @@ class Linear4bit(nn.Linear):
             return _Product.apply(x, self.weight, bias).to(given)
 
 
+class Linear8bitLt(nn.Linear):
+    """transformers and peft ask whether a layer is one."""
+
+
 class _AdamW(torch.optim.Optimizer):
     bits, is_paged = 8, False
 
@@ -143,7 +147,8 @@ class _AdamW(torch.optim.Optimizer):
 
     def _blocks(self, kept: Tensor, scales: Tensor, p: Tensor) -> Tensor:
         flat = kept.flatten().float() / 127.5 - 1
-        return (flat * scales.repeat_interleave(_OPTIMIZER_BLOCK, output_size=len(scales) * _OPTIMIZER_BLOCK)[: len(flat)]).view(p.shape)
+        each = scales.repeat_interleave(_OPTIMIZER_BLOCK, output_size=len(scales) * _OPTIMIZER_BLOCK)
+        return (flat * each[: len(flat)]).view(p.shape)
 
     def _keep(self, p: Tensor, state: Any, number: str, moment: Tensor) -> None:
         kept = state[f"state{number}"]
@@ -171,7 +176,7 @@ def _modules() -> dict[str, ModuleType]:
     for module in found.values():
         module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
     top, layers, optim, functional = found.values()
-    vars(layers).update(Params4bit=Params4bit, Linear4bit=Linear4bit, Linear8bitLt=type("Linear8bitLt", (nn.Linear,), {}))
+    vars(layers).update(Params4bit=Params4bit, Linear4bit=Linear4bit, Linear8bitLt=Linear8bitLt)
     vars(optim).update(
         {name: _optimizer(name, bits, paged) for name, bits, paged in (
             ("AdamW8bit", 8, False), ("PagedAdamW8bit", 8, True), ("PagedAdamW32bit", 32, True),

@@ -40,7 +40,9 @@ _WAITS = {
     aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default, aten.is_nonzero.default,
     aten.repeat_interleave.Tensor, aten.bincount.default, aten.linalg_solve_ex.default,
 }  # fmt: skip
-_INDEXES = {aten.index.Tensor: 1, aten.index_put_.default: 1, aten.index_put.default: 1, aten._index_put_impl_.default: 1}
+_INDEXES = {
+    aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default,
+}  # fmt: skip
 # The CPU's kernels take fp32 weights beside 16-bit inputs, CUDA's do not.
 _ONE_DTYPE = {aten.native_layer_norm.default, aten.native_group_norm.default, aten._fused_rms_norm.default}
 _PINNED = "_lies_in_pinned_memory"
@@ -222,16 +224,15 @@ class Card(TorchDispatchMode):
 
     # What a card would refuse, or wait for ----------------------------------------------------------------------------
 
-    def _check(
-        self, func: Any, args: Any, kwargs: Any, on_card: list[Any], on_host: list[Any], to_card: bool
-    ) -> None:
+    def _check(self, func: Any, args: Any, kwargs: Any, on_card: list[Any], on_host: list[Any], to_card: bool) -> None:
         if func not in _MIXES_DEVICES and on_card and any(x.dim() for x in on_host):
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})"
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+                f"({func})"
             )
         if func in _ONE_DTYPE and len({x.dtype for x in on_card}) > 1:
             raise RuntimeError(f"expected scalar type {on_card[0].dtype} but found {on_card[-1].dtype} ({func})")
-        if func in _WAITS or (func in _INDEXES and _has_mask(args[_INDEXES[func]])):
+        if func in _WAITS or (func in _INDEXES and _has_mask(args[1])):
             self.wait(str(func))
         elif func is aten.copy_.default:
             if not isinstance(args[0], CardTensor):
@@ -289,15 +290,16 @@ def _has_mask(indices: Any) -> bool:
 
 def _here(phase: str, what: str) -> Wait:
     """At the innermost line of the product, and the library's below it where it is one of those that waits."""
-    frame, library = sys._getframe(2), ""
+    frame, library, line = sys._getframe(2), "", ""
     while frame:
-        name = frame.f_code.co_filename
-        if "/tui_trainer/" in name:
-            file = name.rpartition("/tui_trainer/")[2]
-            line = f"{file}:{frame.f_lineno}"
-            return Wait(phase, what, f"{file} {frame.f_code.co_name}", f"{line} ({library})" if library else line)
-        if not library and "/site-packages/" in name and "/site-packages/torch/" not in name:
-            library = f"{name.rpartition('/site-packages/')[2]}:{frame.f_lineno}"
+        path, function = frame.f_code.co_filename, frame.f_code.co_name
+        if "/tui_trainer/" in path:
+            file = path.rpartition("/tui_trainer/")[2]
+            line = line or f"{file}:{frame.f_lineno}{f' ({library})' if library else ''}"
+            if not function.startswith("<"):
+                return Wait(phase, what, f"{file} {function}", line)
+        elif not library and "/site-packages/" in path and "/site-packages/torch/" not in path:
+            library = f"{path.rpartition('/site-packages/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return Wait(phase, what, library or "a test", library)
 

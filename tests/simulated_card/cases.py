@@ -18,7 +18,7 @@ ANIMALS = ("sheep", "goat", "cow", "horse", "hen")
 
 @dataclass(frozen=True)
 class TaskCase:
-    """A task on a family of models; empty: from scratch. `more`: what is read beside the input ids."""
+    """A task on a family of models; empty: from scratch."""
 
     family: str
     row: Callable[[int, str], Row]
@@ -26,7 +26,13 @@ class TaskCase:
 
 
 def _conversation(n: int, text: str) -> Row:
-    return {"messages": [{"role": "user", "content": text.split(",")[0]}, {"role": "assistant", "content": ANIMALS[n % 5]}]}
+    turns = ("user", text.split(",")[0]), ("assistant", ANIMALS[n % 5])
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def _tagged(n: int, text: str) -> Row:
+    words = text.split()
+    return {"tokens": words, "ner_tags": ["B-A" if word[0].isdigit() else "O" for word in words]}
 
 
 TASKS = {
@@ -47,10 +53,7 @@ TASKS = {
     "sequence_classification": TaskCase(
         "bert", lambda n, text: {"text": text, "label": ANIMALS[n % 3]}, {"task.class_weights": "balanced"}
     ),
-    "token_classification": TaskCase(
-        "bert",
-        lambda n, text: {"tokens": text.split(), "ner_tags": ["B-A" if word[0].isdigit() else "O" for word in text.split()]},
-    ),
+    "token_classification": TaskCase("bert", _tagged),
 }  # fmt: skip
 SETTINGS = {
     "data.max_length": 64,

@@ -50,7 +50,9 @@ def _take(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int)
     """What the kernels on a card refuse, and what they compute wrongly."""
     if {query.dtype, key.dtype, value.dtype} - {query.dtype} or query.dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
-    assert ends.dtype == torch.int32 and int(ends[-1]) == len(query), "lengths are int32 and end where the tokens do"
+    if ends.dtype != torch.int32:
+        raise RuntimeError("cu_seqlens_q must have dtype int32")
+    assert int(ends[-1]) == len(query), "lengths end where the tokens do"
     assert longest >= int(ends.diff().max()), "what is longer than the longest would not be computed"
 
 

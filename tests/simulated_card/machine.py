@@ -108,10 +108,18 @@ _tensor_to, _tensor_data = Tensor.to, Tensor.data
 
 
 def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`x.to(y)` asks y for its device inside torch."""
+    """`x.to(y)` asks y for its device inside torch, and `x.to("cuda")` asks the driver which card that is."""
     if args and isinstance(args[0], CardTensor):
         args = (CUDA, args[0].dtype, *args[1:])
+    if args and isinstance(args[0], (str, torch.device)):
+        args = (_numbered(args[0]), *args[1:])
+    if kwargs.get("device") is not None:
+        kwargs["device"] = _numbered(kwargs["device"])
     return _tensor_to(tensor, *args, **kwargs)
+
+
+def _numbered(device: Any) -> torch.device:
+    return CUDA if torch.device(device).type == "cuda" else torch.device(device)
 
 
 def _set_data(tensor: Tensor, value: Tensor) -> None:
@@ -180,8 +188,9 @@ def simulated_card(gpu: Gpu = H200) -> Iterator[Card]:
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(patch.multiple(torch.cuda, **_cuda(card, gpu)))
-        enter(patch.multiple(Tensor, to=_to, type_as=lambda x, y: x.to(y), data=property(_tensor_data.__get__, _set_data)))
-        enter(patch.multiple(Tensor, pin_memory=_pin_memory, is_pinned=lambda x, *_: getattr(x, cards._PINNED, False)))
+        enter(patch.multiple(Tensor, to=_to, type_as=lambda x, y: x.to(y), pin_memory=_pin_memory))
+        enter(patch.object(Tensor, "is_pinned", lambda x, *_: getattr(x, cards._PINNED, False)))
+        enter(patch.object(Tensor, "data", property(_tensor_data.__get__, _set_data)))
         enter(patch.object(_foreach_utils, "_group_tensors_by_device_and_dtype", _by_device))
         enter(patch.object(import_module("torch.nn.utils.clip_grad"), "_group_tensors_by_device_and_dtype", _by_device))
         enter(patch.object(import_module("torch.optim.optimizer"), "_group_tensors_by_device_and_dtype", _by_device))

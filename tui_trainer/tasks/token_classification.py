@@ -157,9 +157,11 @@ class _Scorer:
         return self._loss.of_logits(logits_NC, batch.labels)
 
     def scores(self) -> Scores:
+        import torch
+
         counts = counts_for(self._scheme)
         for batch in self._seen:
-            labels, predicted, rows = (values.tolist() for values in batch)
+            labels, predicted, rows = torch.stack(batch).tolist()
             starts = [0, *(at for at, (one, next_) in enumerate(pairwise(rows), 1) if one != next_), len(rows)]
             for start, end in pairwise(starts):
                 counts.add(

@@ -1,0 +1,38 @@
+"""What tests on a simulated card share."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import pytest
+
+from tests.simulated_card.cases import open_run
+from tests.simulated_card.machine import simulated_card
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.training import varlen
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def run_on_card(tmp_path, models, no_dry_run):
+    """`run_on_card(task, settings, layout, folder=...)`: carries a run out, or one that was begun to its end; (the
+    card, the run's folder, why it failed with its traceback)."""
+
+    def run(task, settings=None, layout="by lengths", *, name="run", folder=None):
+        # As before torch 2.10, or on a card before Ampere.
+        kernel = patch.object(varlen, "find_kernel", lambda: None) if layout == "by mask" else nullcontext()
+        with kernel, simulated_card() as card:
+            opened = open_again(folder) if folder else open_run(tmp_path, models, task, settings or {}, name)
+            outcome = carry_out(opened)
+        log = opened.folder.logs / "error.txt"
+        traceback = log.read_text() if log.exists() else ""
+        failure = f"{outcome.problems} {outcome.failure}\n{traceback}" if outcome.exit_code else ""
+        return card, opened.folder, failure
+
+    return run

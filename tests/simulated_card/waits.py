@@ -1,0 +1,30 @@
+"""Where a run may wait for its card, by phase and function. It may nowhere else, and nowhere within a micro-batch."""
+
+from __future__ import annotations
+
+from tests.simulated_card.card import Card, Wait
+
+UPDATE, LOG = ("update", "training/optimizer.py _step"), ("log", "training/recorder.py flush")
+EVALUATION = ("evaluation", "training/evaluate.py evaluate")
+ONCE_AN_EVALUATION = {
+    EVALUATION: "the sum of the loss",
+}
+WAITS = ONCE_AN_EVALUATION | {
+    LOG: "losses and gradient norms of the steps that wait, in one copy",
+    UPDATE: "optimizers without a fused kernel ask once a step whether to step; bitsandbytes waits for each parameter",
+    ("evaluation", "tasks/sequence_classification.py scores"): "labels and predictions of all rows, at the end",
+    ("evaluation", "tasks/token_classification.py scores"): "labels, predictions and rows of each batch, at the end",
+    ("evaluation", "models/writing.py answered"): "transformers asks after each token whether all answers have ended",
+    ("sample", "models/writing.py written_after"): "the same, and the text itself",
+    ("checkpoint", "training/checkpoint.py _on_host"): "each tensor on its way into a file",
+    ("checkpoint", "training/precision.py tensors"): "the loss scale",
+}
+# Before the first step and after the last one nothing is waited for in vain.
+_BESIDE_THE_LOOP = ("start", "final model")
+
+
+def unexpected_waits(card: Card) -> list[Wait]:
+    """Waits that are not in the list, and copies within a step that the host stands by for."""
+    found = [wait for wait in card.waits if wait.phase not in _BESIDE_THE_LOOP]
+    copies = [copy for copy in card.pageable_copies if copy.phase == "micro-batches"]
+    return [wait for wait in found if (wait.phase, wait.function) not in WAITS] + copies
