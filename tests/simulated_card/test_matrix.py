@@ -49,12 +49,11 @@ def of_kind(folder, kind):
     return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
-def settings_of(method, precision, layout, switch, optim):
+def settings_of(task, method, precision, layout, switch, optim):
+    packing = {"data.packing": str(layout != "padded").lower()} if task in PACKED_TASKS else {}
     named = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}[precision]
-    return {
-        "tuning.method": method, "training.mixed_precision": named, "training.optim": optim, **SWITCHES[switch],
-        "data.packing": "auto" if layout == "padded" else "true",
-    } | ({"data.packing": "false"} if layout == "padded" else {})  # fmt: skip
+    chosen = {"tuning.method": method, "training.mixed_precision": named, "training.optim": optim}
+    return chosen | packing | SWITCHES[switch]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +61,7 @@ def settings_of(method, precision, layout, switch, optim):
     each_pair_once(TASKS, METHODS, PRECISIONS, LAYOUTS, SWITCHES, OPTIMIZERS, is_possible=is_possible),
 )
 def test_two_steps_an_evaluation_and_checkpoints(task, method, precision, layout, switch, optim, run_on_card):
-    settings = settings_of(method, precision, layout, switch, optim)
-    if task not in PACKED_TASKS:
-        del settings["data.packing"]
+    settings = settings_of(task, method, precision, layout, switch, optim)
     card, folder, failure = run_on_card(task, settings, layout)
     assert not failure, failure
     plan = read_plan(folder)

@@ -6,8 +6,9 @@ host then waits for the GPU in every forward pass. Both are known of a batch bef
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -20,7 +21,7 @@ def known_masks(batch: MicroBatch) -> Iterator[None]:
     from transformers import masking_utils
 
     is_packed = "position_ids" in batch.inputs
-    known = {}
+    known: dict[str, Callable[..., Any]] = {}
     if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):
         known["is_tracing"] = lambda *_: True
     if not is_packed:

@@ -1,0 +1,54 @@
+"""Masks that are built without asking the device are those that transformers builds by asking."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import masking_utils
+
+from tests.tiny_models import tiny_model
+from tui_trainer.data.batching.collate import collate
+from tui_trainer.data.batching.pack import collate_packed
+from tui_trainer.losses.masks import known_masks
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+
+DRAW = np.random.default_rng(3)
+DOCUMENTS = [DRAW.integers(4, 380, size=length, dtype=np.int32) for length in (12, 7, 12, 9)]
+
+
+def whole_rows(lengths):
+    """As a model that reads whole rows takes them."""
+    ids = torch.randint(4, 380, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(3))
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    return MicroBatch({"input_ids": ids, "attention_mask": mask}, ids, ids, len(lengths), sum(lengths))
+
+
+@pytest.mark.parametrize(
+    ("family", "batch"),
+    [
+        ("llama", micro_batch(collate(DOCUMENTS, 0))),
+        ("llama", micro_batch(collate_packed([DOCUMENTS[:2], DOCUMENTS[2:]], 0))),
+        ("llama", micro_batch(collate_packed([[DOCUMENTS[0]], [DOCUMENTS[2]]], 0))),
+        ("mistral", micro_batch(collate_packed([DOCUMENTS[:2], DOCUMENTS[2:]], 0))),
+        ("llama", whole_rows([9, 5])),
+        ("bert", whole_rows([9, 5])),
+        ("bert", whole_rows([9, 9])),
+        ("bart", whole_rows([9, 5])),
+    ],
+    ids=["padded", "packed", "packed alone", "in windows", "masked", "encoder", "encoder of full rows", "both"],
+)
+def test_logits_are_those_of_masks_that_were_asked_for(family, batch, monkeypatch):
+    model = tiny_model(family, **({"sliding_window": 6} if family == "mistral" else {})).eval()
+    names = ("find_packed_sequence_indices", "is_tracing")
+    before = [getattr(masking_utils, name) for name in names]
+    with torch.no_grad():
+        asked = model(**batch.inputs, use_cache=False).logits if family != "bert" else model(**batch.inputs).logits
+        with known_masks(batch):
+            # Nobody may ask: a mask's `all` would.
+            monkeypatch.setattr(torch.Tensor, "__bool__", lambda tensor: pytest.fail("the device was asked"))
+            known = model(**batch.inputs, **({} if family == "bert" else {"use_cache": False})).logits
+            monkeypatch.undo()
+    seen = batch.inputs.get("attention_mask", torch.ones_like(batch.inputs["input_ids"])).bool()
+    torch.testing.assert_close(known[seen], asked[seen], atol=1e-5, rtol=1e-5)
+    assert [getattr(masking_utils, name) for name in names] == before
