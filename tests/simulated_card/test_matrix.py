@@ -95,12 +95,17 @@ def check_checkpoint(folder, plan, method, precision) -> None:
     files = {path.name: load_file(path) for path in (folder.root / last.path).glob("*.safetensors")}
     weights = files["model.safetensors" if method == "full" else "adapter_model.safetensors"]
     state = files["optimizer.safetensors"]
-    if method != "full":
-        assert all("lora_" in name or "classifier" in name or "pooler" in name for name in weights)
-    assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float32}
+    adapters = {name: tensor for name, tensor in weights.items() if "lora_" in name}
+    heads = weights.keys() - adapters.keys()
+    assert bool(adapters) == (method != "full")
+    assert {tensor.dtype for tensor in adapters.values()} <= {torch.float32}
+    # All of the model, or the head of a classifier, which is as the rest of it: in 16 bits with a copy in fp32.
+    in_16_bits = {name for name in heads if weights[name].dtype in (torch.bfloat16, torch.float16)}
+    assert not adapters or all("classifier" in name or "pooler" in name for name in heads)
     assert all(tensor.isfinite().all() for tensor in (*weights.values(), *state.values()) if tensor.is_floating_point())
     keys = {name.rpartition(".")[2] for name in state}
+    assert ("master" in keys) == bool(in_16_bits)
     spec = OPTIMIZERS[plan.config.training.optim]
-    assert keys <= spec.state_keys and keys >= spec.needed_keys
+    assert spec.needed_keys <= keys - {"master"} <= spec.state_keys
     random = files["rng_state.safetensors"]
     assert random.keys() == {"cpu", "cuda"} | ({"loss_scale", "loss_scale_steps"} if precision == "fp16" else set())

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -27,6 +26,9 @@ def known_masks(batch: MicroBatch) -> Iterator[None]:
     if not is_packed:
         known["find_packed_sequence_indices"] = lambda position_ids: None
     # Names of transformers 5.23; where another version lacks one, it asks the device.
-    known = {name: answer for name, answer in known.items() if hasattr(masking_utils, name)}
-    with patch.multiple(masking_utils, **known):
+    before = {name: getattr(masking_utils, name) for name in known if hasattr(masking_utils, name)}
+    vars(masking_utils).update({name: known[name] for name in before})
+    try:
         yield
+    finally:
+        vars(masking_utils).update(before)
