@@ -260,7 +260,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def carry_out(self, action_id: str) -> None:
         """Do an action of this screen, or one that is everywhere; say why when it cannot be done now."""
-        action = next(one for one in self.keymap.actions if one.id == action_id)
+        page, action = self.page, next(one for one in self.keymap.actions if one.id == action_id)
         if self.is_available(action):
             if action.name.startswith("go_"):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
@@ -270,7 +270,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
             self.bench.tell(self.page.why_not(action), "dim")
-        self.draw()
+        if page is self.page:
+            # Another page is drawn when it is there.
+            self.draw()
 
     def action_do(self, name: str) -> None:
         self.carry_out(f"app.{name}")

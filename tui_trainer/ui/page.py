@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click, Key
+from textual.events import Click, Key, ScreenResume
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
@@ -40,6 +40,7 @@ class Page(Screen[None], inherit_bindings=False):
         super().__init__()
         tighten(self)
         self.bench = bench
+        self._styled_for = ""
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
@@ -93,7 +94,10 @@ class Page(Screen[None], inherit_bindings=False):
         """
         return ()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        # Textual would apply all styles anew, half the work of turning a page: they change with the theme only.
+        theme = self.app.theme
+        event.refresh_styles, self._styled_for = theme != self._styled_for, theme
         self.redraw()
 
     def take_key(self, event: Key) -> bool:
