@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
+from textual.events import ScreenResume
 
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
@@ -98,7 +99,7 @@ class RunsPage(Page):
 
     # --------------------------------------------------- what is on the disk
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         self._read()
 
     def tick(self) -> None:
