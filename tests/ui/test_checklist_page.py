@@ -85,8 +85,10 @@ async def test_a_click_chooses_and_names_the_key_of_the_fix():
 async def test_enter_names_the_key_of_the_fix():
     async with opened() as (app, pilot):
         await pilot.press("enter")
-        assert "applies" not in picture(app)[-1]
+        assert "show fix: there is no fix to apply" in picture(app)[-1]
+        assert "checklist.show_fix" not in [action.id for action in app.offered_actions]
         await pilot.press("down", "down", "enter")
+        assert "checklist.show_fix" in [action.id for action in app.offered_actions], "in the palette too"
         assert "a applies: training.weight_decay = 0.01" in picture(app)[-1]
 
 

@@ -121,8 +121,8 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             for place, owner in {"app": app, **pages}.items():
                 named = {name.removeprefix("action_") for name in vars(type(owner)) if name.startswith("action_")}
                 known = {action.name for action in ACTIONS if action.place == place}
-                # A field that has the focus asks its screen for these, and a list for what Enter does.
-                fields = {"choose", "complete", "take", "cancel"} if place == "config" else {"offer_fix"}
+                # A field that has the focus asks its screen for these.
+                fields = {"choose", "complete", "take", "cancel"} if place in ("config", "runs") else set()
                 assert named - {"do"} - fields <= known, "a method without an action"
             return swept
 

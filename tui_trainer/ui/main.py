@@ -64,11 +64,21 @@ def run_screens(
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
-    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to, resumed=resumed)
+    bench = Workbench(make_request, probe(), glyphs, gpu=gpu)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
+
+    def show_run() -> None:
+        if attach_to is not None:
+            bench.attach_to(attach_to)
+        elif resumed is not None:
+            from tui_trainer.ui.starting import carry_out
+
+            carry_out(bench, resumed)
+        signals.pass_on()
+
     with Signals(app) as signals:
-        app.when_shown = signals.pass_on
+        app.when_shown = show_run
         try:
             with TerminalGuard(logs) as guard:
                 app.guard = bench.guard = guard
@@ -81,12 +91,6 @@ def run_screens(
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
         _leave_at_once(code)
     return code
-
-
-def _default_request() -> Request:
-    from tui_trainer.config.load import Request
-
-    return Request()
 
 
 class Signals:
@@ -148,9 +152,8 @@ def _afterwards(
     """The terminal is given back. Take care of the run, and say what is to be said."""
     from tui_trainer.journal_printer import Follower
     from tui_trainer.ui.application import Leaving
-    from tui_trainer.ui.current_run import CurrentRun
 
-    run = bench.run if isinstance(bench.run, CurrentRun) else None
+    run = bench.own_run
     crashed, follower = bool(app.crash), None
     if crashed:
         _tell_crash(app.crash, logs)

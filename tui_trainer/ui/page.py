@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -20,6 +21,9 @@ from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from tui_trainer.ui.workbench import Workbench
+
+MOST_LINES = 1_000_000
+"""More than any list has."""
 
 
 def bindings(place: Place) -> list[BindingType]:
@@ -106,6 +110,26 @@ class Page(Screen[None], inherit_bindings=False):
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")
+
+
+class ListPage(Page):
+    """A screen with a list of which one line is chosen."""
+
+    def move(self, lines: int) -> None:
+        """The choice so many lines down; it stops at both ends."""
+        raise NotImplementedError
+
+    @property
+    def page_lines(self) -> int:
+        """How many lines a page is."""
+        raise NotImplementedError
+
+    def _move(self, lines: int = 0, *, pages: int = 0) -> None:
+        self.move(lines + pages * self.page_lines)
+
+    action_up, action_down = partialmethod(_move, -1), partialmethod(_move, 1)
+    action_page_up, action_page_down = partialmethod(_move, pages=-1), partialmethod(_move, pages=1)
+    action_first, action_last = partialmethod(_move, -MOST_LINES), partialmethod(_move, MOST_LINES)
 
 
 class TopLine(Pane):
