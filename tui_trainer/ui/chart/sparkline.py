@@ -15,30 +15,20 @@ def sparkline(
 
     None, NaN and infinity are gaps. Without `low` and `high` the range is that of the values.
     """
-    numbers = [math.nan if value is None or not math.isfinite(value) else value for value in values]
-    grouped = _grouped(numbers, width)
-    finite = [value for value in grouped if not math.isnan(value)]
-    bottom = low if low is not None else min(finite, default=0.0)
-    top = high if high is not None else max(finite, default=1.0)
-    return "".join(_level(value, bottom, top, glyphs) for value in grouped).rjust(width)
-
-
-def _grouped(values: list[float], width: int) -> list[float]:
-    """Groups are counted from the first value: those that are full do not change when values are added."""
-    if width <= 0:
-        return []
-    size = max(math.ceil(len(values) / width), 1)
-    return [_mean(values[begin : begin + size]) for begin in range(0, len(values), size)]
-
-
-def _mean(values: list[float]) -> float:
-    finite = [value for value in values if not math.isnan(value)]
-    return sum(finite) / len(finite) if finite else math.nan
-
-
-def _level(value: float, low: float, high: float, glyphs: Glyphs) -> str:
-    if math.isnan(value):
-        return " "
-    share = (value - low) / (high - low) if high > low else 0.5
+    # Groups are counted from the first value: those that are full do not change when values are added.
+    size = max(math.ceil(len(values) / max(width, 1)), 1)
+    means = [_mean(values[begin : begin + size]) for begin in range(0, len(values) if width > 0 else 0, size)]
+    known = [mean for mean in means if mean is not None]
+    bottom = min(known, default=0.0) if low is None else low
+    top = max(known, default=1.0) if high is None else high
     last = len(glyphs.levels) - 1
-    return glyphs.levels[min(max(round(share * last), 0), last)]
+    signs = ""
+    for mean in means:
+        share = 0.5 if mean is None or top <= bottom else (mean - bottom) / (top - bottom)
+        signs += " " if mean is None else glyphs.levels[min(max(round(share * last), 0), last)]
+    return signs.rjust(width)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

@@ -36,7 +36,7 @@ class ChecklistPage(Page):
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._listed: list[Finding] = []
-        self._list = LineList(self._row)
+        self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
         self._finding = Scroller(Pane(self._finding_lines), glyphs=bench.glyphs, id="chosen")
 
     @cached_property
@@ -56,26 +56,25 @@ class ChecklistPage(Page):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
-    def on_mount(self) -> None:
-        for what in ("scroll_y", "page_lines"):
-            self.watch(self._list, what, self.query_one("#counts", Pane).redraw, init=False)
+    def on_line_list_scrolled(self) -> None:
+        self.query_one("#counts", Pane).redraw()
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
             self._listed = self.model.visible
-            self._list.show([finding.name for finding in self._listed], self.model.cursor)
             super().redraw()
 
     def _counts(self, width: int, _: int) -> list[Line]:
         from tui_trainer.ui.screens.checklist_view import counts_line
 
-        rows = self._list
-        return [counts_line(self.model, round(rows.scroll_y), rows.page_lines, width, self.bench.glyphs)]
+        first, rows = self._list.seen_places.start, self._list.size.height
+        return [counts_line(self.model, first, rows, width, self.bench.glyphs)]
 
-    def _row(self, place: int, is_chosen: bool, width: int) -> Line:
+    def _row(self, place: int, width: int) -> Line:
         from tui_trainer.ui.screens.checklist_view import finding_row
 
-        return finding_row(self._listed[place], is_chosen, self.model.title_cells, width, self.bench.glyphs)
+        is_chosen, cells = place == self.model.cursor, self.model.title_cells
+        return finding_row(self._listed[place], is_chosen, cells, width, self.bench.glyphs)
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
         from tui_trainer.ui.screens.checklist_view import finding_lines
@@ -83,9 +82,9 @@ class ChecklistPage(Page):
         chosen = self.model.selected
         return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
 
-    def on_option_list_option_selected(self, event: LineList.OptionSelected) -> None:
+    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         """A click on a line."""
-        self._move(event.option_index - self.model.cursor)
+        self._move(event.place - self.model.cursor)
         self.action_offer_fix()
 
     def _move(self, lines: int) -> None:
@@ -123,10 +122,10 @@ class ChecklistPage(Page):
         self._move(1)
 
     def action_page_up(self) -> None:
-        self._move(-self._list.page_lines)
+        self._move(-self._list.size.height)
 
     def action_page_down(self) -> None:
-        self._move(self._list.page_lines)
+        self._move(self._list.size.height)
 
     def action_first(self) -> None:
         self._move(-len(self.model.visible))

@@ -16,8 +16,8 @@ from tui_trainer.ui.screens.config_editor import Editor
 from tui_trainer.ui.screens.config_estimate import PlanSummary, estimate_column, estimate_lines
 from tui_trainer.ui.screens.config_memory import memory_budget, memory_lines
 from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
-from tui_trainer.ui.spans import Line, Span, beside, pad
-from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, title_rule, value_cells
+from tui_trainer.ui.spans import Line, Span, beside, pad, title_rule
+from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 
 GROUP_CELLS = 25

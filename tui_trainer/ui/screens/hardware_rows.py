@@ -10,9 +10,8 @@ from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.ui.chart.axes import title_rule
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, pad, wrapped
+from tui_trainer.ui.spans import Line, Role, pad, title_rule, wrapped
 from tui_trainer.units import GIB
 
 Section = list[Line]
@@ -35,7 +34,7 @@ class Machine:
 
 
 def titled(machine: Machine, title: str, lines: list[Line]) -> Section:
-    return [title_rule([(title, "title")], [], machine.width, machine.glyphs), *lines]
+    return [title_rule(title, machine.width, machine.glyphs), *lines]
 
 
 def rows_of(machine: Machine, rows: list[Row]) -> list[Line]:

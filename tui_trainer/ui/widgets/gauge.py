@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -124,20 +124,15 @@ def curve_lines(values: Sequence[float], width: int, height: int, band: Band | N
 
 
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
-
     from tui_trainer.ui.glyphs import UNICODE
+    from tui_trainer.ui.widgets.demo import Demo
 
-    class Demo(App[None]):
-        """Three gauges with made-up figures."""
+    def three_gauges() -> Iterator[GaugeBar]:
+        for name, share, height in (("short", 0.6, 1), ("history", 0.82, 5), ("silent", None, 1)):
+            bar = GaugeBar(UNICODE, id=name)
+            bar.styles.height = height
+            bar.gauge = Gauge(name, share, (0.5, 0.8), "12.0/31.2 GiB", name)
+            bar.values = [0.5 + math.sin(part / 5) / 2 for part in range(60 if share else 0)]
+            yield bar
 
-        CSS = "GaugeBar { margin: 1 2; } #history { height: 5; }"
-
-        def compose(self) -> ComposeResult:
-            for name, share in (("short", 0.6), ("history", 0.82), ("silent", None)):
-                bar = GaugeBar(UNICODE, id=name)
-                bar.gauge = Gauge(name, share, (0.5, 0.8), "12.0/31.2 GiB", name)
-                bar.values = [0.5 + math.sin(part / 5) / 2 for part in range(60 if share else 0)]
-                yield bar
-
-    Demo().run()
+    Demo(three_gauges).run()

@@ -113,24 +113,11 @@ class LossChart(Pane):
         self.zoom(-1)
 
 
-def _made_up_run(steps: int = 400, total_steps: int = 500) -> RunState:
-    state = RunState(name="made up", total_steps=total_steps)
-    for step in range(1, steps + 1):
-        loss = 1.4 + 3 * math.exp(-step / 60) + 0.15 * math.sin(step * 1.7)
-        state.steps.append(step)
-        state.token_counts.append(2048)
-        state.losses.append(loss)
-        state.step_seconds.append(0.125)
-    return state
-
-
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
+    from tui_trainer.ui.widgets.demo import Demo
 
-    class Demo(App[None]):
-        """The chart alone."""
-
-        def compose(self) -> ComposeResult:
-            yield LossChart(_made_up_run)
-
-    Demo().run()
+    run = RunState(total_steps=500)
+    for step in range(1, 401):
+        run.steps.append(step)
+        run.losses.append(1.4 + 3 * math.exp(-step / 60) + 0.15 * math.sin(step * 1.7))
+    Demo(lambda: [LossChart(lambda: run)]).run()
