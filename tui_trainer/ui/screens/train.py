@@ -21,7 +21,7 @@ from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
-    from tui_trainer.ui.screens.train_view import TrainScene
+    from tui_trainer.ui.screens.train_scene import TrainScene
     from tui_trainer.ui.widgets.loss_chart import LossChart
 
 _LOG_ROWS = 200
@@ -99,7 +99,7 @@ class TrainPage(Page):
         return self._shown_scene
 
     def _look(self) -> TrainScene:
-        from tui_trainer.ui.screens.train_view import TrainScene
+        from tui_trainer.ui.screens.train_scene import TrainScene
 
         bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         name = run.folder.name if run else ""
