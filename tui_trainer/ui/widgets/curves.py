@@ -11,7 +11,7 @@ import numpy as np
 
 from tui_trainer.ui.chart.axes import GUTTER, Bounds, column_of, row_of, settle, with_y_axis, x_axis
 from tui_trainer.ui.chart.raster import Raster
-from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
+from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -89,8 +89,7 @@ class Curves(Pane):
         self.unit, self.is_log = "steps", False
 
     def _picture(self, width: int, height: int) -> list[Line]:
-        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
-        return curves_lines(self.curves, self.unit, width, height, glyphs, log=self.is_log)
+        return curves_lines(self.curves, self.unit, width, height, self.glyphs, log=self.is_log)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.spans import Line, title_rule
 from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.pane import Pane
@@ -38,9 +37,8 @@ class Section(Pane):
         self._heading, self._draw_rows = heading, draw
 
     def _with_heading(self, width: int, height: int) -> list[Line]:
-        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
         title, note = self._heading()
-        return [title_rule(title, width, glyphs, note), *self._draw_rows(width, height - 1)]
+        return [title_rule(title, width, self.glyphs, note), *self._draw_rows(width, height - 1)]
 
 
 if __name__ == "__main__":

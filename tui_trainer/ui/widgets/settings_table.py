@@ -58,23 +58,18 @@ def row_line(
     cells = value_cells(width, name_cells)
     role: Role = "bold" if row.is_changed else "dim" if row.is_placeholder else "text"
     value = f"[{' ' * (cells - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
+    plain: Role = "dim" if row.is_advanced else "text"
+    name: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
     line: Line = [
         (glyphs.pointer if here else " ", "accent"),
         (glyphs.bad, "bad") if row.has_problem else (glyphs.changed if row.is_changed else " ", "accent"),
         (" ", "text"),
-        *_name(row, name_cells),
+        *(name if row.matched else [(row.name, plain)]),
+        (" " * (name_cells + 1 - len(row.name)), plain),
         (value, "edit" if edited else role),
-        (" ", "text"),
-        (pad(shortened(row.preset, PRESET_CELLS, glyphs), PRESET_CELLS), "dim"),
+        (f" {pad(shortened(row.preset, PRESET_CELLS, glyphs), PRESET_CELLS)}", "dim"),
     ]
     return [(text, role if role == "edit" else "cursor") for text, role in line] if here else line
-
-
-def _name(row: Row, cells: int) -> Line:
-    plain: Role = "dim" if row.is_advanced else "text"
-    letters: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
-    name = letters if row.matched else [(row.name, plain)]
-    return [*name, (" " * (cells + 1 - len(row.name)), plain)]
 
 
 def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
@@ -133,18 +128,15 @@ class SettingsTable(VerticalScroll, can_focus=False):
     def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
         """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
         same_count, self.rows, self.empty = len(rows) == len(self.rows), rows, empty
-        self.key = key or self.key
-        places = self._settings
-        at = next((place for place in places if rows[place].key == self.key), None)
-        if at is None and places:
-            at = min(places, key=lambda place: (abs(place - self._place), self._place - place))
-        moved = at != self._place
-        if at is not None:
-            self._place, self.key = at, rows[at].key
+        before, self.key = self._place, key or self.key
+        if places := self._settings:
+            # Of settings that are as near, the one below.
+            self._place = min(places, key=lambda at: (rows[at].key != self.key, abs(at - before), before - at))
+            self.key = rows[self._place].key
         if not same_count:
             # The rows are laid out before they can be scrolled to.
             self.call_after_refresh(self._follow)
-        elif moved:
+        elif self._place != before:
             self._follow()
 
     def move(self, steps: int) -> None:
