@@ -10,9 +10,10 @@ from textual.events import Click, Key
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
-from tui_trainer.ui.frame import KeyHint, first_line, footer_hints, help_hint, hint_at, hints_line, tab_at
+from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
 from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
