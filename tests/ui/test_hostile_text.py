@@ -35,8 +35,9 @@ from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
 from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_texts
 from tui_trainer.ui.screens.config_view import ConfigPanes
-from tui_trainer.ui.screens.hardware_rows import Machine
-from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
+from tui_trainer.ui.screens.hardware_view import Machine
+from tui_trainer.ui.screens.train_scene import TrainScene
+from tui_trainer.ui.screens.train_view import PARTS, visible_parts
 from tui_trainer.ui.spans import Line, fit, harmless, width_of
 from tui_trainer.ui.widgets.settings_table import row_line
 

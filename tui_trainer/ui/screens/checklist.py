@@ -33,7 +33,7 @@ class ChecklistPage(ListPage):
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._listed: list[Finding] = []
-        self._list = LineList(self._row)
+        self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
         self._finding = Scroller(Pane(self._finding_lines), glyphs=bench.glyphs, id="chosen")
 
     @cached_property
@@ -52,14 +52,12 @@ class ChecklistPage(ListPage):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
-    def on_mount(self) -> None:
-        for what in ("scroll_y", "page_lines"):
-            self.watch(self._list, what, self.query_one("#counts", Pane).redraw, init=False)
+    def on_line_list_scrolled(self) -> None:
+        self.query_one("#counts", Pane).redraw()
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
             self._listed = self.model.visible
-            self._list.show([finding.name for finding in self._listed], self.model.cursor)
             super().redraw()
 
     @cached_property
@@ -69,20 +67,20 @@ class ChecklistPage(ListPage):
         return checklist_view
 
     def _counts(self, width: int, _: int) -> list[Line]:
-        top, rows = round(self._list.scroll_y), self._list.page_lines
-        return [self._view.counts_line(self.model, top, rows, width, self.bench.glyphs)]
+        first, rows = self._list.seen_places.start, self._list.size.height
+        return [self._view.counts_line(self.model, first, rows, width, self.bench.glyphs)]
 
-    def _row(self, place: int, is_chosen: bool, width: int) -> Line:
-        finding, titles = self._listed[place], self.model.title_cells
-        return list(self._view.finding_row(finding, is_chosen, titles, width, self.bench.glyphs))
+    def _row(self, place: int, width: int) -> Line:
+        is_chosen, cells = place == self.model.cursor, self.model.title_cells
+        return list(self._view.finding_row(self._listed[place], is_chosen, cells, width, self.bench.glyphs))
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
         chosen = self.model.selected
         return self._view.finding_lines(chosen, width, self.bench.glyphs) if chosen else []
 
-    def on_option_list_option_selected(self, event: LineList.OptionSelected) -> None:
+    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         """A click on a line."""
-        self.move(event.option_index - self.model.cursor)
+        self.move(event.place - self.model.cursor)
         if self._chosen_fix:
             self.action_show_fix()
         self.bench.app.draw()
@@ -93,7 +91,7 @@ class ChecklistPage(ListPage):
 
     @property
     def page_lines(self) -> int:
-        return self._list.page_lines
+        return self._list.size.height
 
     def found(self, findings: list[Finding]) -> None:
         """Newer findings."""

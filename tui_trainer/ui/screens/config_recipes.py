@@ -18,9 +18,9 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_model import name_cells
-from tui_trainer.ui.spans import Line, Role, pad, wrapped
+from tui_trainer.ui.spans import Line, Role, pad, title_rule, wrapped
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, title_rule, value_cells
+from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, value_cells
 
 LOW = 30
 _HEAD: tuple[Role, Role, Role] = ("dim", "dim", "dim")

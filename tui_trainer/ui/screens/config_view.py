@@ -22,8 +22,8 @@ from tui_trainer.ui.screens.config_plan import (
     memory_budget,
     memory_lines,
 )
-from tui_trainer.ui.spans import Line, Span, beside, pad, wrapped
-from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, title_rule, value_cells
+from tui_trainer.ui.spans import Line, Span, beside, pad, title_rule, wrapped
+from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 
 GROUP_CELLS = 25

@@ -20,8 +20,8 @@ from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.page import ListPage, bindings
 from tui_trainer.ui.spans import Line, Role, beside
 from tui_trainer.ui.widgets.fields import LineField
+from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.run_list import RunList
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
@@ -44,7 +44,7 @@ class RunsPage(ListPage):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._list = RunList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
+        self._list = LineList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
@@ -134,10 +134,10 @@ class RunsPage(ListPage):
 
     # ------------------------------------------------------------- choosing
 
-    def on_run_list_scrolled(self) -> None:
+    def on_line_list_scrolled(self) -> None:
         self.query_one("#summary", Pane).redraw()
 
-    def on_run_list_chosen(self, message: RunList.Chosen) -> None:
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
             self.bench.app.carry_out("runs.open")
