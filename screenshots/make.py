@@ -53,23 +53,19 @@ class Photographer:
     async def take(self, name: str) -> None:
         """What is shown now, at both sizes."""
         from svg import to_svg
-        from tui_trainer.ui.widgets.canvas import Canvas
 
-        from tui_trainer.ui.spans import text_of
-        from tui_trainer.ui.theme import styles_for
-
-        styles = styles_for("256", no_color=False)
-        canvas = self.app.query_one(Canvas)
         for columns, rows in SIZES:
             await self._pilot.resize_terminal(columns, rows)
             await self._pilot.pause()
             self.app.draw()
-            lines = list(canvas.lines)
+            await self._pilot.pause()
+            # The one list of all that is shown, dialogs and all; Textual has no public name for it.
+            lines = self.app.screen._compositor.render_strips()
             if len(lines) != rows:
                 raise SystemExit(f"{name}: {len(lines)} lines instead of {rows}")
             place = f"{columns}x{rows}/{name}"
-            self.texts[place] = text_of(lines) + "\n"
-            self.drawings[place] = to_svg(lines, styles, f"tui-trainer: {name}, {columns}x{rows}")
+            self.texts[place] = "\n".join(line.text.rstrip() for line in lines) + "\n"
+            self.drawings[place] = to_svg([list(line) for line in lines], f"tui-trainer: {name}, {columns}x{rows}")
 
 
 async def session(app: TrainerApp) -> Photographer:
@@ -125,8 +121,11 @@ async def train(camera: Photographer) -> None:
     bench.poll_run()
     await camera.take("train-finished")
     await camera.press("w", *["backspace"] * 60, *"The ", "enter")
-    await camera.until("a text", lambda: not bench.background.is_busy("try"))
+    await camera.until("a text", lambda: not bench.is_writing_text)
     await camera.take("try")
+    await camera.press("escape", "5")
+    await camera.until("the size of the run", lambda: not bench.background.is_busy("sizes of runs"))
+    await camera.take("runs")
 
 
 def application() -> TrainerApp:

@@ -5,15 +5,14 @@ Box, block and braille signs are drawn as shapes: fonts disagree about their wid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from rich.cells import cell_len
 from rich.color import ColorTriplet
+from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
-
-from tui_trainer.ui.spans import Line
 
 CELL_WIDTH, CELL_HEIGHT, FONT_SIZE, BASELINE = 8, 16, 13.3, 12
 MARGIN = 12
@@ -37,9 +36,9 @@ _SHADE = "░"
 _BRAILLE_DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 
 
-def to_svg(lines: list[Line], styles: Mapping[str, Style], title: str) -> str:
+def to_svg(lines: Sequence[Sequence[Segment]], title: str) -> str:
     """The lines as they look in a dark terminal."""
-    columns = sum(cell_len(text) for text, _ in lines[0])
+    columns = sum(segment.cell_length for segment in lines[0])
     width, height = columns * CELL_WIDTH + 2 * MARGIN, len(lines) * CELL_HEIGHT + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
@@ -51,8 +50,8 @@ def to_svg(lines: list[Line], styles: Mapping[str, Style], title: str) -> str:
     ]
     for row, line in enumerate(lines):
         column = 0
-        for text, role in line:
-            parts += _span(text, styles[role], column, row)
+        for text, style, _ in line:
+            parts += _span(text, style or Style(), column, row)
             column += cell_len(text)
     return "\n".join([*parts, "</g>", "</svg>", ""])
 
@@ -96,10 +95,10 @@ def _words(text: str, end: int, row: int, ink: str, style: Style) -> Iterator[st
 def _colours(style: Style) -> tuple[str, str]:
     """Ink and paper; no paper where it is the terminal's own."""
     ink: ColorTriplet = style.color.get_truecolor(DARK) if style.color else DARK.foreground_color
-    paper = style.bgcolor.get_truecolor(DARK) if style.bgcolor else None
+    paper = style.bgcolor.get_truecolor(DARK, foreground=False) if style.bgcolor else DARK.background_color
     if style.reverse:
-        ink, paper = paper or DARK.background_color, ink
-    return ink.hex, paper.hex if paper else ""
+        ink, paper = paper, ink
+    return ink.hex, "" if paper == DARK.background_color else paper.hex
 
 
 def _paint(sign: str, ink: str) -> str:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.programs import Program, start_program
-from tui_trainer import headless
+from tui_trainer import headless, journal_printer
 from tui_trainer.runs.events import (
     ControlApplied,
     GaugesRead,
@@ -175,7 +175,7 @@ def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
     left: list[int] = []
     monkeypatch.setattr(headless, "monotonic", lambda: next(clock))
     monkeypatch.setattr(os, "_exit", left.append)
-    signals = headless._Signals(headless._JsonPrinter())
+    signals = headless._Signals(journal_printer._JsonPrinter())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         signals._note(number, None)
     assert left == []
@@ -235,7 +235,7 @@ def test_a_terminal_that_goes_away_ends_the_lines_and_nothing_else(monkeypatch):
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         state = RunState()
-        printer = headless._LinePrinter(state)
+        printer = journal_printer._LinePrinter(state)
         printer.show(step(1))
         printer.refresh()
         assert b"step 1/" in os.read(master, 1000)
@@ -253,7 +253,7 @@ def used(share: float) -> GaugesRead:
 
 def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
     state = RunState()
-    printer = headless._LinePrinter(state)
+    printer = journal_printer._LinePrinter(state)
 
     def show(*events) -> str:
         for event in events:
@@ -278,5 +278,5 @@ def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
 
 
 def test_programs_get_readings_as_the_journal_has_them(capsys):
-    headless._JsonPrinter().show(used(0.5))
+    journal_printer._JsonPrinter().show(used(0.5))
     assert from_line(capsys.readouterr().out.strip()).gpus == used(0.5).gpus

@@ -16,7 +16,7 @@ PACKAGE = Path(tui_trainer.__file__).resolve().parent
 LEVELS = (
     {"cli", "__main__"},
     {"ui", "headless", "conversation", "diagnose", "check"},
-    {"comparison_lines"},
+    {"comparison_lines", "journal_printer"},
     {"checklist", "lines"},
     {"launching", "importing", "downloading"},
     {"training", "exporting"},

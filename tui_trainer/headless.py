@@ -1,4 +1,4 @@
-"""A run without a screen: lines for people on a terminal, plain lines in a pipe, journal lines for programs.
+"""A run without a screen.
 
 The run goes on when nobody listens: a hang-up and a closed output are survived. SIGTERM and Ctrl+C ask it to stop, and
 it saves first; a second Ctrl+C leaves at once.
@@ -7,33 +7,22 @@ it saves first; a second Ctrl+C leaves at once.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sys
-import textwrap
 from collections.abc import Sequence
 from time import monotonic, sleep
 from types import FrameType
 
-from tui_trainer import lines
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError
-from tui_trainer.exporting.weights import adapter_base
+from tui_trainer.journal_printer import Follower, Printer
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.gauges import GaugeSummary
-from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import owner
-from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import ONE_PRESS_SECONDS, silence_output, tell
+from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
 
 _POLL_SECONDS = 0.2
-_SECONDS_BETWEEN_STEP_LINES = 5.0
-_SECONDS_BETWEEN_EPOCH_LINES = 5.0
-_STEPS_BETWEEN_GAUGE_LINES = 100
 
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
@@ -81,166 +70,15 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
 
 
-class Follower:
-    """The journal of a run, printed as it grows. What an earlier start wrote belongs to the state, but is not news."""
-
-    def __init__(self, folder: RunFolder, *, as_json: bool) -> None:
-        self._folder, self._reader = folder, JournalReader(folder.journal)
-        self.state = RunState()
-        for event in self._reader.read_new():
-            self.state.apply(event)
-        self.printer: _Printer = _JsonPrinter() if as_json else _LinePrinter(self.state)
-
-    def show_new(self) -> None:
-        """Take in and print what is new."""
-        for event in self._reader.read_new():
-            self.state.apply(event)
-            self.printer.show(event)
-        self.printer.refresh()
-
-    def end(self) -> None:
-        """The run is over: what is left, and how it ended."""
-        self.show_new()
-        self.printer.end(self._folder, self.state)
-
-
-def _tell_failing_journal(run: OpenRun, printer: _Printer) -> None:
+def _tell_failing_journal(run: OpenRun, printer: Printer) -> None:
     if reason := run.journal.failing:
         printer.note_once(f"the journal cannot be written ({reason}): training goes on, but is not shown here")
-
-
-class Output:
-    """Standard output, until nobody reads it any more; then silence."""
-
-    def __init__(self) -> None:
-        self.open = sys.stdout is not None
-        self.is_terminal = self.open and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-
-    def write(self, text: str) -> None:
-        if not self.open:
-            return
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except (OSError, ValueError):
-            self.open = False
-            silence_output()
-
-
-class _Printer:
-    """Shows events as they come."""
-
-    def __init__(self) -> None:
-        self.output = Output()
-        self._noted: set[str] = set()
-
-    def show(self, event: Event) -> None:
-        raise NotImplementedError
-
-    def refresh(self) -> None:
-        """Called a few times a second."""
-
-    def note(self, text: str) -> None:
-        """A word of this program itself, not of the run."""
-
-    def note_once(self, text: str) -> None:
-        """The same word is not said again and again."""
-        if text not in self._noted:
-            self._noted.add(text)
-            self.note(text)
-
-    def end(self, folder: RunFolder, state: RunState) -> None:
-        """The run is over."""
-
-
-class _JsonPrinter(_Printer):
-    """The journal's lines, as they are."""
-
-    def show(self, event: Event) -> None:
-        self.output.write(to_line(event) + "\n")
-
-
-class _LinePrinter(_Printer):
-    """Lines for people. On a terminal the last line is alive: it shows the newest step or how far long work is."""
-
-    def __init__(self, state: RunState) -> None:
-        super().__init__()
-        self._state = state
-        self._live = ""
-        self._shown_live = ""
-        self._last_step_line = monotonic()
-        self._last_epoch_line = 0.0
-        self._gauges = GaugeSummary()
-
-    def show(self, event: Event) -> None:
-        if isinstance(event, Progress):
-            self._show_passing(lines.progress_line(event))
-        elif isinstance(event, StepDone):
-            self._show_passing(lines.step_line(event, self._state))
-            if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
-                self._show_gauges(event.step)
-        elif isinstance(event, GaugesRead):
-            self._gauges.add(event)
-        else:
-            if isinstance(event, PhaseChanged):
-                self._live = ""
-            if isinstance(event, EpochDone) and not self._is_time_for_an_epoch():
-                return
-            if line := lines.event_line(event, self._state):
-                self._print(line)
-
-    def refresh(self) -> None:
-        if self.output.is_terminal and self._live != self._shown_live:
-            # Not os.get_terminal_size: it raises once the terminal is gone, and says 0 where no size was set.
-            width = shutil.get_terminal_size().columns
-            self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
-            self._shown_live = self._live
-
-    def note(self, text: str) -> None:
-        self._print(text)
-
-    def end(self, folder: RunFolder, state: RunState) -> None:
-        self._live = ""
-        self._show_gauges(state.step)
-        base = adapter_base(folder.model)
-        for line in lines.end_lines(state, folder.name, str(folder.root), base):
-            self._print(line)
-        self.refresh()
-
-    def _show_gauges(self, step: int) -> None:
-        """What the run used since the last such line."""
-        if line := lines.gauges_line(step, self._gauges):
-            self._print(line)
-        self._gauges = GaugeSummary()
-
-    def _is_time_for_an_epoch(self) -> bool:
-        """Small data has several epochs a second: not each of them is news."""
-        due = monotonic() - self._last_epoch_line >= _SECONDS_BETWEEN_EPOCH_LINES
-        if due:
-            self._last_epoch_line = monotonic()
-        return due
-
-    def _show_passing(self, line: str) -> None:
-        """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
-        self._live = line
-        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_STEP_LINES:
-            self._print(line)
-            self._last_step_line = monotonic()
-
-    def _print(self, text: str) -> None:
-        if self.output.is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            folded = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
-            self.output.write(f"\r\x1b[K{folded}\n")
-            self._shown_live = ""
-        else:
-            self.output.write(text + "\n")
 
 
 class _Signals:
     """Handlers that only note what came; the loop acts on it. They belong to the main thread."""
 
-    def __init__(self, printer: _Printer) -> None:
+    def __init__(self, printer: Printer) -> None:
         self._printer = printer
         self._first_interrupt: float | None = None
         self._stop_wanted = False

@@ -1,7 +1,8 @@
-"""What the screens cost: time to the first one, bytes to the terminal, time from key to picture, speed of training.
+"""What the screens cost: time to the first one, work while nothing happens, bytes to the terminal, time from key to
+picture, speed of training.
 
     uv run python tests/benchmarks/screens.py                  # all of it, about ten minutes
-    uv run python tests/benchmarks/screens.py traffic          # one of: first, traffic, keys, throughput
+    uv run python tests/benchmarks/screens.py traffic          # one of: first, idle, traffic, keys, throughput
 
 Run it on a machine that does nothing else. The program runs under a real pseudo-terminal, with the quickstart recipe.
 """
@@ -23,10 +24,12 @@ import time
 from pathlib import Path
 from statistics import median
 
+import psutil
 import pyte
 
 SIZES = ((80, 24), (200, 50))
 STEADY_SECONDS = 60.0
+IDLE_SECONDS = 20.0
 PAIRS = 5
 # Small enough for more than five steps a second on two cores, evaluating and saving as usual.
 FAST = ("--set", "training.effective_batch_size=8", "--set", "training.max_steps=100000")
@@ -104,6 +107,25 @@ def first_screen() -> None:
         f"first screen: {median(screens):.2f} s from the start of the process; "
         f"a process that only imports textual.app: {median(imports):.2f} s; ratio {ratio:.2f} (wanted: at most 1.5)"
     )
+
+
+def idle() -> None:
+    """Share of a core of the program that waits for a key, page by page, a run alive or not."""
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Program(Path(folder), size)
+            program.wait_for("t start")
+            program.drain(10.0)
+            shares = []
+            for page in "12345":
+                program.press(page)
+                program.drain(3.0)
+                cpu_seconds = psutil.Process(program.pid).cpu_times()
+                program.drain(IDLE_SECONDS)
+                spent = sum(psutil.Process(program.pid).cpu_times()[:2]) - sum(cpu_seconds[:2])
+                shares.append(f"{page}: {spent / IDLE_SECONDS:.1%}")
+            program.kill()
+        print(f"idle at {size[0]}x{size[1]}, of a core: {', '.join(shares)} (wanted: at most 2 %)")
 
 
 def traffic() -> None:
@@ -196,7 +218,13 @@ def training_seconds(folder: str) -> float:
 
 def main() -> None:
     chosen = sys.argv[1:]
-    for name, measure in (("first", first_screen), ("keys", keys), ("traffic", traffic), ("throughput", throughput)):
+    for name, measure in (
+        ("first", first_screen),
+        ("idle", idle),
+        ("keys", keys),
+        ("traffic", traffic),
+        ("throughput", throughput),
+    ):
         if not chosen or name in chosen:
             measure()
 

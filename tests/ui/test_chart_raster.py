@@ -9,8 +9,7 @@ import pytest
 from tui_trainer.ui.chart.axes import Bounds, domain_steps, labels, log_ticks, settle, ticks, window
 from tui_trainer.ui.chart.raster import Raster
 from tui_trainer.ui.chart.series import Series
-from tui_trainer.ui.chart.sparkline import sparkline
-from tui_trainer.ui.glyphs import ASCII, UNICODE
+from tui_trainer.ui.glyphs import ASCII, UNICODE, sparkline
 from tui_trainer.ui.spans import text_of
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from textual.events import MouseScrollDown
 
 from tests.ui.pictures import in_event_loop, picture, screen_text
 from tests.ui.test_checklist_view import many
@@ -85,16 +86,18 @@ async def test_a_click_chooses_and_names_the_key_of_the_fix():
 async def test_enter_names_the_key_of_the_fix():
     async with opened() as (app, pilot):
         await pilot.press("enter")
-        assert "applies" not in picture(app)[-1]
+        assert "show fix: there is no fix to apply" in picture(app)[-1]
+        assert "checklist.show_fix" not in [action.id for action in app.offered_actions]
         await pilot.press("down", "down", "enter")
+        assert "checklist.show_fix" in [action.id for action in app.offered_actions], "in the palette too"
         assert "a applies: training.weight_decay = 0.01" in picture(app)[-1]
 
 
 @in_event_loop
 async def test_the_wheel_scrolls_the_list_and_leaves_the_choice():
     async with opened() as (app, pilot):
-        rows = app.page.query_one(LineList)
-        rows.scroll_to(y=12, animate=False, immediate=True)
+        for _ in range(4):
+            await pilot._post_mouse_events([MouseScrollDown], LineList)
         await pilot.pause()
         assert "13-22 of 36" in screen_text(app) and app.page.model.cursor == 0
         await pilot.click(LineList, offset=(20, 1))

@@ -10,7 +10,7 @@ import pytest
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.config_memory import (
+from tui_trainer.ui.screens.config_plan import (
     ACTIVATIONS,
     KINDS,
     OTHERS,

@@ -9,8 +9,7 @@ from tui_trainer.config.groups import groups
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.config.profiles import find_profile
 from tui_trainer.planning.conflicts import setting_problems
-from tui_trainer.ui.screens.config_editor import Editor
-from tui_trainer.ui.screens.config_model import ConfigModel
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor
 
 RATE, HEADS, MICRO = (
     "training.learning_rate",

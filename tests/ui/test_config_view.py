@@ -20,10 +20,10 @@ from tui_trainer.planning.planned import Planned
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens.config_details import detail_lines
-from tui_trainer.ui.screens.config_estimate import PlanSummary, estimate_column, estimate_lines
+from tui_trainer.ui.screens import config_files
+from tui_trainer.ui.screens.config_plan import PlanSummary, estimate_column, estimate_lines
 from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines
-from tui_trainer.ui.screens.config_view import ConfigPanes
+from tui_trainer.ui.screens.config_view import ConfigPanes, detail_lines
 from tui_trainer.ui.spans import text_of
 
 SIZES = [(80, 24), (120, 35), (200, 50)]
@@ -100,7 +100,7 @@ def test_all_that_is_known_of_a_setting_finds_room(key):
 
 
 def test_a_preview_shows_the_first_changes_and_counts_the_rest_at_every_size():
-    chooser = RecipeChooser.open(opened("", "training.learning_rate=2e-3", "training.warmup_steps=7").document)
+    chooser = RecipeChooser(opened("", "training.learning_rate=2e-3", "training.warmup_steps=7").document)
     swept = 0
     for place in range(len(chooser.recipes)):
         chooser.choose(place)
@@ -322,16 +322,16 @@ def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     async def look(page, pilot, press) -> None:
-        page.bench.app.edit_text = lambda command, text: text + "[data]\nmax_chars = 77\n"
+        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: text + "[data]\nmax_chars = 77\n")
         await press("e")
         assert page.model.document.value("data.max_chars") == 77
-        assert page.files._save_as("tui-trainer.toml") == ""
+        await press("s enter")
         assert "max_chars = 77" in Path("tui-trainer.toml").read_text() and not page.model.document.is_unsaved
-        page.bench.app.edit_text = lambda command, text: "nonsense = 1\n"
+        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: "nonsense = 1\n")
         await press("e")
         assert notice(page).startswith("not taken: ")
         before: list[str] = []
-        page.bench.app.edit_text = lambda command, text: before.append(text) or text
+        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: before.append(text) or text)
         await press("e")
         assert before[0].startswith("# not taken: ") and before[0].endswith("nonsense = 1\n"), "it is not lost"
 

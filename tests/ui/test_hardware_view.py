@@ -11,15 +11,14 @@ from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens import hardware_gpus, hardware_view
-from tui_trainer.ui.screens.hardware_rows import Machine
-from tui_trainer.ui.screens.hardware_view import machine_summary
+from tui_trainer.ui.screens import hardware_view
+from tui_trainer.ui.screens.hardware_view import Machine, machine_summary
 from tui_trainer.ui.spans import Line, text_of, width_of
 
 GIB = 1 << 30
 PARTS = (
-    hardware_view.device_section, hardware_view.problems_section, hardware_gpus.gpu_table, hardware_gpus.card_section,
-    hardware_gpus.peak_section, hardware_gpus.users_section, hardware_gpus.trail_title, hardware_view.processor_section,
+    hardware_view.device_section, hardware_view.problems_section, hardware_view.gpu_table, hardware_view.card_section,
+    hardware_view.peak_section, hardware_view.users_section, hardware_view.trail_title, hardware_view.processor_section,
     hardware_view.disk_section, hardware_view.libraries_section, hardware_view.system_section,
 )  # fmt: skip
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n[bold]\u202e\u6f22\u5b57"
@@ -195,7 +194,7 @@ def test_gauges_move_nothing():
     for name in ("eight", "one"):
         hardware = MACHINES[name]
         tables = [
-            hardware_gpus.gpu_table(machine(hardware, 80, now=now))
+            hardware_view.gpu_table(machine(hardware, 80, now=now))
             for now in (None, *(gauges(hardware, share) for share in (0, 0.07, 1)))
         ]
         shapes = [[[len(text) for text, _ in line] for line in lines] for lines in tables]

@@ -32,12 +32,12 @@ from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
-from tui_trainer.ui.screens.config_editor import Editor
-from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
 from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_texts
 from tui_trainer.ui.screens.config_view import ConfigPanes
-from tui_trainer.ui.screens.hardware_rows import Machine
-from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
+from tui_trainer.ui.screens.hardware_view import Machine
+from tui_trainer.ui.screens.train_scene import TrainScene
+from tui_trainer.ui.screens.train_view import PARTS, visible_parts
 from tui_trainer.ui.spans import Line, fit, harmless, width_of
 from tui_trainer.ui.widgets.settings_table import row_line
 
@@ -197,9 +197,9 @@ def test_the_config_screen_shows_them_and_nothing_happens(model):
         panes.key, model.filter = "", text
         look()
         panes.key, model.filter = "data.path", ""
-    chooser = RecipeChooser.open(model.document)
+    chooser = RecipeChooser(model.document)
     assert chooser is not None and len(chooser.recipes) > 100
-    assert all(line.plain.isprintable() for line in recipe_texts(chooser, UNICODE))
+    assert all(line.isprintable() for line in recipe_texts(chooser))
     pictures = set()
     for place in range(len(chooser.recipes)):
         chooser.choose(place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import Counter
 from dataclasses import replace
 
@@ -18,8 +17,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens import hardware_gpus, hardware_rows, hardware_view
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
+from tui_trainer.ui.screens.hardware_view import Machine
 from tui_trainer.ui.spans import text_of
 from tui_trainer.ui.widgets.gauge import GaugeBar
 from tui_trainer.ui.widgets.pane import Pane
@@ -66,12 +65,11 @@ def titles(monkeypatch) -> list[str]:
     """Of the sections of the Hardware screen, as they are computed."""
     computed: list[str] = []
 
-    def titled(machine, title, lines):
+    def titled(machine, title, lines, real=Machine.titled):
         computed.append(title)
-        return hardware_rows.titled(machine, title, lines)
+        return real(machine, title, lines)
 
-    for module in (hardware_view, hardware_gpus):
-        monkeypatch.setattr(module, "titled", titled)
+    monkeypatch.setattr(Machine, "titled", titled)
     return computed
 
 
@@ -218,14 +216,12 @@ def test_a_key_ends_a_notice_whoever_takes_the_key(calls):
 def sections(monkeypatch):
     """How often sections of the Hardware screen were computed."""
     counted: Counter[str] = Counter()
-    for name in ("hardware_view", "hardware_gpus"):
-        home = importlib.import_module(f"tui_trainer.ui.screens.{name}")
 
-        def counting(*args, real=home.titled, **kwargs):
-            counted["hardware"] += 1
-            return real(*args, **kwargs)
+    def counting(*args, real=Machine.titled):
+        counted["hardware"] += 1
+        return real(*args)
 
-        monkeypatch.setattr(home, "titled", counting)
+    monkeypatch.setattr(Machine, "titled", counting)
     return counted
 
 

@@ -278,3 +278,24 @@ def test_keys_that_come_at_once_are_carried_out_one_after_the_other():
             assert Path("my").exists(), "typed before the field was shown"
 
     asyncio.run(look())
+
+
+def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
+    """A user who gives a letter to an action of all screens can still write it."""
+    keymap = Keymap({"app.help": ("z",), "app.quit": ("Z",)})
+
+    async def look() -> None:
+        async with opened(keymap, page=1) as (app, pilot):
+            await pilot.press("/", "z", "Z")
+            assert app.page.filter_field.value == "zZ" and app.dialog is None and app.is_running
+            await pilot.press("ctrl+u", *"learn", "enter", "enter", "ctrl+u", "z", "Z")
+            assert app.page.value_field.value == "zZ" and app.page.is_typing
+            await pilot.press("escape", "S", "z", "Z")
+            assert isinstance(app.dialog, TextDialog) and app.dialog.field.value.endswith("zZ")
+            await pilot.press("escape", "5", "/", "z", "Z")
+            await pilot.pause()
+            assert app.page.query_one("#filter").value == "zZ" and app.is_running
+            await pilot.press("enter", "z")
+            assert isinstance(app.dialog, HelpDialog), "and does what it says when nobody types"
+
+    asyncio.run(look())

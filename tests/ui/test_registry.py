@@ -22,12 +22,13 @@ from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import HelpDialog
-from tui_trainer.ui.frame import footer_hints, header, hint_at, hints_line
+from tui_trainer.ui.frame import footer_hints, hint_at, hints_line
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import FAILING_KEYS, Keymap
 from tui_trainer.ui.page import KeyHints
 from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line, text_of, width_of
+from tui_trainer.ui.tabs import header
 from tui_trainer.ui.workbench import Workbench
 
 WIDTHS = range(80, 221)
@@ -121,8 +122,8 @@ def test_every_action_is_carried_out_by_a_method_of_its_page():
             for place, owner in {"app": app, **pages}.items():
                 named = {name.removeprefix("action_") for name in vars(type(owner)) if name.startswith("action_")}
                 known = {action.name for action in ACTIONS if action.place == place}
-                # A field that has the focus asks its screen for these, and a list for what Enter does.
-                fields = {"choose", "complete", "take", "cancel"} if place == "config" else {"offer_fix"}
+                # A field that has the focus asks its screen for these.
+                fields = {"choose", "complete", "take", "cancel"} if place in ("config", "runs") else set()
                 assert named - {"do"} - fields <= known, "a method without an action"
             return swept
 

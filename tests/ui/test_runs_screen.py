@@ -30,7 +30,7 @@ from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens.runs import RunsPage
 from tui_trainer.ui.screens.runs_view import RunsModel, detail_lines, head, run_row, summary
 from tui_trainer.ui.spans import text_of, width_of
-from tui_trainer.ui.widgets.run_list import RunList
+from tui_trainer.ui.widgets.line_list import LineList
 
 WIDTHS = (80, 120, 200)
 NOW = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
@@ -196,9 +196,9 @@ def test_a_run_is_opened_by_enter_and_by_a_double_click_and_chosen_by_a_click(ru
         for name in "abc":
             run_of(runs, name, start(100), *steps(1, 20))
         async with opened() as (app, pilot):
-            await pilot.click(RunList, offset=(5, 1))
+            await pilot.click(LineList, offset=(5, 1))
             assert app.pages[4].model.chosen.name == "b" and app.bench.current == 4
-            await pilot.click(RunList, offset=(5, 2), times=2)
+            await pilot.click(LineList, offset=(5, 2), times=2)
             await pilot.pause()
             assert app.bench.run.folder.name == "a" and app.bench.current == 3
             await pilot.press("5", "home", "enter")
@@ -212,9 +212,9 @@ def test_the_wheel_scrolls_and_a_key_brings_the_chosen_run_back(runs):
         for number in range(40):
             run_of(runs, f"run-{number:02}", start(100))
         async with opened() as (app, pilot):
-            shown = app.screen.query_one(RunList)
+            shown = app.screen.query_one(LineList)
             assert shown.seen_places.start == 0 and f"1-{shown.seen_places.stop} of 40" in screen_text(app)
-            await pilot._post_mouse_events([MouseScrollDown], RunList)
+            await pilot._post_mouse_events([MouseScrollDown], LineList)
             await pilot.pause()
             assert shown.seen_places.start == 3 and f"4-{shown.seen_places.stop} of 40" in screen_text(app)
             await pilot.press("down")

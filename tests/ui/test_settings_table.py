@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 from textual.app import App
@@ -169,10 +167,3 @@ def test_a_long_value_keeps_its_end():
     assert shortened("a/long/path.txt", 9, UNICODE) == "…path.txt"
     assert width_of([(shortened("\u6f22" * 500, 9, UNICODE), "text")]) <= 9
     assert value_cells(10, 28) > 0, "it ends in a table that is too narrow for its columns as well"
-
-
-def test_it_is_shown_alone_by_a_command():
-    code = "import runpy, textual.app as a; a.App.run = lambda self: print(type(self).__name__);"
-    code += "runpy.run_module('tui_trainer.ui.widgets.settings_table', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "_Demo", done.stderr

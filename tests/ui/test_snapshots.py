@@ -157,12 +157,11 @@ class CannedBench(Workbench):
         plan = planning.make(self.document.loaded, self.hardware, FACTS)
         seconds = plan.duration_seconds.model_copy(update={"value": 70.0})
         self.plan = plan.model_copy(update={"duration_seconds": seconds})
-        self.app.opened(self.document)
         self._planned_revision = self.document.revision
-        self._checked((self.document.revision, FINDINGS))
+        self._checked(FINDINGS)
 
     def config_changed(self) -> None:
-        self._planned_revision = self._checked_revision = self.document.revision if self.document else -1
+        self._planned_revision = self.document.revision if self.document else -1
 
     @property
     def gauges(self) -> Gauges:

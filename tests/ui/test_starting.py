@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,17 @@ import pytest
 
 from tests.ui.pictures import screen_text
 from tui_trainer.config.load import Request
+from tui_trainer.errors import EXIT_STOPPED
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.drafts import draft_for
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui import starting
 from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.dialogs import TextDialog
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.main import _afterwards
 from tui_trainer.ui.workbench import Workbench
 
 PATIENCE_SECONDS = 30.0
@@ -168,6 +173,30 @@ def test_a_run_that_is_refused_says_why_and_leaves_nothing(request_of_seconds, t
     asyncio.run(go())
 
 
+def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_was_renamed(
+    request_of_seconds, tmp_path, capsys
+):
+    endless = Request(assignments=(*request_of_seconds.assignments, "training.max_steps=1000000"))
+
+    async def go() -> TrainerApp:
+        async with opened(endless) as (app, pilot):
+            starting.start(app.bench)
+            own = app.bench.run
+            await until(pilot, lambda: own.state.step > 0)
+            app.bench.ask_run("stop")
+            await until(pilot, lambda: not own.alive)
+            shutil.copytree(own.folder.root, tmp_path / "other")
+            app.bench.attach_to(RunFolder(tmp_path / "other"))
+            assert app.pages[4]._rename(own.folder.root, "told-at-the-end") == ""
+        return app
+
+    app = asyncio.run(go())
+    signals = SimpleNamespace(heard=[], ask_for_stop=False)
+    assert _afterwards(app, app.bench, signals, tmp_path, None) == EXIT_STOPPED
+    told = capsys.readouterr().out
+    assert "stopped at step" in told and "told-at-the-end" in told
+
+
 @pytest.fixture
 def request_of_a_model_elsewhere(request_of_seconds, tmp_path, monkeypatch) -> Request:
     """A model that only the catalogue knows: it can be planned, and not be trained."""
@@ -213,6 +242,20 @@ def test_a_name_that_no_run_can_have_is_refused_in_the_config(request_of_seconds
         async with opened(request_of_seconds) as (app, _):
             app.bench.apply({"output.name": "a/b"}, "")
             assert [problem.key for problem in app.bench.document.problems] == ["output.name"]
+
+    asyncio.run(go())
+
+
+def test_who_leaves_with_edits_that_are_in_no_file_can_save_them_first(request_of_seconds):
+    async def go() -> None:
+        async with opened(request_of_seconds) as (app, pilot):
+            app.bench.apply({"training.max_steps": 7}, "")
+            await pilot.press("q", "s")
+            assert isinstance(app.dialog, TextDialog) and "Save as" in screen_text(app) and app.page.place == "config"
+            await pilot.press("enter")
+            assert app.dialog is None and not app.bench.has_unsaved_edits
+            await pilot.press("q")
+            assert not app.is_running
 
     asyncio.run(go())
 

@@ -10,7 +10,8 @@ from tui_trainer.runs.state import fold
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines
 from tui_trainer.ui.screens.train_lines import memory_role, memory_words, part_shares, stack, training_memory_bytes
-from tui_trainer.ui.screens.train_view import PARTS, TrainScene, visible_parts
+from tui_trainer.ui.screens.train_scene import TrainScene
+from tui_trainer.ui.screens.train_view import PARTS, visible_parts
 from tui_trainer.ui.spans import text_of, width_of
 from tui_trainer.ui.widgets.gauge import target_bar
 

@@ -16,8 +16,6 @@ from tui_trainer.safe_text import one_line
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.hardware.diagnosis import GpuChoice
-    from tui_trainer.headless import Follower
-    from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
 MODEL_KEY = "model.model_name_or_path"
@@ -148,10 +146,3 @@ def refuse_json_on_screens(*, as_json: bool) -> None:
     """Raises InputError where JSON was asked for and screens would be shown."""
     if as_json:
         raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
-
-
-def follower_of(folder: RunFolder) -> Follower:
-    """What prints a run whose screens were left."""
-    from tui_trainer.headless import Follower
-
-    return Follower(folder, as_json=False)

@@ -18,7 +18,6 @@ from tui_trainer.cli.application import (
     NoUi,
     RunReference,
     app,
-    follower_of,
     gpu_choice,
     refuse_json_on_screens,
 )
@@ -53,9 +52,7 @@ def resume(
     again = open_again(folder, gpu=chosen)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(
-        run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, follower_of=follower_of, resumed=again)
-    )
+    raise typer.Exit(run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, resumed=again))
 
 
 @app.command()
@@ -77,7 +74,7 @@ def attach(
     refuse_json_on_screens(as_json=as_json)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, follower_of=follower_of, attach_to=folder))
+    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, attach_to=folder))
 
 
 @app.command()

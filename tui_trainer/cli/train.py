@@ -19,7 +19,6 @@ from tui_trainer.cli.application import (
     ProfileName,
     TaskName,
     app,
-    follower_of,
     gpu_choice,
     load,
     refuse_json_on_screens,
@@ -57,11 +56,7 @@ def train(
         load(*asked, gpu=chosen)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(
-        run_screens(
-            lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, follower_of=follower_of
-        )
-    )
+    raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse))
 
 
 def _train(loaded: LoadedConfig, gpu: GpuChoice, as_json: bool) -> int:

@@ -104,6 +104,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "page_down", "pagedown", "page down", "One page down."),
     _action("checklist", "first", "home g", "first", "To the first check."),
     _action("checklist", "last", "end G", "last", "To the last check."),
+    _action("checklist", "show_fix", "enter", "show fix", "What the fix of this check sets, and the key for it."),
     _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
     _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
     _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),

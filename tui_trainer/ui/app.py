@@ -10,10 +10,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual.app import App
 from textual.command import CommandPalette
 from textual.events import Event, Key
 from textual.filter import LineFilter
@@ -40,11 +41,7 @@ from tui_trainer.ui.too_small import TooSmall
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
-    from tui_trainer.checklist.contract import Finding
-    from tui_trainer.config.document import Document
-    from tui_trainer.errors import Problem
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
 
 TICK_SECONDS = 1.0
@@ -53,6 +50,7 @@ _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
 TERMINAL_THEME = "ansi-dark"
 _NO_KEY = "unbound"
+_RUNS_LOOKED_AT = 20
 _TOO_SMALL = "too small"
 
 
@@ -73,10 +71,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
         bench.app = self
-        self._config_page, self._checklist_page = ConfigPage(bench), ChecklistPage(bench)
-        self._train_page = TrainPage(bench)
-        others = [self._config_page, self._checklist_page, self._train_page, RunsPage(bench)]
-        self.pages: list[Page] = [HardwarePage(bench), *others]
+        checklist, train = ChecklistPage(bench), TrainPage(bench)
+        self.pages: list[Page] = [HardwarePage(bench), ConfigPage(bench), checklist, train, RunsPage(bench)]
+        self.checked, self.run_changed = checklist.found, train.run_changed
         for number, page in enumerate(self.pages):
             self.add_mode(page.place, partial(self.pages.__getitem__, number))
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
@@ -119,6 +116,24 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.when_shown()
             self.draw()
 
+    def find_living_runs(self) -> None:
+        """In the background."""
+        self.bench.background.do("runs", _living_runs, self._found_runs)
+
+    def _found_runs(self, living: list[RunFolder]) -> None:
+        """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
+        if living:
+            from tui_trainer.ui.starting import offer_to_watch
+
+            self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
+
+    def found_draft(self, draft: Draft) -> None:
+        """Edits of an earlier session that were never saved."""
+        from tui_trainer.ui.screens.config_files import offer_draft
+
+        if document := self.bench.document:
+            self.bench.ask_when_free(partial(offer_draft, self.bench, document, draft))
+
     # ------------------------------------------------------------------ drawing
 
     @property
@@ -159,44 +174,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
         return [action for action in actions if self.is_available(action)]
 
-    def opened(self, document: Document) -> None:
-        """The config has been read: the config page can show it."""
-        self._config_page.opened(document)
-
-    def checked(self, findings: list[Finding]) -> None:
-        self._checklist_page.found(findings)
-
-    def run_changed(self) -> None:
-        self._train_page.run_changed()
-
-    def offer_draft(self, draft: Draft) -> None:
-        self._config_page.offer_draft(draft)
-
-    def edit_text(self, command: list[str], text: str) -> str:
-        """The text as the user's own editor leaves it. Raises OSError or ValueError when it cannot be run."""
-        from tui_trainer.ui.external_editor import edit_text_in
-
-        return edit_text_in(self, command, text)
-
-    def carry_out_run(self, opened: OpenRun) -> None:
-        from tui_trainer.ui.starting import carry_out
-
-        carry_out(self.bench, opened)
-
-    def offer_to_watch(self, living: list[RunFolder]) -> None:
-        from tui_trainer.ui.starting import offer_to_watch
-
-        offer_to_watch(self.bench, living)
-
-    def show_refusal(self, problems: Sequence[Problem]) -> None:
-        from tui_trainer.ui.starting import show_refusal
-
-        show_refusal(self.bench, problems)
-
-    def save_config(self) -> None:
-        self.bench.go(self.pages.index(self._config_page))
-        self._config_page.action_save()
-
     def is_available(self, action: Action) -> bool:
         """Whether the action would do something now."""
         if action.name == "start":
@@ -209,6 +186,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.leave(Leaving.LOST)
             return
         has_news = self.bench.tick()
+        if refusals := self.bench.take_refusals():
+            from tui_trainer.ui.starting import show_problems
+
+            show_problems(self.bench, "The run was refused", refusals)
         self.page.tick()
         self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
@@ -260,7 +241,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def carry_out(self, action_id: str) -> None:
         """Do an action of this screen, or one that is everywhere; say why when it cannot be done now."""
-        action = next(one for one in self.keymap.actions if one.id == action_id)
+        page, action = self.page, next(one for one in self.keymap.actions if one.id == action_id)
         if self.is_available(action):
             if action.name.startswith("go_"):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
@@ -270,7 +251,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
             self.bench.tell(self.page.why_not(action), "dim")
-        self.draw()
+        if page is self.page:
+            # Another page is drawn when it is there.
+            self.draw()
 
     def action_do(self, name: str) -> None:
         self.carry_out(f"app.{name}")
@@ -293,7 +276,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         action = next(one for one in self.keymap.actions if one.id == action_id)
         return key_sign(action.keys[0], ascii_only=self.bench.glyphs.ascii) if action.keys else f":{action.label}"
 
-    def leave(self, how: Leaving) -> None:
+    def leave(self, how: Leaving = Leaving.QUIT) -> None:
         """Give the terminal back; what happens to a run alive is for `main`."""
         if self.bench.leaving is None:
             self.bench.leaving = how
@@ -306,11 +289,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     # ------------------------------------------------------------------ actions
 
-    def action_next_screen(self) -> None:
-        self.bench.go((self.bench.current + 1) % len(self.pages))
+    def _step(self, screens: int) -> None:
+        self.bench.go((self.bench.current + screens) % len(self.pages))
 
-    def action_previous_screen(self) -> None:
-        self.bench.go((self.bench.current - 1) % len(self.pages))
+    action_next_screen, action_previous_screen = partialmethod(_step, 1), partialmethod(_step, -1)
 
     def action_start(self) -> None:
         from tui_trainer.ui.starting import offer_start
@@ -333,8 +315,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             f"Ctrl+C stops nothing here: {self.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
         )
 
-    def action_theme(self) -> None:
-        self.action_change_theme()
+    action_theme = App.action_change_theme
 
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
@@ -375,3 +356,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super()._handle_exception(error)
         # Textual would print pages of it; `main` writes it to a file and says one sentence.
         self._exit_renderables.clear()
+
+
+def _living_runs() -> list[RunFolder]:
+    """The newest runs of this disk that some process carries out now."""
+    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.registry import known_runs
+
+    return [folder for folder in known_runs()[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]

@@ -26,7 +26,7 @@ from tui_trainer.ui.widgets.pane import Pane
 _KEYS_WIDTH = 16
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
-Answer = tuple[str, str, Callable[[], None]]
+Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
 
 

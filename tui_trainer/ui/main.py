@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -27,18 +27,12 @@ from tui_trainer.ui.terminal_output import LastWords
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
+    from tui_trainer.journal_printer import Follower
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.workbench import Workbench
-
-
-class Follower(Protocol):
-    """Prints the journal of a run as it grows, and how it ended."""
-
-    def show_new(self) -> None: ...
-    def end(self) -> None: ...
 
 
 # Textual reads these once, when it is imported: nothing moves by itself.
@@ -55,13 +49,11 @@ def run_screens(
     mouse: bool = True,
     attach_to: RunFolder | None = None,
     resumed: OpenRun | None = None,
-    follower_of: Callable[[RunFolder], Follower] | None = None,
 ) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
     `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
-    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at;
-    `follower_of` gives what prints a run that trains on after the screens were left.
+    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at.
     """
     refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
     for name, value in _TEXTUAL.items():
@@ -72,11 +64,21 @@ def run_screens(
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
-    bench = Workbench(make_request or _default_request, probe(), glyphs, gpu=gpu, attach_to=attach_to, resumed=resumed)
+    bench = Workbench(make_request, probe(), glyphs, gpu=gpu)
     app = TrainerApp(bench, load_keymap())
     logs = state_folder() / "logs"
+
+    def show_run() -> None:
+        if attach_to is not None:
+            bench.attach_to(attach_to)
+        elif resumed is not None:
+            from tui_trainer.ui.starting import carry_out
+
+            carry_out(bench, resumed)
+        signals.pass_on()
+
     with Signals(app) as signals:
-        app.when_shown = signals.pass_on
+        app.when_shown = show_run
         try:
             with TerminalGuard(logs) as guard:
                 app.guard = bench.guard = guard
@@ -84,17 +86,11 @@ def run_screens(
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
         with LastWords() as signals.last_words:
-            code = _afterwards(app, bench, signals, logs, follower_of)
+            code = _afterwards(app, bench, signals, logs)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
         _leave_at_once(code)
     return code
-
-
-def _default_request() -> Request:
-    from tui_trainer.config.load import Request
-
-    return Request()
 
 
 class Signals:
@@ -152,19 +148,18 @@ def _afterwards(
     bench: Workbench,
     signals: Signals,
     logs: Path,
-    follower_of: Callable[[RunFolder], Follower] | None,
 ) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
+    from tui_trainer.journal_printer import Follower
     from tui_trainer.ui.application import Leaving
-    from tui_trainer.ui.current_run import CurrentRun
 
-    run = bench.run if isinstance(bench.run, CurrentRun) else None
+    run = bench.own_run
     crashed, follower = bool(app.crash), None
     if crashed:
         _tell_crash(app.crash, logs)
     if run is not None and run.alive:
         goes_on = bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON) and not crashed
-        follower = follower_of(run.folder) if follower_of and bench.leaving is Leaving.TRAINING_ON else None
+        follower = Follower(run.folder) if bench.leaving is Leaving.TRAINING_ON else None
         _wait_for(run, signals, wants_stop=not goes_on, follower=follower)
     if run is not None:
         _tell_end(run, follower)

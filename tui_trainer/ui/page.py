@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click, Key
+from textual.events import Click, Key, ScreenResume
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
@@ -20,6 +21,9 @@ from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from tui_trainer.ui.workbench import Workbench
+
+MOST_LINES = 1_000_000
+"""More than any list has."""
 
 
 def bindings(place: Place) -> list[BindingType]:
@@ -40,6 +44,7 @@ class Page(Screen[None], inherit_bindings=False):
         super().__init__()
         tighten(self)
         self.bench = bench
+        self._styled_for = ""
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
@@ -93,7 +98,10 @@ class Page(Screen[None], inherit_bindings=False):
         """
         return ()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        # Textual would apply all styles anew, half the work of turning a page: they change with the theme only.
+        theme = self.app.theme
+        event.refresh_styles, self._styled_for = theme != self._styled_for, theme
         self.redraw()
 
     def take_key(self, event: Key) -> bool:
@@ -102,6 +110,26 @@ class Page(Screen[None], inherit_bindings=False):
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")
+
+
+class ListPage(Page):
+    """A screen with a list of which one line is chosen."""
+
+    def move(self, lines: int) -> None:
+        """The choice so many lines down; it stops at both ends."""
+        raise NotImplementedError
+
+    @property
+    def page_lines(self) -> int:
+        """How many lines a page is."""
+        raise NotImplementedError
+
+    def _move(self, lines: int = 0, *, pages: int = 0) -> None:
+        self.move(lines + pages * self.page_lines)
+
+    action_up, action_down = partialmethod(_move, -1), partialmethod(_move, 1)
+    action_page_up, action_page_down = partialmethod(_move, pages=-1), partialmethod(_move, pages=1)
+    action_first, action_last = partialmethod(_move, -MOST_LINES), partialmethod(_move, MOST_LINES)
 
 
 class TopLine(Pane):

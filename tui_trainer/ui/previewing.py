@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tui_trainer.errors import InputError
@@ -30,16 +29,6 @@ class _Closed(Exception):
     """Nobody waits for the preview any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Far:
-    """How far the work is, as `data/progress.py` tells it."""
-
-    what: str = "starting"
-    done: float = 0.0
-    total: float | None = None
-    unit: str = ""
-
-
 class PreviewDialog(Dialog):
     """Made in the background; closing it gives the work up."""
 
@@ -50,7 +39,8 @@ class PreviewDialog(Dialog):
         self._bench, self._loaded = bench, loaded
         self._preview: Preview | None = None
         self._refusals: tuple[str, ...] = ()
-        self._far = _Far()
+        self._far: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
+        """What is done, how much of it, of how much, in which unit."""
         self._is_closed = False
         self._sample = 0
         self._shows_numbers = False
@@ -75,7 +65,7 @@ class PreviewDialog(Dialog):
         return self._far
 
     def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
-        self._far = _Far(what, done, total, unit)
+        self._far = (what, done, total, unit)
         if self._is_closed:
             raise _Closed
 
@@ -119,11 +109,11 @@ class PreviewDialog(Dialog):
     def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
         if self._refusals:
             return [[(line, "bad")] for refusal in self._refusals for line in wrapped(refusal, width)]
-        far = self._far
-        if not far.total:
-            return [[(f"{one_line(far.what)} ...", "dim")]]
-        words = f" {one_line(far.what)}, {far.done:,.0f} of {far.total:,.0f} {one_line(far.unit)}"
-        return [[(bar(far.done / far.total, _BAR_CELLS, glyphs), "accent"), (words, "dim")]]
+        what, done, total, unit = self._far
+        if not total:
+            return [[(f"{one_line(what)} ...", "dim")]]
+        words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
+        return [[(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "dim")]]
 
     def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
         from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines
@@ -134,32 +124,31 @@ class PreviewDialog(Dialog):
         return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+        """Lines of numbers as they are, with their columns; a longer one in several, the later ones indented."""
         from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
 
-        signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
-        return [line for text in summary_lines(preview, signs) for line in _folded(text, width)]
+        lines: list[Line] = []
+        for text in summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS):
+            first, *rest = [text] if len(text) <= width else wrapped(text, width - 2)
+            lines.append([(first, "text")])
+            lines += [[(f"  {row}", "text")] for row in rest]
+        return lines
 
     # ------------------------------------------------------------------- keys
 
     def press(self, key: str, character: str | None) -> bool:
-        if self._preview is not None and character in ("n", "p") and not self._shows_numbers:
-            self._sample = (self._sample + (1 if character == "n" else -1)) % len(self._preview.samples)
-            self._show_from_top()
-        elif self._preview is not None and character == "a":
+        if self._preview is None or character not in ("n", "p", "a"):
+            return True
+        if character == "a":
             self._shows_numbers = not self._shows_numbers
-            self._show_from_top()
+        elif not self._shows_numbers:
+            self._sample = (self._sample + (1 if character == "n" else -1)) % len(self._preview.samples)
+        self._show_from_top()
         return True
 
     def close(self) -> None:
         self._is_closed = True
         super().close()
-
-
-def _folded(text: str, width: int) -> list[Line]:
-    """A line of numbers as it is, with its columns; a longer one in several, the later ones indented."""
-    first, *rest = [text] if len(text) <= width else wrapped(text, width - 2)
-    lines: list[Line] = [[(f"  {line}", "text")] for line in rest]
-    return [[(first, "text")], *lines]
 
 
 def offer_preview(bench: Workbench, loaded: LoadedConfig) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tui_trainer.safe_text import one_line, visible
+from tui_trainer.ui.glyphs import Glyphs
 
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
@@ -55,6 +56,19 @@ def beside(left: Line, right: Line, width: int) -> Line:
     """One line with `left` at its beginning and `right` at its end; `left` is cut when both do not fit."""
     room = width - width_of(right)
     return [*fit(left, room), *right] if room > 0 else fit(right, width)
+
+
+def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line = "") -> Line:
+    """A rule of `width` cells with a title near its left end and, where there is room, a note near its right end."""
+    if not title:
+        return [(glyphs.rule * width, "rule")]
+    begin: Line = [(f"{glyphs.rule * 2} ", "rule"), *([(title, "title")] if isinstance(title, str) else title)]
+    begin.append((" ", "rule"))
+    end: Line = [(" ", "rule"), *([(note, "dim")] if isinstance(note, str) else note), (f" {glyphs.rule * 2}", "rule")]
+    between = width - width_of(begin) - width_of(end)
+    if not note or between < 0:
+        end, between = [], width - width_of(begin)
+    return fit([*begin, (glyphs.rule * max(between, 0), "rule"), *end], width, glyphs.ellipsis)
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -16,20 +16,20 @@ from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import ChoiceDialog
-from tui_trainer.ui.screens.config_memory import memory_budget
+from tui_trainer.ui.screens.config_plan import figure_text, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
+from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.workbench import Workbench
 
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
+_NOT_YET = "This cannot start yet"
 
 
 def offer_start(bench: Workbench) -> None:
@@ -41,26 +41,19 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.tell("making the plan ...", "dim")
         return
+    from tui_trainer.launching.start import start_problems
+
     bench.start_wanted = False
-    if bench.plan is None:
-        bench.app.open(_refusal(bench))
+    loaded, plan = bench.document.loaded, bench.plan
+    problems = bench.plan_problems if plan is None else start_problems(loaded) if loaded else ()
+    if plan is None or problems:
+        show_problems(bench, _NOT_YET, problems)
         return
-    if problems := _start_problems(bench):
-        bench.app.open(_problems(bench, "This cannot start yet", problems))
-        return
-    title = f"Start {one_line(bench.plan.recipe or bench.plan.config.task.type)}?"
+    title = f"Start {one_line(plan.recipe or plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
-    bench.app.open(ChoiceDialog(title, _what_would_happen(bench, bench.plan), answers))
-
-
-def _start_problems(bench: Workbench) -> list[Problem]:
-    """What stands against a run that can be planned."""
-    from tui_trainer.launching.start import start_problems
-
-    loaded = bench.document.loaded if bench.document else None
-    return start_problems(loaded) if loaded else []
+    bench.app.open(ChoiceDialog(title, _what_would_happen(bench, plan), answers))
 
 
 def _is_refused_now(bench: Workbench) -> bool:
@@ -76,15 +69,23 @@ def _is_refused_now(bench: Workbench) -> bool:
 
 def offer_lines(plan: Plan) -> list[str]:
     """The plan in a few sentences, for the screen of a run that is not there yet."""
-    named = ", ".join(text for _, text in _model_rows(plan))
+    figures = _figures(plan)
     return [
-        f"{one_line(plan.recipe or plan.config.task.type)}: {_mark(plan.total_steps)}{plan.total_steps.value:,} steps "
+        f"{one_line(plan.recipe or plan.config.task.type)}: {figures['steps']} steps "
         f"of {plan.effective_batch_size.value} rows from {one_line(plan.config.data.path)}",
-        f"{_mark(plan.duration_seconds)}{format_seconds(plan.duration_seconds.value)}, "
-        f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} of memory, "
-        f"{_mark(plan.disk_bytes)}{format_bytes(plan.disk_bytes.value)} of disk",
-        named,
+        f"{figures['time']}, {figures['memory']} of memory, {figures['disk']} of disk",
+        ", ".join(text for _, text in _model_rows(plan)),
     ]
+
+
+def _figures(plan: Plan) -> dict[str, str]:
+    """What it takes; `~` stands before what is estimated."""
+    return {
+        "steps": figure_text(plan.total_steps, "{:,}".format),
+        "time": figure_text(plan.duration_seconds, format_seconds),
+        "memory": figure_text(plan.memory_bytes, format_bytes),
+        "disk": figure_text(plan.disk_bytes, format_bytes),
+    }
 
 
 def _model_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -103,18 +104,13 @@ def _device_words(plan: Plan) -> str:
 
 
 def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
+    figures = _figures(plan)
+    free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
-        ("steps", f"{_mark(plan.total_steps)}{plan.total_steps.value:,} of {plan.effective_batch_size.value} rows"),
-        ("time", f"{_mark(plan.duration_seconds)}{format_seconds(plan.duration_seconds.value)}"),
-        (
-            "memory",
-            f"{_mark(plan.memory_bytes)}{format_bytes(plan.memory_bytes.value)} "
-            f"of {format_bytes(memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes)} free",
-        ),
-        (
-            "disk",
-            f"{_mark(plan.disk_bytes)}{format_bytes(plan.disk_bytes.value)} in {one_line(plan.config.output.runs_dir)}",
-        ),
+        ("steps", f"{figures['steps']} of {plan.effective_batch_size.value} rows"),
+        ("time", figures["time"]),
+        ("memory", f"{figures['memory']} of {format_bytes(free_bytes)} free"),
+        ("disk", f"{figures['disk']} in {one_line(plan.config.output.runs_dir)}"),
         ("data", one_line(plan.config.data.path)),
         *_model_rows(plan),
         ("device", _device_words(plan)),
@@ -122,36 +118,18 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     mark, role = bench.checks_mark()
     if mark:
-        lines.append(
-            [
-                (pad("checklist", _LABEL), "dim"),
-                (mark, role),
-                ("   l shows them", "dim"),
-            ]
-        )
+        lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows them", "dim")])
     if bench.has_unsaved_edits:
         kept = "not saved to a file; the run keeps them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (kept, "text")])
     return [*lines, [], [("~ estimated; the data is prepared first, then the numbers are exact", "dim")]]
 
 
-def _mark(planned: Planned[int] | Planned[float | None]) -> str:
-    return "" if planned.exact else "~"
-
-
-def _refusal(bench: Workbench) -> ChoiceDialog:
-    return _problems(bench, "This cannot start yet", bench.plan_problems)
-
-
-def show_refusal(bench: Workbench, problems: Sequence[Problem]) -> None:
-    """The run ended before it began."""
-    bench.app.open(_problems(bench, "The run was refused", problems))
-
-
-def _problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> ChoiceDialog:
+def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
+    """What stands against a run, with the way to the settings."""
     rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in textwrap.wrap(one_line(str(one)), _PROBLEM_CELLS)]
     lines: list[Line] = [[(row, "text")] for row in rows] or [[("the plan is not made yet", "text")]]
-    return ChoiceDialog(title, lines, [("c", "to the settings", lambda: bench.go(1))])
+    bench.app.open(ChoiceDialog(title, lines, [("c", "to the settings", lambda: bench.go(1))]))
 
 
 def start(bench: Workbench) -> None:
@@ -160,16 +138,14 @@ def start(bench: Workbench) -> None:
 
     if _is_refused_now(bench):
         return
-    document = bench.document
-    assert document is not None, "a plan was made from a document"
-    loaded = document.loaded
+    loaded = bench.document.loaded if bench.document else None
     if loaded is None:
-        bench.app.open(_refusal(bench))
+        show_problems(bench, _NOT_YET, bench.plan_problems)
         return
     try:
         run = open_new(loaded, bench.plan, gpu=bench.chosen_gpu)
     except InputError as error:
-        show_refusal(bench, error.problems)
+        show_problems(bench, "The run was refused", error.problems)
         return
     carry_out(bench, run)
 
@@ -204,8 +180,7 @@ def _resume(bench: Workbench, folder: RunFolder) -> None:
 
 def carry_out(bench: Workbench, opened: OpenRun) -> None:
     """A run that was opened begins, or goes on, in its thread, and is on the Train screen."""
-    run = CurrentRun(opened)
-    run.poll()
+    bench.own_run = run = CurrentRun(opened)
     bench.take_run(run)
     run.start()
     if not run.is_remembered:
@@ -249,14 +224,21 @@ def offer_quit(bench: Workbench) -> None:
     elif bench.has_unsaved_edits:
         lines = [[("Settings that you changed are in no file yet.", "text")]]
         lines += [[("They are kept aside and offered at the next start.", "dim")]]
-        answers = [("q", "leave", bench.leave), ("s", "save first", bench.app.save_config)]
+        answers = [("q", "leave", bench.app.leave), ("s", "save first", lambda: _save_config(bench))]
         bench.app.open(ChoiceDialog("Leave?", lines, answers))
     else:
-        bench.leave()
+        bench.app.leave()
+
+
+def _save_config(bench: Workbench) -> None:
+    bench.go(1)
+    bench.app.carry_out("config.save")
 
 
 def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     """At the start of the screens, while a run of another process is alive."""
+    if bench.run is not None:
+        return
     newest = living[-1]
     lines: list[Line] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]
     if len(living) > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.style import Style
 from textual.color import Color
@@ -18,85 +18,47 @@ from tui_trainer.ui.spans import Role
 if TYPE_CHECKING:
     from textual.app import App
 
-_PLAIN: Final = Style()
-
-_256: Final[dict[str, str]] = {
-    "dim": "color(245)",
-    "bold": "bold",
-    "accent": "color(37)",
-    "good": "color(71)",
-    "warn": "color(172)",
-    "bad": "bold color(167)",
-    "rule": "color(242)",
-    "title": "bold color(37)",
-    "key": "bold",
-    "cursor": "color(231) on color(24)",
-    "edit": "color(16) on color(115)",
-    "chart_raw": "color(66)",
-    "chart_smooth": "bold color(44)",
-    "chart_eval": "bold color(172)",
-    "chart_cross": "color(245)",
-}
-_16: Final[dict[str, str]] = {
-    "dim": "white",
-    "bold": "bold",
-    "accent": "cyan",
-    "good": "green",
-    "warn": "yellow",
-    "bad": "bold red",
-    "rule": "blue",
-    "title": "bold cyan",
-    "key": "bold",
-    "cursor": "reverse",
-    "edit": "reverse bold",
-    "chart_raw": "blue",
-    "chart_smooth": "bold cyan",
-    "chart_eval": "bold yellow",
-    "chart_cross": "white",
-}
-_NONE: Final[dict[str, str]] = {
-    "bold": "bold",
-    "bad": "bold",
-    "title": "bold",
-    "key": "bold",
-    "cursor": "reverse",
-    "edit": "bold underline",
-    "chart_smooth": "bold",
-    "chart_eval": "bold",
+# With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
+_LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
+    "text": ("", "", "", "foreground"),
+    "dim": ("color(245)", "white", "", "foreground-muted"),
+    "bold": ("bold", "bold", "bold", "bold foreground"),
+    "accent": ("color(37)", "cyan", "", "primary"),
+    "good": ("color(71)", "green", "", "text-success"),
+    "warn": ("color(172)", "yellow", "", "text-warning"),
+    "bad": ("bold color(167)", "bold red", "bold", "bold text-error"),
+    "rule": ("color(242)", "blue", "", "foreground-disabled"),
+    "title": ("bold color(37)", "bold cyan", "bold", "bold primary"),
+    "key": ("bold", "bold", "bold", "bold foreground"),
+    "cursor": ("color(231) on color(24)", "reverse", "reverse", "background on primary"),
+    "edit": ("color(16) on color(115)", "reverse bold", "bold underline", "bold foreground on panel"),
+    "chart_raw": ("color(66)", "blue", "", "foreground-disabled"),
+    "chart_smooth": ("bold color(44)", "bold cyan", "bold", "bold primary"),
+    "chart_eval": ("bold color(172)", "bold yellow", "bold", "bold warning"),
+    "chart_cross": ("color(245)", "white", "", "foreground-muted"),
 }
 
 
-# With one of Textual's themes, the roles have its colours.
-_THEMED: Final[dict[str, str]] = {
-    "text": "foreground", "dim": "foreground-muted", "bold": "bold foreground", "accent": "primary",
-    "good": "text-success", "warn": "text-warning", "bad": "bold text-error", "rule": "foreground-disabled",
-    "title": "bold primary", "key": "bold foreground", "chart_raw": "foreground-disabled",
-    "chart_smooth": "bold primary", "chart_eval": "bold warning", "chart_cross": "foreground-muted",
-    "cursor": "background on primary", "edit": "bold foreground on panel",
-}  # fmt: skip
-
-
+@cache
 def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
     """A style for every role. `color_system` is Rich's word: `truecolor`, `256`, `standard` or None."""
-    words = _NONE if no_color or color_system is None else _16 if color_system in ("standard", "windows") else _256
-    return {role: Style.parse(words[role]) if role in words else _PLAIN for role in get_args(Role)}
+    colours = 2 if no_color or color_system is None else 1 if color_system in ("standard", "windows") else 0
+    return {role: Style.parse(looks[colours]) for role, looks in _LOOKS.items()}
 
 
 @cache
 def _themed(theme: str, variables: tuple[tuple[str, str], ...]) -> dict[str, Style]:
     colours = dict(variables)
     return {
-        role: Style.parse(" ".join(_hex(colours, word) for word in words.split())) for role, words in _THEMED.items()
+        role: Style.parse(" ".join(_hex(colours, word) for word in themed.split()))
+        for role, (*_, themed) in _LOOKS.items()
     }
-
-
-_terminal = cache(styles_for)
 
 
 def role_styles(app: App[Any]) -> dict[str, Style]:
     """The style of every role in the application's theme: the same object while the theme is the same."""
     if app.native_ansi_color:
-        return _terminal(app.console.color_system, no_color=app.no_color)
+        return styles_for(app.console.color_system, no_color=app.no_color)
     return _themed(app.theme, tuple(app.theme_variables.items()))
 
 

@@ -7,7 +7,6 @@ from textual.events import Key
 from textual.screen import ModalScreen
 
 from tui_trainer.ui.application import Leaving
-from tui_trainer.ui.frame import too_small
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.pane import Pane
@@ -25,8 +24,9 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         yield Pane(self._lines)
 
     def _lines(self, *_: int) -> list[Line]:
-        size = (self.app.size.width, self.app.size.height)
-        return too_small(size, (SMALLEST_WIDTH, SMALLEST_HEIGHT), running=self._bench.run_is_alive)
+        size, training = self.app.size, ["training goes on"] * self._bench.run_is_alive
+        below: list[Line] = [[(text, "dim")] for text in (f"this is {size.width}x{size.height}", *training)]
+        return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *below]
 
     def redraw(self) -> None:
         # It is asked for before its pane is there as well.

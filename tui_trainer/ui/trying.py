@@ -40,7 +40,7 @@ class TryDialog(FieldDialog):
         if bench.run is not None and not find_task(bench.run.state.task or "causal_lm").continues:
             self.keys = (("enter", "ask the model"), *self.keys[1:])
         self._writer: Writer | None = None
-        self._said: tuple[str, str] = ("", "")
+        self._said = ["", ""]
         self._status = ""
         self._seed = 0
 
@@ -51,14 +51,12 @@ class TryDialog(FieldDialog):
         yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
 
     def lines(self, width: int) -> list[Line]:
-        prompt, text = self._said
-        shown = visible(prompt + text).replace("\t", "    ")
+        shown = visible("".join(self._said)).replace("\t", "    ")
         return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
 
     def take_key(self, event: Key) -> bool:
-        return (event.key in ("up", "down", "pageup", "pagedown") and self.scrolls(event.key)) or super().take_key(
-            event
-        )
+        is_scroll = event.key in ("up", "down", "pageup", "pagedown")
+        return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
 
     def take(self) -> None:
         prompt, self._seed = self.field.value, self._seed + 1
@@ -82,8 +80,7 @@ class TryDialog(FieldDialog):
         return prompt, "".join(pieces), f"weights of {one_line(self._writer.source.name)}; Enter writes another one"
 
     def _wrote(self, result: tuple[str, str, str]) -> None:
-        prompt, text, self._status = result
-        self._said = (prompt, text)
+        *self._said, self._status = result
         if self.is_attached:
             self.redraw()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -29,26 +28,17 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.background import Background
+    from tui_trainer.ui.current_run import CurrentRun
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import WatchedRun
 
 _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
 TRYING = "try"
-_RUNS_LOOKED_AT = 20
-
-
-def _living_runs() -> list[RunFolder]:
-    """The newest runs of this disk that some process carries out now."""
-    from tui_trainer.runs.lock import owner
-    from tui_trainer.runs.registry import known_runs
-
-    return [folder for folder in known_runs()[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]
 
 
 class Workbench:
@@ -57,15 +47,9 @@ class Workbench:
     """
 
     def __init__(
-        self,
-        make_request: Callable[[], Request],
-        hardware: Hardware,
-        glyphs: Glyphs,
-        *,
-        gpu: GpuChoice = None,
-        attach_to: RunFolder | None = None,
-        resumed: OpenRun | None = None,
+        self, make_request: Callable[[], Request] | None, hardware: Hardware, glyphs: Glyphs, *, gpu: GpuChoice = None
     ) -> None:
+        """`make_request` is called behind the first screen; None asks for nothing but the defaults."""
         self.hardware, self.chosen_gpu = hardware, gpu
         self.document: Document | None = None
         self.plan: Plan | None = None
@@ -76,7 +60,7 @@ class Workbench:
         """Unsaved edits of an earlier session that nobody has decided on yet."""
         self.start_wanted = False
         """Somebody pressed start before there was a plan."""
-        self._planned_revision = -1
+        self._planned_revision = self._noted_revision = -1
         self._preset_recipe = ""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
@@ -84,11 +68,12 @@ class Workbench:
         self.notice: tuple[str, Role] | None = None
         self._notice_seconds = 0
         self.run: WatchedRun | None = None
+        self.own_run: CurrentRun | None = None
+        """The newest that this process carries out, or carried out before another one was opened."""
         self.leaving: Leaving | None = None
         self.leave_when_over = False
         self._stop_unasked = False
         self._make_request = make_request
-        self._attach_to, self._resumed = attach_to, resumed
         self._sampler = GaugeSampler()
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
@@ -100,26 +85,15 @@ class Workbench:
     def begin(self) -> None:
         """The first screen is up: open the config, and look at the gauges."""
         self._sampler.start()
-        if self._attach_to is not None:
-            self.attach_to(self._attach_to)
-        if self._resumed is not None:
-            self.app.carry_out_run(self._resumed)
         self.background.do("document", self._open_document, self._opened)
-        if self.run is None:
-            self.background.do("runs", _living_runs, self._found_runs)
+        self.app.find_living_runs()
 
-    def _found_runs(self, living: list[RunFolder]) -> None:
-        """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
-        if living:
-            self._questions.append(partial(self._offer_to_watch, living))
+    def ask_when_free(self, question: Callable[[], None]) -> None:
+        """A question of the program waits until no other dialog is open, and nobody types."""
+        self._questions.append(question)
         self._ask()
 
-    def _offer_to_watch(self, living: list[RunFolder]) -> None:
-        if self.run is None:
-            self.app.offer_to_watch(living)
-
     def _ask(self) -> None:
-        """A question of the program waits until no other dialog is open, and nobody types."""
         if self._questions and not self.app.takes_text:
             self._questions.pop(0)()
 
@@ -129,11 +103,12 @@ class Workbench:
 
     def _open_document(self) -> tuple[Document, Draft | None]:
         from tui_trainer.config.document import Document
+        from tui_trainer.config.load import Request
         from tui_trainer.launching.drafts import draft_for
         from tui_trainer.launching.start import name_problems, with_rows_that_fit
         from tui_trainer.planning.conflicts import setting_problems
 
-        request = self._make_request()
+        request = self._make_request() if self._make_request else Request()
 
         def judge(loaded: LoadedConfig) -> list[Problem]:
             return [*setting_problems(loaded), *name_problems(loaded)]
@@ -142,12 +117,10 @@ class Workbench:
 
     def _opened(self, result: tuple[Document, Draft | None]) -> None:
         self.document, draft = result
-        self.app.opened(self.document)
         self.old_edits = draft.edits if draft else {}
         self.config_changed()
-        if draft is not None:
-            self._questions.append(partial(self.app.offer_draft, draft))
-        self._ask()
+        if draft:
+            self.app.found_draft(draft)
 
     def tick(self) -> bool:
         """Once a second. Whether anything is to be shown that was not there before."""
@@ -160,27 +133,22 @@ class Workbench:
             self.notice = None
         if self._stop_unasked and self.run_is_alive:
             self.ask_run("stop")
-        self._tell_refusal()
         if self.leave_when_over and not self.run_is_alive:
-            self.leave()
+            self.app.leave()
         return has_news or self.notice != notice
 
     def by_clock(self) -> object:
         """What every screen shows of a run that changes without news in its journal."""
         return self.run_is_alive, self.run is not None and self.run.is_interrupted
 
-    def _tell_refusal(self) -> None:
+    def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""
         run = self.run
         if run is None or run.alive or not run.refusals or run.folder.root.exists():
-            return
-        self.run = None
-        self.app.run_changed()
-        self.app.show_refusal(run.refusals)
-
-    def leave(self) -> None:
-        """Give the terminal back because the user wants to go."""
-        self.app.leave(Leaving.QUIT)
+            return ()
+        self.own_run = None
+        self.put_on_the_table(None)
+        return run.refusals
 
     @property
     def gauges(self) -> Gauges | None:
@@ -218,20 +186,24 @@ class Workbench:
         """Take in what the run has written since. Whether anything was new."""
         return self.run is not None and self.run.poll()
 
-    def take_run(self, run: WatchedRun) -> None:
-        """This run is on the table now: its curves, its disk."""
+    def put_on_the_table(self, run: WatchedRun | None) -> None:
+        """What the Train screen shows from now on: its curves, its disk."""
         self.run = run
-        self._sampler.folder = run.folder.root
+        if run is not None:
+            self._sampler.folder = run.folder.root
+        self.poll_run()
         self.app.run_changed()
+
+    def take_run(self, run: WatchedRun) -> None:
+        """The same, and look at it."""
+        self.put_on_the_table(run)
         self.go(TRAIN_PAGE)
 
     def attach_to(self, folder: RunFolder) -> None:
         """Watch a run of another process, or one that has ended."""
         from tui_trainer.ui.watch import WatchedRun
 
-        run = WatchedRun(folder)
-        run.poll()
-        self.take_run(run)
+        self.take_run(WatchedRun(folder))
         self.app.draw()
 
     def ask_run(self, action: controls.Action) -> str:
@@ -263,30 +235,49 @@ class Workbench:
 
         return choose_hardware_profile(requested, self.hardware, self.chosen_gpu)
 
+    def note_change(self, sentence: str = "", role: Role = "text") -> None:
+        """After anything that may have changed the config: plan anew where it has, and keep the draft."""
+        if sentence:
+            self.tell(sentence, role)
+        if self.document is not None and self.document.revision != self._noted_revision:
+            self.config_changed()
+        self.app.draw()
+
     def config_changed(self) -> None:
         """Plan and check anew, behind the keys: the newest config wins."""
-        document = self.document
+        from tui_trainer.launching.drafts import keep_draft
+
+        document, gpu = self.document, self.chosen_gpu
         if document is None:
             return
-        self._keep_draft(document)
-        loaded, problems, revision = document.loaded, document.own_problems, document.revision
-        gpu = self.chosen_gpu
+        self._noted_revision = document.revision
+        # Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below.
+        if problem := keep_draft(document, below=self.old_edits):
+            self.tell(str(problem), "warn")
+        loaded, problems = document.loaded, document.own_problems
         if loaded is None or problems:
-            self._planned((revision, None, problems))
-            self._checked((revision, []))
+            self._planned(problems)
+            self._checked([])
             return
 
-        def plan() -> tuple[int, Plan | None, tuple[Problem, ...]]:
+        def plan() -> Plan | tuple[Problem, ...]:
             from tui_trainer.launching.prepare import estimated_plan
 
             try:
-                return revision, estimated_plan(loaded, gpu=gpu), ()
+                return estimated_plan(loaded, gpu=gpu)
             except InputError as error:
                 # What is wrong with files names a file and no setting: it belongs beside the path.
-                return revision, None, tuple(replace(one, key=one.key or "data.path") for one in error.problems)
+                return tuple(replace(one, key=one.key or "data.path") for one in error.problems)
 
-        self.background.do("plan", plan, self._planned)
+        self._work_out("plan", plan, self._planned)
         self._plan_presets(document)
+
+    def _work_out(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        """In the background, from the config as it is: an answer to an older config counts for nothing."""
+        document = self.document
+        assert document is not None
+        revision = document.revision
+        self.background.do(name, work, lambda result: answer(result) if document.revision == revision else None)
 
     def machine_changed(self) -> None:
         """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
@@ -294,13 +285,6 @@ class Workbench:
             self._preset_recipe = ""
             self.document.machine_changed()
             self.config_changed()
-
-    def _keep_draft(self, document: Document) -> None:
-        """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
-        from tui_trainer.launching.drafts import keep_draft
-
-        if problem := keep_draft(document, below=self.old_edits):
-            self.tell(str(problem), "warn")
 
     def _plan_presets(self, document: Document) -> None:
         """What the recipe alone would cost: to compare with, once something differs from it."""
@@ -321,43 +305,40 @@ class Workbench:
             except InputError:
                 return None
 
-        self.background.do("preset plan", plan, self._presets_planned)
+        def planned(plan: Plan | None) -> None:
+            self.preset_plan = plan
+            self.app.draw()
 
-    def _presets_planned(self, plan: Plan | None) -> None:
-        self.preset_plan = plan
-        self.app.draw()
+        self.background.do("preset plan", plan, planned)
 
-    def _planned(self, result: tuple[int, Plan | None, tuple[Problem, ...]]) -> None:
-        if self.document is None or result[0] != self.document.revision:
-            return
-        self._planned_revision, self.plan, self.plan_problems = result
-        self.document.note_problems(self.plan_problems)
+    def _planned(self, result: Plan | tuple[Problem, ...]) -> None:
+        document = self.document
+        assert document is not None, "a plan was made from a document"
+        self._planned_revision = document.revision
+        self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
+        document.note_problems(self.plan_problems)
         if self.start_wanted and not self.app.takes_text:
             self.app.carry_out("app.start")
-        self.check_again()
+        self._check(document)
         self.app.draw()
 
-    def check_again(self) -> None:
+    def _check(self, document: Document) -> None:
         """Run all checks on the config as it is."""
-        document = self.document
-        if document is None or document.loaded is None:
+        loaded, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
+        if loaded is None:
             return
-        loaded, revision, plan, hardware = document.loaded, document.revision, self.plan, self.hardware
-        gpu = self.chosen_gpu
 
-        def check() -> tuple[int, list[Finding]]:
+        def check() -> list[Finding]:
             from tui_trainer.checklist.gather import gather
             from tui_trainer.checklist.run import run_checks
 
-            return revision, run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
+            return run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
 
-        self.background.do("checks", check, self._checked)
+        self._work_out("checks", check, self._checked)
 
-    def _checked(self, result: tuple[int, list[Finding]]) -> None:
-        if self.document is None or result[0] != self.document.revision:
-            return
-        self.findings = result[1]
-        self.app.checked(self.findings)
+    def _checked(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        self.app.checked(findings)
         self.app.draw()
 
     @property

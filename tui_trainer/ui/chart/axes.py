@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final
 
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, Span, fit, width_of
+from tui_trainer.ui.spans import Line, Span
 
 FIRST_DOMAIN_STEPS: Final = 32
 LABEL_CELLS: Final = 7
@@ -51,10 +51,6 @@ def settle(present: Bounds | None, low: float, high: float) -> Bounds:
     fits = present is not None and present.low <= low and high <= present.high
     if present is not None and fits and high - low >= _KEPT_FILL * present.span:
         return present
-    return _padded(low, high)
-
-
-def _padded(low: float, high: float) -> Bounds:
     # A span that drowns in the rounding of its ends cannot be divided into rows.
     padding = (high - low) * _PADDING if high - low > 1e-12 * max(abs(low), abs(high)) else abs(low) * 0.1 or 1.0
     return Bounds(low - padding, high + padding)
@@ -133,29 +129,9 @@ def _short(value: float) -> str:
     return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
 
 
-def title_rule(title: Line, right: Line, width: int, glyphs: Glyphs) -> Line:
-    """A rule of `width` cells with a title near its left end and, where there is room, a text near its right end."""
-    begin: Line = [(glyphs.rule * 2 + " ", "rule"), *title, (" ", "rule")]
-    end: Line = [(" ", "rule"), *right, (" " + glyphs.rule * 2, "rule")] if right else []
-    room = width - width_of(begin) - width_of(end)
-    if room < 0 and right:
-        return title_rule(title, [], width, glyphs)
-    return fit([*begin, (glyphs.rule * max(room, 0), "rule"), *end], width, glyphs.ellipsis)
-
-
-def gutter(rows: int, bounds: Bounds, marks: Sequence[Tick], glyphs: Glyphs) -> list[Line]:
-    """`GUTTER` cells for each row of the plot: the label of the tick that falls into it, and the axis."""
-    labels = dict.fromkeys(range(rows), "")
-    for tick in marks:
-        labels[row_of(tick.at, bounds, rows)] = tick.label
-    sign = {True: "+" if glyphs.ascii else "┤", False: glyphs.vertical}
-    return [[(label.rjust(GUTTER - 1), "dim"), (sign[bool(label)], "rule")] for label in labels.values()]
-
-
 def row_of(value: float, bounds: Bounds, rows: int) -> int:
     """The row of cells of a value, counted from the top; the first or the last one when it is out of bounds."""
-    share = (bounds.high - value) / bounds.span
-    return min(max(int(share * rows), 0), rows - 1)
+    return min(max(int((bounds.high - value) / bounds.span * rows), 0), rows - 1)
 
 
 def column_of(step: float, window: Bounds, columns: int) -> int:
@@ -163,38 +139,50 @@ def column_of(step: float, window: Bounds, columns: int) -> int:
     return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
 
 
-def x_axis(width: int, window: Bounds, bad_columns: Sequence[int], inline: bool, glyphs: Glyphs) -> list[Line]:
-    """The axis with red marks, `width` cells with the gutter; the labels in a line of their own unless `inline`."""
-    columns = width - GUTTER
+def with_y_axis(plot: Sequence[Line], bounds: Bounds, most: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
+    """The rows of a plot behind `GUTTER` cells each: the label of the tick that falls into it, and the axis."""
+    names = {row_of(tick.at, bounds, len(plot)): tick.label for tick in (log_ticks if log else ticks)(bounds, most)}
+    return [
+        [
+            (names.get(row, "").rjust(LABEL_CELLS), "dim"),
+            (glyphs.tick_left if row in names else glyphs.vertical, "rule"),
+            *line,
+        ]
+        for row, line in enumerate(plot)
+    ]
+
+
+def x_axis(
+    columns: int, window: Bounds, unit: str, glyphs: Glyphs, *,
+    keeps_unit: bool = True, bad_columns: Sequence[int] = (), inline: bool = False,
+) -> list[Line]:  # fmt: skip
+    """The axis below a plot of so many columns, with red marks; its labels in a line of their own unless `inline`.
+
+    The unit stands at the end; unless it `keeps_unit`, only where no label is.
+    """
     marks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
     places = {column_of(tick.at, window, columns): tick.label for tick in marks}
-    words = _placed(places, bad_columns if inline else (), columns)
-    down = "+" if glyphs.ascii else "┬"
-    axis: list[Span] = [(down if place in places else glyphs.rule, "rule") for place in range(columns)]
+    words = _placed(places, bad_columns if inline else (), columns, unit, keeps_unit)
+    axis: list[Span] = [(glyphs.tick_down if place in places else glyphs.rule, "rule") for place in range(columns)]
     if inline:
         axis = [(word, "dim") if word != " " else (glyphs.rule, "rule") for word in words]
     for column in bad_columns:
         axis[column] = (glyphs.bad[0], "bad")
-    corner = "+" if glyphs.ascii else "└"
     merged = [("".join(sign for sign, _ in cells), role) for role, cells in groupby(axis, key=itemgetter(1))]
-    line: Line = [(" " * (GUTTER - 1), "text"), (corner, "rule"), *merged]
+    line: Line = [(" " * LABEL_CELLS, "text"), (glyphs.corner, "rule"), *merged]
     return [line] if inline else [line, [(" " * GUTTER, "text"), (words, "dim")]]
 
 
-def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int) -> str:
-    """The labels around their columns, but none over `kept_free`; the word `step` at the end if it touches none."""
-    row = [" "] * columns
+def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+    """The labels around their columns, but none over `kept_free` or over another one, and the unit."""
+    row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
     for column, label in places.items():
-        begin = min(max(column - (len(label) - 1) // 2, 0), columns - len(label))
-        if not any(begin <= column < begin + len(label) for column in kept_free):
-            row[begin : begin + len(label)] = label
-    if not "".join(row[-6:]).strip() and not any(column >= columns - 5 for column in kept_free):
-        row[-4:] = "step"
+        begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
+        behind = begin + len(label)
+        if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= at < behind for at in kept_free):
+            row[begin:behind] = label
+    beginning = columns - len(unit)
+    is_free = "".join(row[beginning - 2 :]).isspace() and not any(at >= beginning - 1 for at in kept_free)
+    if keeps_unit or is_free:
+        row[beginning:] = unit
     return "".join(row)
-
-
-def message(lines: Sequence[str], width: int, height: int, glyphs: Glyphs, role: Role = "dim") -> list[Line]:
-    """Text in the middle of `height` lines of `width` cells."""
-    above = max((height - len(lines)) // 2, 0)
-    rows = [*[""] * above, *(line.center(width) for line in lines)][:height]
-    return [fit([(row, role)], width, glyphs.ellipsis) for row in [*rows, *[""] * (height - len(rows))]]

@@ -35,7 +35,7 @@ class Raster:
     """`width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
 
     def __init__(self, width: int, height: int, glyphs: Glyphs) -> None:
-        self.width, self.height, self._ascii = width, height, glyphs.ascii
+        self.width, self.height, self.glyphs = width, height, glyphs
         self._bits = _ASCII_BITS if glyphs.ascii else _BRAILLE_BITS
         self.cell_rows, self.cell_columns = self._bits.shape
         self.dots_across, self.dots_down = width * self.cell_columns, height * self.cell_rows
@@ -43,14 +43,9 @@ class Raster:
         self._roles = np.zeros((height, width), np.int8)
         self.bad_columns: list[int] = []
 
-    def dot_row(self, values: NDArray[np.float64], bounds: Bounds) -> NDArray[np.float64]:
-        """The dot row of each value, as whole floats; outside of 0 to `dots_down - 1` when it is out of bounds."""
-        rows: NDArray[np.float64] = np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1))
-        return rows
-
     def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
         """In each dot column all dots from `low` to `high`, and those that connect it with the column before."""
-        top, bottom = self.dot_row(high, bounds), self.dot_row(low, bounds)
+        top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1)) for values in (high, low))
         before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
         before_top[0] = before_bottom[0] = np.nan
         top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
@@ -62,7 +57,7 @@ class Raster:
         """Sets the dots of a mask of dot rows x dot columns; cells without one stay as they are."""
         cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
-        table = _BRAILLE if not self._ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
+        table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
         painted = bits > 0
         self._signs[painted] = table[bits[painted]]
         self._roles[painted] = _ROLES.index(role)
@@ -77,14 +72,11 @@ class Raster:
         self._signs[empty, column] = sign
         self._roles[:, column] = _ROLES.index("chart_cross")
 
-    def label(self, row: int, text: str, role: Role) -> bool:
-        """A text at the right end of a row of cells, where nothing is; False when there is no room."""
+    def label(self, row: int, text: str, role: Role) -> None:
+        """A text at the right end of a row of cells, where there is room and nothing stands."""
         begin = self.width - len(text)
-        if begin < 0 or (self._signs[row, max(begin - 1, 0) :] != " ").any():
-            return False
-        for place, sign in enumerate(text):
-            self.mark(begin + place, row, sign, role)
-        return True
+        if begin >= 0 and (self._signs[row, max(begin - 1, 0) :] == " ").all():
+            self._signs[row, begin:], self._roles[row, begin:] = list(text), _ROLES.index(role)
 
     def lines(self) -> list[Line]:
         """The rows as spans, each `width` cells."""
@@ -99,11 +91,6 @@ class Raster:
         ]
 
 
-def edge_marks(glyphs: Glyphs) -> tuple[str, str]:
-    """The signs for a value above and below the plot."""
-    return ("^", "v") if glyphs.ascii else ("▴", "▾")
-
-
 def plot(
     series: Series, evals: Sequence[tuple[int, float]], baselines: Mapping[str, float], window: Bounds, bounds: Bounds,
     size: tuple[int, int], glyphs: Glyphs, *, log: bool, cross_step: int | None,
@@ -113,11 +100,16 @@ def plot(
     columns = series.columns(window, raster.dots_across)
     low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
     raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
-    _edges(raster, low, high, bounds, glyphs)
+    for beyond, row, sign in (
+        (high > bounds.high, 0, glyphs.above),
+        (low < bounds.low, raster.height - 1, glyphs.below),
+    ):
+        for column in set((np.flatnonzero(beyond) // raster.cell_columns).tolist()):
+            raster.mark(column, row, sign, "chart_raw")
     if series.smoothing:
         raster.curve(smoothed, smoothed, bounds, "chart_smooth")
-    _evaluations(raster, evals, window, bounds, glyphs)
-    _baselines(raster, baselines, bounds, log, glyphs)
+    _evaluations(raster, evals, window, bounds)
+    _baselines(raster, baselines, bounds, log)
     if cross_step is not None:
         raster.cross(column_of(cross_step, window, raster.width), glyphs.vertical)
     raster.bad_columns = sorted(set((np.flatnonzero(columns.bad) // raster.cell_columns).tolist()))
@@ -132,7 +124,7 @@ def _scaled(values: Floats, log: bool) -> Floats:
         return np.where(values > 0, np.log10(values), np.where(np.isnan(values), np.nan, -np.inf))
 
 
-def _baselines(raster: Raster, baselines: Mapping[str, float], bounds: Bounds, log: bool, glyphs: Glyphs) -> None:
+def _baselines(raster: Raster, baselines: Mapping[str, float], bounds: Bounds, log: bool) -> None:
     """The losses to beat, as names at the right end of their rows: lines across would look like steps.
 
     Those that lie beyond the range, or under the curve, are left out; of several in one row, all but the lowest.
@@ -143,25 +135,14 @@ def _baselines(raster: Raster, baselines: Mapping[str, float], bounds: Bounds, l
         row = row_of(value, bounds, raster.height)
         if bounds.low <= value <= bounds.high and row not in drawn:
             drawn.add(row)
-            name = one_line(name[:_LABEL_LIMIT])
-            text = f"--- {name.encode('ascii', 'replace').decode()}" if glyphs.ascii else f"┈┈┈ {name}"
-            raster.label(row, text, "dim")
+            line = "---" if raster.glyphs.ascii else "┈┈┈"
+            raster.label(row, f"{line} {raster.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
 
 
-def _edges(raster: Raster, low: Floats, high: Floats, bounds: Bounds, glyphs: Glyphs) -> None:
-    up, down = edge_marks(glyphs)
-    for beyond, row, sign in ((high > bounds.high, 0, up), (low < bounds.low, raster.height - 1, down)):
-        for column in set((np.flatnonzero(beyond) // raster.cell_columns).tolist()):
-            raster.mark(column, row, sign, "chart_raw")
-
-
-def _evaluations(
-    raster: Raster, evals: Sequence[tuple[int, float]], window: Bounds, bounds: Bounds, glyphs: Glyphs
-) -> None:
+def _evaluations(raster: Raster, evals: Sequence[tuple[int, float]], window: Bounds, bounds: Bounds) -> None:
     """One mark in each few columns at most, the newest: a row of marks would hide the curve."""
-    up, down = edge_marks(glyphs)
-    per_step = raster.width / window.span / _MARK_EVERY
+    glyphs, per_step = raster.glyphs, raster.width / window.span / _MARK_EVERY
     for step, value in {int((step - window.low) * per_step): (step, value) for step, value in evals}.values():
-        sign = up if value > bounds.high else down if value < bounds.low else glyphs.eval_mark
+        sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
         column, row = column_of(step, window, raster.width), row_of(value, bounds, raster.height)
         raster.mark(column, row, sign, "chart_eval")

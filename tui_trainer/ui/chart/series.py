@@ -46,7 +46,9 @@ class Series:
     def take(self, steps: Whole, values: Floats) -> bool:
         """Makes these the points. True when points that were there before have changed or are gone."""
         known = len(self.steps)
-        same = len(steps) >= known and np.array_equal(steps[:known], self.steps) and _same_bits(values, self.values)
+        # Values are compared by their bits: NaN is no other NaN.
+        same_values = np.array_equal(values[:known].view(np.int64), self.values.view(np.int64))
+        same = same_values and np.array_equal(steps[:known], self.steps)
         if not same:
             known, self._mean, self._weight = 0, 0.0, 0.0
         self.smoothed = np.concatenate([self.smoothed[:known], self._smooth(values[known:])])
@@ -92,7 +94,6 @@ class Series:
         `robust`: without the few that are far from the rest.
         """
         values = self._within(window)
-        values = values[np.isfinite(values)]
         values = np.log10(values[values > 0]) if log else values
         if not len(values):
             return None
@@ -108,24 +109,26 @@ class Series:
         """The index of the point that is nearest to the step; None without points."""
         return int(np.abs(self.steps - step).argmin()) if len(self.steps) else None
 
+    def nearest_step(self, step: float) -> int | None:
+        """The step of that point."""
+        at = self.nearest(step)
+        return None if at is None else int(self.steps[at])
+
     def outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
         """How many values of the window are below and above the bounds."""
         values = self._within(window)
-        values = values[np.isfinite(values)]
         return int((values < bounds.low).sum()), int((values > bounds.high).sum())
 
     def _within(self, window: Bounds) -> Floats:
+        """The finite values of the window."""
         begin, end = np.searchsorted(self.steps, [window.low, window.high + 1])
-        return self.values[begin:end]
+        values = self.values[begin:end]
+        return values[np.isfinite(values)]
 
     def last_bad(self) -> int | None:
         """The index of the last value that is not finite."""
         bad = np.flatnonzero(~np.isfinite(self.values))
         return int(bad[-1]) if len(bad) else None
-
-
-def _same_bits(values: Floats, known: Floats) -> bool:
-    return np.array_equal(values[: len(known)].view(np.int64), known.view(np.int64))
 
 
 def _join(found: Whole, *rows: Floats) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.page import ListPage, bindings
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
@@ -23,28 +24,23 @@ if TYPE_CHECKING:
     from tui_trainer.ui.screens.checklist_view import ChecklistModel
 
 
-_WIDTHS = [(0, "-narrow"), (120, "-wide")]
-
-
-class ChecklistPage(Page):
+class ChecklistPage(ListPage):
     place = "checklist"
-    # Not in the registry: it does nothing but name the key that does.
-    BINDINGS: ClassVar = [*bindings("checklist"), Binding("enter", "offer_fix", show=False)]
+    BINDINGS = bindings("checklist")
     CSS_PATH = "checklist.tcss"
-    HORIZONTAL_BREAKPOINTS = _WIDTHS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._listed: list[Finding] = []
-        self._list = LineList(self._row)
+        self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
         self._finding = Scroller(Pane(self._finding_lines), glyphs=bench.glyphs, id="chosen")
 
     @cached_property
     def model(self) -> ChecklistModel:
         """Made when it is first needed: what it imports is not needed by the first screen."""
-        from tui_trainer.ui.screens.checklist_view import ChecklistModel
-
-        return ChecklistModel()
+        model: ChecklistModel = self._view.ChecklistModel()
+        return model
 
     def body(self) -> ComposeResult:
         yield Pane(self._counts, id="counts")
@@ -56,48 +52,46 @@ class ChecklistPage(Page):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
-    def on_mount(self) -> None:
-        for what in ("scroll_y", "page_lines"):
-            self.watch(self._list, what, self.query_one("#counts", Pane).redraw, init=False)
+    def on_line_list_scrolled(self) -> None:
+        self.query_one("#counts", Pane).redraw()
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
             self._listed = self.model.visible
-            self._list.show([finding.name for finding in self._listed], self.model.cursor)
             super().redraw()
 
+    @cached_property
+    def _view(self) -> ModuleType:
+        from tui_trainer.ui.screens import checklist_view
+
+        return checklist_view
+
     def _counts(self, width: int, _: int) -> list[Line]:
-        from tui_trainer.ui.screens.checklist_view import counts_line
+        first, rows = self._list.seen_places.start, self._list.size.height
+        return [self._view.counts_line(self.model, first, rows, width, self.bench.glyphs)]
 
-        rows = self._list
-        return [counts_line(self.model, round(rows.scroll_y), rows.page_lines, width, self.bench.glyphs)]
-
-    def _row(self, place: int, is_chosen: bool, width: int) -> Line:
-        from tui_trainer.ui.screens.checklist_view import finding_row
-
-        return finding_row(self._listed[place], is_chosen, self.model.title_cells, width, self.bench.glyphs)
+    def _row(self, place: int, width: int) -> Line:
+        is_chosen, cells = place == self.model.cursor, self.model.title_cells
+        return list(self._view.finding_row(self._listed[place], is_chosen, cells, width, self.bench.glyphs))
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
-        from tui_trainer.ui.screens.checklist_view import finding_lines
-
         chosen = self.model.selected
-        return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
+        return self._view.finding_lines(chosen, width, self.bench.glyphs) if chosen else []
 
-    def on_option_list_option_selected(self, event: LineList.OptionSelected) -> None:
+    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         """A click on a line."""
-        self._move(event.option_index - self.model.cursor)
-        self.action_offer_fix()
+        self.move(event.place - self.model.cursor)
+        if self._chosen_fix:
+            self.action_show_fix()
+        self.bench.app.draw()
 
-    def _move(self, lines: int) -> None:
+    def move(self, lines: int) -> None:
         self.model.move(lines)
         self._finding.to_top()
 
-    def action_offer_fix(self) -> None:
-        """Say which key applies the fix of the chosen check."""
-        chosen = self.model.selected
-        if chosen and chosen.fix and chosen.is_open:
-            self.bench.tell(f"{self.bench.app.key_of('checklist.apply')} applies: {_changes(chosen)}")
-        self.bench.app.draw()
+    @property
+    def page_lines(self) -> int:
+        return self._list.size.height
 
     def found(self, findings: list[Finding]) -> None:
         """Newer findings."""
@@ -107,43 +101,36 @@ class ChecklistPage(Page):
             self.model.sort()
 
     def available(self, action: Action) -> bool:
-        if action.name == "apply":
-            chosen = self.model.selected
-            return chosen is not None and bool(chosen.fix) and chosen.is_open
+        if action.name in ("apply", "show_fix"):
+            return self._chosen_fix is not None
         if action.name == "apply_all":
             return any(finding.fix and finding.is_open for finding in self.model.findings)
         if action.name == "undo":
             return self.bench.document is not None and self.bench.document.can_undo
         return True
 
-    def action_up(self) -> None:
-        self._move(-1)
+    def why_not(self, action: Action) -> str:
+        return f"{action.label}: there is no fix to apply" if "fix" in action.label else super().why_not(action)
 
-    def action_down(self) -> None:
-        self._move(1)
+    @property
+    def _chosen_fix(self) -> Finding | None:
+        """The chosen finding, where a key mends it."""
+        chosen = self.model.selected
+        return chosen if chosen and chosen.fix and chosen.is_open else None
 
-    def action_page_up(self) -> None:
-        self._move(-self._list.page_lines)
-
-    def action_page_down(self) -> None:
-        self._move(self._list.page_lines)
-
-    def action_first(self) -> None:
-        self._move(-len(self.model.visible))
-
-    def action_last(self) -> None:
-        self._move(len(self.model.visible))
+    def action_show_fix(self) -> None:
+        if chosen := self._chosen_fix:
+            self.bench.tell(f"{self.bench.app.key_of('checklist.apply')} applies: {_changes(chosen)}")
 
     def action_apply(self) -> None:
         """The fix of the chosen check goes into the config."""
-        finding = self.model.selected
-        if finding is None or not finding.fix:
-            return
-        problems = self.bench.apply(finding.fix, f"the fix of {finding.title}")
-        if problems:
-            self.bench.tell(str(problems[0]), "bad")
-        else:
-            self.bench.tell(f"applied: {_changes(finding)}; {self._undo_key} takes it back", "good")
+        if chosen := self._chosen_fix:
+            done = f"applied: {_changes(chosen)}; {self._undo_key} takes it back"
+            self._patch(chosen.fix or {}, f"the fix of {chosen.title}", done)
+
+    def _patch(self, changes: Mapping[str, Any], label: str, done: str) -> None:
+        problems = self.bench.apply(changes, label)
+        self.bench.tell(str(problems[0]) if problems else done, "bad" if problems else "good")
 
     def action_apply_all(self) -> None:
         """Every fix, each seen in the light of those before it, as one change."""
@@ -167,9 +154,8 @@ class ChecklistPage(Page):
             self.bench.tell("nothing applied: the settings changed meanwhile", "warn")
             self.bench.app.draw()
             return
-        problems = self.bench.apply(changes, f"{len(changes)} fixed settings")
-        said = str(problems[0]) if problems else f"{len(changes)} settings changed; {self._undo_key} takes them back"
-        self.bench.tell(said, "bad" if problems else "good")
+        done = f"{len(changes)} settings changed; {self._undo_key} takes them back"
+        self._patch(changes, f"{len(changes)} fixed settings", done)
         self.bench.app.draw()
 
     @property
@@ -177,10 +163,8 @@ class ChecklistPage(Page):
         return self.bench.app.key_of("checklist.undo")
 
     def action_undo(self) -> None:
-        document = self.bench.document
-        if document is not None:
-            self.bench.tell(document.undo() or "nothing to undo")
-            self.bench.config_changed()
+        if document := self.bench.document:
+            self.bench.note_change(document.undo())
 
     def action_open_only(self) -> None:
         self.model.open_only = not self.model.open_only

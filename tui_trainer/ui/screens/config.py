@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial, partialmethod
+from functools import cached_property, partial, partialmethod
 from typing import TYPE_CHECKING
 
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
+from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.page import ListPage, bindings
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
@@ -19,54 +20,47 @@ from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
-    from tui_trainer.config.document import Document
-    from tui_trainer.launching.drafts import Draft
-    from tui_trainer.ui.screens.config_editor import Editor
-    from tui_trainer.ui.screens.config_files import ConfigFiles
-    from tui_trainer.ui.screens.config_model import ConfigModel
+    from tui_trainer.ui.screens.config_model import ConfigModel, Editor
     from tui_trainer.ui.screens.config_recipes import RecipeChooser
     from tui_trainer.ui.screens.config_view import ConfigPanes
 
 
-class ConfigPage(Page):
+class ConfigPage(ListPage):
     place = "config"
     CSS_PATH = "config.tcss"
     AUTO_FOCUS = ""
     BINDINGS = bindings("config")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-widest")]  # noqa: RUF012
 
-    # From the time on when the config was read; there is no action of this page before.
-    model: ConfigModel
-    files: ConfigFiles
-    panes: ConfigPanes
-
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self.is_open = False
         self.editor: Editor | None = None
         self.table = SettingsTable(bench.glyphs)
         self.head = Horizontal(id="head")
         self.filter_field, self.value_field = LineField(id="filter"), LineField(classes="field")
         self.choice_field = ChoiceField(self._choice, self._jump, classes="field")
-        self._revision = -1
+        self._refused_text = ""
+        """What was typed in the user's own editor, and could not be taken."""
 
-    def opened(self, document: Document) -> None:
-        """The config has been read."""
+    @cached_property
+    def model(self) -> ConfigModel:
+        """From the time on when the config was read; there is no action of this page before."""
         from tui_trainer.data.samples import samples
         from tui_trainer.data.sources.hub import names_in_the_cache
         from tui_trainer.tasks import task_names
-        from tui_trainer.ui.screens.config_files import ConfigFiles
         from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
-        from tui_trainer.ui.screens.config_view import ConfigPanes
 
+        assert self.bench.document is not None
+        self.table.name_cells = name_cells()
         data_sets = [*(f"sample:{name}" for name in samples()), *names_in_the_cache()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
-        self.model = ConfigModel(document, names)
-        self.files = ConfigFiles(self.bench, document, self._said)
-        self.panes = ConfigPanes(self.bench, self.model)
-        self.table.name_cells = name_cells()
-        self._revision = document.revision
-        self.is_open = True
+        return ConfigModel(self.bench.document, names)
+
+    @cached_property
+    def panes(self) -> ConfigPanes:
+        from tui_trainer.ui.screens.config_view import ConfigPanes
+
+        return ConfigPanes(self.bench, self.model)
 
     def body(self) -> Iterable[Widget]:
         def pane(name: str) -> Pane:
@@ -95,7 +89,7 @@ class ConfigPage(Page):
         self.redraw()
 
     def _draw(self, name: str, width: int, height: int) -> list[Line]:
-        if self.is_open:
+        if self.bench.document:
             return list(getattr(self.panes, name)(width, height))
         return [[("  reading the settings ...", "dim")]] if name == "summary" else []
 
@@ -106,7 +100,7 @@ class ConfigPage(Page):
         return [[(pad(self.editor.text if self.editor else "", width), "edit")]]
 
     def redraw(self) -> None:
-        if self.is_open and self.is_shown and self.table.is_attached:
+        if self.bench.document and self.is_shown and self.table.is_attached:
             self._show_rows()
             self.panes.is_filtering = bool(self.model.filter) or self.focused is self.filter_field
             self.head.set_class(self.panes.is_filtering, "-filtering")
@@ -123,7 +117,7 @@ class ConfigPage(Page):
         return self.table.key if self.table.rows else ""
 
     def by_clock(self, width: int) -> object:
-        return self.panes.by_clock(width) if self.is_open else ()
+        return self.panes.by_clock(width) if self.bench.document else ()
 
     # ------------------------------------------------------------- typing
 
@@ -155,7 +149,7 @@ class ConfigPage(Page):
         self._typed()
         if self.editor is None or self.model.take(self.editor):
             self._close()
-        self._said("")
+        self.bench.note_change()
 
     def action_cancel(self) -> None:
         if self.editor is None:
@@ -208,9 +202,9 @@ class ConfigPage(Page):
     # ------------------------------------------------------------- actions
 
     def available(self, action: Action) -> bool:
-        if not self.is_open:
+        document = self.bench.document
+        if document is None:
             return False
-        document = self.model.document
         if action.name in ("undo", "redo"):
             return document.can_undo if action.name == "undo" else document.can_redo
         if action.name == "clear":
@@ -221,24 +215,18 @@ class ConfigPage(Page):
             return document.loaded is not None and not document.own_problems
         return True
 
-    def _said(self, sentence: str) -> None:
-        """After anything that may have changed the config: plan anew, and keep the draft."""
-        if sentence:
-            self.bench.tell(sentence)
-        revision = self.model.document.revision
-        if revision != self._revision:
-            self._revision = revision
-            self.bench.config_changed()
-        self.bench.app.draw()
+    def move(self, lines: int) -> None:
+        self.table.move(lines)
 
-    def _move(self, how: str, steps: int) -> None:
-        getattr(self.table, how)(steps)
+    @property
+    def page_lines(self) -> int:
+        return max(self.table.size.height - 1, 1)
 
-    action_up, action_down = partialmethod(_move, "move", -1), partialmethod(_move, "move", 1)
-    action_page_up, action_page_down = partialmethod(_move, "move_page", -1), partialmethod(_move, "move_page", 1)
-    action_first, action_last = partialmethod(_move, "move_to_end", -1), partialmethod(_move, "move_to_end", 1)
-    action_previous_group = partialmethod(_move, "move_group", -1)
-    action_next_group = partialmethod(_move, "move_group", 1)
+    def action_previous_group(self) -> None:
+        self.table.move_group(-1)
+
+    def action_next_group(self) -> None:
+        self.table.move_group(1)
 
     def action_edit(self) -> None:
         """Open the editor in the row. The recipe has a list, true and false just change."""
@@ -258,7 +246,7 @@ class ConfigPage(Page):
 
     def _change(self, how: str, *steps: int) -> None:
         if self.key:
-            self._said(getattr(self.model, how)(self.key, *steps))
+            self.bench.note_change(getattr(self.model, how)(self.key, *steps))
 
     def action_toggle(self) -> None:  # type: ignore[override]  # Textual has an action of this name
         self._change("toggle")
@@ -267,25 +255,25 @@ class ConfigPage(Page):
     action_less, action_more = partialmethod(_change, "bump", -1), partialmethod(_change, "bump", 1)
 
     def action_undo(self) -> None:
-        self._said(one_line(self.model.document.undo()))
+        self.bench.note_change(self.model.document.undo())
 
     def action_redo(self) -> None:
-        self._said(one_line(self.model.document.redo()))
+        self.bench.note_change(self.model.document.redo())
 
     def action_reset_all(self) -> None:
-        self._said(self.model.reset_all())
+        self.bench.note_change(self.model.reset_all())
 
     def action_recipe(self) -> None:
         from tui_trainer.ui.screens.config_recipes import RecipeChooser, RecipeDialog
 
-        if chooser := RecipeChooser.open(self.model.document):
-            self.bench.app.open(RecipeDialog(chooser, self._take_recipe))
-        else:
-            self._said("there are no recipes")
+        try:
+            self.bench.app.open(RecipeDialog(RecipeChooser(self.model.document), self._take_recipe))
+        except ConfigError as error:
+            self.bench.tell(str(error.problems[0]), "bad")
 
     def _take_recipe(self, chooser: RecipeChooser) -> None:
         problem = self.model.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
-        self._said(str(problem) if problem else f"recipe {one_line(chooser.recipe.name)}")
+        self.bench.note_change(str(problem) if problem else f"recipe {chooser.recipe.name}")
 
     def action_filter(self) -> None:
         self.action_clear()
@@ -297,11 +285,11 @@ class ConfigPage(Page):
 
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
-        self._said("only what differs from the presets" if self.model.only_changed else "all settings")
+        self.bench.tell("only what differs from the presets" if self.model.only_changed else "all settings")
 
     def action_advanced(self) -> None:
         self.model.show_advanced = not self.model.show_advanced
-        self._said("advanced settings too" if self.model.show_advanced else "basic settings, and what was changed")
+        self.bench.tell("advanced settings too" if self.model.show_advanced else "basic settings, and what was changed")
 
     def action_next_problem(self) -> None:
         key, elsewhere = self.model.next_problem(self.key)
@@ -309,7 +297,8 @@ class ConfigPage(Page):
             self.model.reveal(key)
             self.filter_field.put(self.model.filter)
             self._show_rows(key)
-        self._said(elsewhere)
+        if elsewhere:
+            self.bench.tell(elsewhere)
 
     def action_preview(self) -> None:
         from tui_trainer.ui.previewing import offer_preview
@@ -320,19 +309,20 @@ class ConfigPage(Page):
     def action_copy(self) -> None:
         if self.key:
             text = self.model.copied_text(self.key)
-            self.bench.app.copy_to_clipboard(text)
+            self.app.copy_to_clipboard(text)
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
 
-    # ------------------------------------------------------------- files
-
     def action_save(self) -> None:
-        self.files.save()
+        from tui_trainer.ui.screens.config_files import save
+
+        save(self.bench, self.model.document)
 
     def action_save_as(self) -> None:
-        self.files.save_as()
+        from tui_trainer.ui.screens.config_files import save_as
+
+        save_as(self.bench, self.model.document)
 
     def action_editor(self) -> None:
-        self.files.edit()
+        from tui_trainer.ui.screens.config_files import edit
 
-    def offer_draft(self, draft: Draft) -> None:
-        self.files.offer_draft(draft)
+        self._refused_text = edit(self.app, self.bench, self.model.document, self._refused_text)

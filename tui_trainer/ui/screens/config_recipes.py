@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from rich.text import Text
 from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import OptionList
@@ -20,37 +18,26 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_model import name_cells
-from tui_trainer.ui.spans import Line, Role, pad, text_of, wrapped
+from tui_trainer.ui.spans import Line, Role, pad, title_rule, wrapped
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, title_rule, value_cells
+from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, value_cells
 
 LOW = 30
-Roles = tuple[Role, Role, Role]
+_HEAD: tuple[Role, Role, Role] = ("dim", "dim", "dim")
 
 
-@dataclass(kw_only=True, slots=True)
 class RecipeChooser:
     """`preview` is what the chosen recipe would change, or None where `error` says why it cannot be taken."""
 
-    document: Document
-    recipes: tuple[Profile, ...]
-    chosen: int
-    keep_own: bool = True
-    preview: RecipePreview | None = None
-    error: str = ""
-
-    @classmethod
-    def open(cls, document: Document) -> RecipeChooser | None:
-        """None where there are no recipes, or one of them cannot be read."""
-        try:
-            recipes = tuple(all_profiles("recipes").values())
-        except ConfigError:
-            return None
-        names = [recipe.name for recipe in recipes]
-        chosen = names.index(document.recipe_name) if document.recipe_name in names else 0
-        chooser = cls(document=document, recipes=recipes, chosen=chosen)
-        chooser.look()
-        return chooser if recipes else None
+    def __init__(self, document: Document) -> None:
+        """Raises ConfigError where a recipe cannot be read."""
+        self.document, self.keep_own = document, True
+        self.recipes = tuple(all_profiles("recipes").values())
+        names = [recipe.name for recipe in self.recipes]
+        self.chosen = names.index(document.recipe_name) if document.recipe_name in names else 0
+        self.preview: RecipePreview | None = None
+        self.error = ""
+        self._look()
 
     @property
     def recipe(self) -> Profile:
@@ -60,16 +47,13 @@ class RecipeChooser:
         """Another recipe, round the ends."""
         if place != self.chosen:
             self.chosen = place % len(self.recipes)
-            self.look()
+            self._look()
 
     def toggle_keep_own(self) -> None:
         self.keep_own = not self.keep_own
-        self.look()
+        self._look()
 
-    def look(self) -> None:
-        """What the chosen recipe would change now."""
-        if not self.recipes:
-            return
+    def _look(self) -> None:
         try:
             self.preview, self.error = self.document.preview_recipe(self.recipe.name, keep_own=self.keep_own), ""
         except ConfigError as error:
@@ -95,7 +79,7 @@ class RecipeDialog(Dialog):
         self._chooser, self._take = chooser, take
 
     def inside(self) -> Iterable[Widget]:
-        recipes = OptionList(*recipe_texts(self._chooser, self.glyphs), markup=False, compact=True)
+        recipes = OptionList(*recipe_texts(self._chooser), markup=False, compact=True)
         recipes.can_focus = False
         recipes.highlighted = self._chooser.chosen
         yield recipes
@@ -125,15 +109,14 @@ class RecipeDialog(Dialog):
         return True
 
 
-def recipe_texts(chooser: RecipeChooser, glyphs: Glyphs) -> list[Text]:
+def recipe_texts(chooser: RecipeChooser) -> list[str]:
     """One line for each recipe, the one of now marked."""
     cells = max(len(one_line(recipe.name)) for recipe in chooser.recipes)
-    lines: list[Line] = [
-        [(f"{one_line(one.name).ljust(cells)}  {'now' if one.name == chooser.document.recipe_name else '   '}"
-          f"  {one_line(one.title)}", "text")]
+    now = chooser.document.recipe_name
+    return [
+        f"{one_line(one.name).ljust(cells)}  {'now' if one.name == now else '   '}  {one_line(one.title)}"
         for one in chooser.recipes
-    ]  # fmt: skip
-    return [Text(text_of([line])) for line in lines]
+    ]
 
 
 def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs, *, is_low: bool) -> list[Line]:
@@ -150,13 +133,13 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     title = f"It changes {_settings(len(changes))}" if changes else "It changes nothing"
     note = "your own values stay" if chooser.keep_own else "your own values go"
     lines.append(title_rule(title, width, glyphs, note))
-    if changes:
-        roles: Roles = ("dim", "dim", "dim")
-        lines += [_columns("setting", "now", f"with {one_line(recipe.name)}", roles, width, glyphs)]
+    with_it = f"with {one_line(recipe.name)}"
+    changed = _table(("setting", "now", with_it), changes, ("text", "dim", "bold"), width, glyphs) if changes else []
     kept = _kept(chooser, stays, width, glyphs, names_only=is_low)[: max(height // 3, 1)]
-    room = max(height - len(lines) - len(kept), 1)
-    changed = [_change(change, ("text", "dim", "bold"), width, glyphs) for change in changes]
-    return [*lines, *_at_most(changed, room, glyphs), *kept]
+    room = max(height - len(lines) - len(kept), 1 + bool(changes))
+    if len(changed) > room:
+        changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
+    return [*lines, *changed, *kept]
 
 
 def _kept(
@@ -169,37 +152,32 @@ def _kept(
     if names_only:
         names = ", ".join(all_settings()[change.key].name for change in stays)
         return [[(f"{title}: {names}", "dim")]]
-    recipe = one_line(chooser.recipe.name)
-    head = _columns("setting", "yours", f"{recipe} says", ("dim", "dim", "dim"), width, glyphs)
-    rows = [_change(change, ("text", "bold", "dim"), width, glyphs) for change in stays]
-    return [title_rule(title, width, glyphs), head, *rows]
+    head = ("setting", "yours", f"{one_line(chooser.recipe.name)} says")
+    return [title_rule(title, width, glyphs), *_table(head, stays, ("text", "bold", "dim"), width, glyphs)]
 
 
-def _change(change: Change, roles: Roles, width: int, glyphs: Glyphs) -> Line:
-    setting = all_settings()[change.key]
-    old, new = display_text(setting, change.old), display_text(setting, change.new)
-    return _columns(setting.name, old, new, roles, width, glyphs)
-
-
-def _columns(name: str, old: str, new: str, roles: Roles, width: int, glyphs: Glyphs) -> Line:
-    """Where the columns of the table stand, so that the eye need not look for them."""
+def _table(
+    head: tuple[str, str, str], changes: Sequence[Change], roles: tuple[Role, Role, Role], width: int, glyphs: Glyphs
+) -> list[Line]:
+    """In the columns of the settings table, so that the eye need not look for them."""
     cells = value_cells(width, name_cells())
+    settings = [all_settings()[change.key] for change in changes]
+    rows = [(head, _HEAD)] + [
+        ((one.name, display_text(one, change.old), display_text(one, change.new)), roles)
+        for one, change in zip(settings, changes, strict=True)
+    ]
     return [
-        (" " * MARK_CELLS + name.ljust(name_cells() + 1), roles[0]),
-        (pad(shortened(old, cells, glyphs), cells + 1), roles[1]),
-        (shortened(new, PRESET_CELLS, glyphs), roles[2]),
+        [
+            (" " * MARK_CELLS + name.ljust(name_cells() + 1), name_role),
+            (pad(shortened(old, cells, glyphs), cells + 1), old_role),
+            (shortened(new, PRESET_CELLS, glyphs), new_role),
+        ]
+        for (name, old, new), (name_role, old_role, new_role) in rows
     ]
 
 
 def _wrapped(text: str, width: int, role: Role) -> list[Line]:
     return [[(line, role)] for line in wrapped(one_line(text), width)]
-
-
-def _at_most(lines: list[Line], height: int, glyphs: Glyphs) -> list[Line]:
-    """As many as find room, the rest counted."""
-    if len(lines) <= height:
-        return lines
-    return [*lines[: height - 1], [(f"   {glyphs.ellipsis} and {len(lines) - height + 1} more", "dim")]]
 
 
 def _settings(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Final
 
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
@@ -36,13 +37,9 @@ class GaugeTrail:
         part = math.floor(at_seconds / self._part_seconds)
         for gauge in gauges_of(gauges, len(gauges.gpus)):
             values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
-            if gauge.share is None or not gauge.spark:
-                continue
-            if values and values[-1][0] == part:
-                _, total, count = values.pop()
+            if gauge.share is not None and gauge.spark:
+                _, total, count = values.pop() if values and values[-1][0] == part else (part, 0.0, 0)
                 values.append((part, total + gauge.share, count + 1))
-            else:
-                values.append((part, gauge.share, 1))
 
     def sparks(self, at_seconds: float) -> dict[str, list[float]]:
         """Shares by gauge, oldest first, one for each part that is over or has begun; NaN where none was reported."""
@@ -89,9 +86,8 @@ def _amount(used: int | None, whole: int | None) -> str:
     """`12.1/31.2 GiB`, 13 cells; `--` when not reported."""
     if used is None or whole is None:
         return "--"
-    return (
-        f"{used / GIB:.0f}/{whole / GIB:.0f} GiB" if whole >= 100 * GIB else f"{used / GIB:.1f}/{whole / GIB:.1f} GiB"
-    )
+    decimals = 0 if whole >= 100 * GIB else 1
+    return f"{used / GIB:.{decimals}f}/{whole / GIB:.{decimals}f} GiB"
 
 
 def gauge_lines(gauges: Gauges, sparks: Sparks, width: int, glyphs: Glyphs) -> list[Line]:
@@ -99,15 +95,14 @@ def gauge_lines(gauges: Gauges, sparks: Sparks, width: int, glyphs: Glyphs) -> l
     drawn = list(gauges_of(gauges))
     if width < 2 * HALF_WIDTH:
         return [gauge_line(gauge, sparks, width, glyphs) for gauge in drawn]
-    rows = [drawn[begin : begin + 2] for begin in range(0, len(drawn), 2)]
     left = width - HALF_WIDTH
     lines: list[Line] = []
-    for first, *rest in rows:
-        second = gauge_line(rest[0], sparks, HALF_WIDTH, glyphs) if rest else []
-        lines.append(fit([*gauge_line(first, sparks, left - 2, glyphs), ("  ", "text"), *second], width))
+    for first, second in zip_longest(drawn[::2], drawn[1::2]):
+        right = gauge_line(second, sparks, HALF_WIDTH, glyphs) if second else []
+        lines.append(fit([*gauge_line(first, sparks, left - 2, glyphs), ("  ", "text"), *right], width))
     return lines
 
 
 def target_words(glyphs: Glyphs) -> str:
     """What the shaded part of the bars means."""
-    return "= target" if glyphs.ascii else "░ target"
+    return f"{glyphs.target} target"

@@ -10,7 +10,7 @@ from typing import cast
 
 from textual.app import ComposeResult
 
-from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
+from tui_trainer.hardware.diagnosis import GpuChoice, diagnose
 from tui_trainer.hardware.facts import Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.places import read_place
@@ -19,9 +19,9 @@ from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import Page, bindings
-from tui_trainer.ui.screens import hardware_gpus, hardware_view
+from tui_trainer.ui.screens import hardware_view as view
 from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
-from tui_trainer.ui.screens.hardware_rows import LABEL, Machine, Section
+from tui_trainer.ui.screens.hardware_view import LABEL, Machine, Section
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.gauge import GaugeBar
@@ -31,8 +31,6 @@ from tui_trainer.ui.widgets.section import Area
 from tui_trainer.ui.workbench import Workbench
 
 _TWO_COLUMNS = 120
-_WIDTHS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]
-_HEIGHTS = [(0, "-dense"), (30, "-airy")]
 _ANY_WIDTH = 80
 
 
@@ -40,12 +38,12 @@ class Part(Pane):
     """One part of the page: a function of the machine, computed when that has changed. Away while it has no lines."""
 
     def __init__(self, part: Callable[[Machine], Section], *, is_live: bool = False, id: str | None = None) -> None:
-        super().__init__(lambda width, _: self._part_lines(width), id=id)
+        super().__init__(self._part_lines, id=id)
         self._part, self.is_live = part, is_live
         self._made: tuple[Machine | None, Section] = (None, [])
         self._shown: object = None
 
-    def _part_lines(self, width: int) -> list[Line]:
+    def _part_lines(self, width: int, _: int = 0) -> list[Line]:
         machine = cast("HardwarePage", self.screen).machine(width, self.is_live)
         if machine != self._made[0]:
             self._made = machine, self._part(machine)
@@ -59,50 +57,35 @@ class Part(Pane):
             super().redraw()
 
 
+def _scrolling(scroll: Callable[..., None], *steps: int) -> Callable[[HardwarePage], None]:
+    """An action that scrolls."""
+    return lambda page: scroll(page._scroller, *steps)
+
+
 class HardwarePage(Page):
     place = "hardware"
     BINDINGS = bindings("hardware")
     CSS_PATH = "hardware.tcss"
-    HORIZONTAL_BREAKPOINTS = _WIDTHS
-    VERTICAL_BREAKPOINTS = _HEIGHTS
+    HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._diagnosis: Diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
-        self._profile = self._match()
+        self._diagnose()
         self._runs_folder = Path()
-        glyphs = bench.glyphs
-        self._bars = {name: GaugeBar(glyphs, id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
-        self._trail = Area(Part(hardware_gpus.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"],
-                               id="trail")  # fmt: skip
-        self._scroller = Scroller(Area(*self._columns(), id="columns"), glyphs=glyphs)
+        self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
+        self._trail = Area(Part(view.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        self._scroller = Scroller(Area(*self._columns(), id="columns"), glyphs=bench.glyphs)
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(hardware_view.device_section),
-            Part(hardware_view.problems_section),
-            Part(hardware_gpus.gpu_table, is_live=True),
-            Part(hardware_gpus.card_section),
-            Part(hardware_view.processor_section, id="processor"),
-            self._bars["busy"],
-            self._bars["memory"],
-            classes="column left",
-        )
-        yield Area(
-            Area(
-                self._trail,
-                Part(hardware_gpus.peak_section),
-                Part(hardware_gpus.users_section),
-                classes="column middle",
-            ),
-            Area(
-                Part(hardware_view.disk_section),
-                Part(hardware_view.libraries_section),
-                Part(hardware_view.system_section),
-                classes="column",
-            ),
-            id="others",
-        )
+            Part(view.device_section), Part(view.problems_section), Part(view.gpu_table, is_live=True),
+            Part(view.card_section), Part(view.processor_section, id="processor"),
+            self._bars["busy"], self._bars["memory"], classes="column left",
+        )  # fmt: skip
+        middle = Area(self._trail, Part(view.peak_section), Part(view.users_section), classes="column middle")
+        facts = (view.disk_section, view.libraries_section, view.system_section)
+        yield Area(middle, Area(*map(Part, facts), classes="column"), id="others")
 
     def body(self) -> ComposeResult:
         yield self._scroller
@@ -135,8 +118,8 @@ class HardwarePage(Page):
     def _show_gauges(self) -> None:
         """The newest figures, and the minutes before them."""
         gauges, sparks = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic())
-        shown = {gauge.spark: gauge for gauge in gauges_of(gauges, 0)}
-        found = {"busy": replace(shown["cpu"], label="busy"), "memory": replace(shown["memory"], label="memory")}
+        ours = {gauge.spark: gauge for gauge in gauges_of(gauges, 0)}
+        found = {"busy": replace(ours["cpu"], label="busy"), "memory": replace(ours["memory"], label="memory")}
         gpu = self._diagnosis.gpu
         self._trail.set_class(gpu is None, "-empty")
         self.set_class(not self.bench.hardware.gpus, "-no-gpu")
@@ -145,10 +128,10 @@ class HardwarePage(Page):
                 busy, memory = card_gauges(card)
                 found |= {"gpu-busy": replace(busy, label="busy"), "gpu-memory": replace(memory, label="memory")}
         for name, gauge in found.items():
-            self._bars[name].values = sparks.get(gauge.spark, ())
             # A change too small to be seen is none.
             share = None if gauge.share is None else round(gauge.share, 3)
-            self._bars[name].gauge = replace(gauge, share=share, label=pad(gauge.label, LABEL))
+            shown = replace(gauge, share=share, label=pad(gauge.label, LABEL))
+            self._bars[name].show(shown, sparks.get(gauge.spark, ()))
 
     def available(self, action: Action) -> bool:
         if action.name == "next_gpu":
@@ -157,35 +140,26 @@ class HardwarePage(Page):
             return self._scroller.is_overflowing
         return True
 
-    def _match(self) -> tuple[str, str]:
+    def _diagnose(self) -> None:
         bench = self.bench
+        self._diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
-        return (profile.name if profile else "none"), why
+        self._profile = (profile.name if profile else "none"), why
 
-    def action_up(self) -> None:
-        self._scroller.scroll_lines(-1)
-
-    def action_down(self) -> None:
-        self._scroller.scroll_lines(1)
-
-    def action_page_up(self) -> None:
-        self._scroller.scroll_pages(-1)
-
-    def action_page_down(self) -> None:
-        self._scroller.scroll_pages(1)
-
-    def action_first(self) -> None:
-        self._scroller.to_top()
-
-    def action_last(self) -> None:
-        self._scroller.to_end()
+    action_up = _scrolling(Scroller.scroll_lines, -1)
+    action_down = _scrolling(Scroller.scroll_lines, 1)
+    action_page_up = _scrolling(Scroller.scroll_pages, -1)
+    action_page_down = _scrolling(Scroller.scroll_pages, 1)
+    action_first = _scrolling(Scroller.to_top)
+    action_last = _scrolling(Scroller.to_end)
 
     def action_next_gpu(self) -> None:
         """The cards one after the other, then no choice again: the freest."""
         indices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
         here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
         self.bench.chosen_gpu = indices[(here + 1) % len(indices)]
-        self._renew()
+        self._diagnose()
+        self.bench.machine_changed()
         gpu = self._diagnosis.gpu
         self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
 
@@ -199,14 +173,10 @@ class HardwarePage(Page):
         chosen = self.bench.chosen_gpu
         if chosen != "none" and all(gpu.index != chosen for gpu in hardware.gpus):
             self.bench.chosen_gpu = None
-        self._renew()
+        self._diagnose()
+        self.bench.machine_changed()
         self.bench.tell("read anew: memory, disks, cards and their processes", "good")
         self.bench.app.draw()
-
-    def _renew(self) -> None:
-        self._diagnosis = diagnose(self.bench.hardware, self.bench.chosen_gpu)
-        self._profile = self._match()
-        self.bench.machine_changed()
 
     def _look_at_runs_folder(self) -> None:
         """The room where the runs of the config go, once that is known and when it is changed."""
@@ -221,5 +191,5 @@ class HardwarePage(Page):
         hardware = self.bench.hardware
         places = tuple(runs if place.label == runs.label else place for place in hardware.places)
         self.bench.hardware = replace(hardware, places=places)
-        self._diagnosis = diagnose(self.bench.hardware, self.bench.chosen_gpu)
+        self._diagnose()
         self.bench.app.draw()

@@ -10,24 +10,24 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
+from textual.events import ScreenResume
 
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
-from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.page import ListPage, bindings
 from tui_trainer.ui.spans import Line, Role, beside
 from tui_trainer.ui.widgets.fields import LineField
+from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.run_list import RunList
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
 if TYPE_CHECKING:
     from tui_trainer.runs.overview import Overviews, RunOverview
     from tui_trainer.ui.screens.runs_view import RunsModel
-    from tui_trainer.ui.watch import WatchedRun
 
 _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
@@ -36,7 +36,7 @@ _CONFIG_LIMIT_BYTES = 1 << 20
 _READING, _MEASURING = "list of runs", "sizes of runs"
 
 
-class RunsPage(Page):
+class RunsPage(ListPage):
     place = "runs"
     BINDINGS = bindings("runs")
     CSS_PATH = "runs.tcss"
@@ -44,7 +44,7 @@ class RunsPage(Page):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._list = RunList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
+        self._list = LineList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
@@ -54,9 +54,8 @@ class RunsPage(Page):
     @cached_property
     def model(self) -> RunsModel:
         """Made when it is first needed: what it imports is not needed by the first screen."""
-        from tui_trainer.ui.screens.runs_view import RunsModel
-
-        return RunsModel()
+        model: RunsModel = self._view.RunsModel()
+        return model
 
     @cached_property
     def _overviews(self) -> Overviews:
@@ -98,7 +97,7 @@ class RunsPage(Page):
 
     # --------------------------------------------------- what is on the disk
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         self._read()
 
     def tick(self) -> None:
@@ -135,35 +134,21 @@ class RunsPage(Page):
 
     # ------------------------------------------------------------- choosing
 
-    def on_run_list_scrolled(self) -> None:
+    def on_line_list_scrolled(self) -> None:
         self.query_one("#summary", Pane).redraw()
 
-    def on_run_list_chosen(self, message: RunList.Chosen) -> None:
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
             self.bench.app.carry_out("runs.open")
         self.bench.app.draw()
 
-    def _move(self, lines: int) -> None:
+    def move(self, lines: int) -> None:
         self.model.choose(self.model.place + lines)
 
-    def action_up(self) -> None:
-        self._move(-1)
-
-    def action_down(self) -> None:
-        self._move(1)
-
-    def action_page_up(self) -> None:
-        self._move(1 - self._list.size.height)
-
-    def action_page_down(self) -> None:
-        self._move(self._list.size.height - 1)
-
-    def action_first(self) -> None:
-        self.model.choose(0)
-
-    def action_last(self) -> None:
-        self.model.choose(len(self.model.shown))
+    @property
+    def page_lines(self) -> int:
+        return self._list.size.height - 1
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
@@ -195,7 +180,7 @@ class RunsPage(Page):
 
     def action_choose(self, steps: int) -> None:
         self.model.narrow(self._filter.value)
-        self._move(steps)
+        self.move(steps)
         self.bench.app.draw()
 
     def _leave_filter(self) -> None:
@@ -229,9 +214,13 @@ class RunsPage(Page):
         assert self.model.chosen is not None, "an action of a run is available only with one"
         return self.model.chosen
 
+    @property
+    def _folder(self) -> RunFolder:
+        return RunFolder(self._chosen.path)
+
     def action_open(self) -> None:
         """On the Train screen. The run of this process is there already, and goes on being its own."""
-        folder, run = RunFolder(self._chosen.path), self.bench.run
+        folder, run = self._folder, self.bench.run
         if run is not None and run.folder == folder:
             self.bench.take_run(run)
         elif self.bench.run_is_ours_and_alive:
@@ -242,16 +231,16 @@ class RunsPage(Page):
     def action_resume(self) -> None:
         from tui_trainer.ui.starting import offer_resume
 
-        offer_resume(self.bench, RunFolder(self._chosen.path))
+        offer_resume(self.bench, self._folder)
 
     def action_stop(self) -> None:
         from tui_trainer.ui.starting import offer_stop
 
-        offer_stop(self.bench, RunFolder(self._chosen.path))
+        offer_stop(self.bench, self._folder)
 
     def action_copy(self) -> None:
         path = str(self._chosen.path)
-        self.bench.app.copy_to_clipboard(path)
+        self.app.copy_to_clipboard(path)
         self.bench.tell(f"{path}  copied, if your terminal allows it", "good")
 
     def action_again(self) -> None:
@@ -262,7 +251,7 @@ class RunsPage(Page):
         if refusal := self.model.toggle_mark():
             self.bench.tell(refusal, "warn")
         else:
-            self._move(1)
+            self.move(1)
 
     def action_compare(self) -> None:
         from tui_trainer.ui.screens.runs_compare import CompareDialog
@@ -281,22 +270,23 @@ class RunsPage(Page):
         from tui_trainer.runs import at_rest
         from tui_trainer.ui.watch import WatchedRun
 
+        bench, name = self.bench, name.strip()
+        own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
+        if own is not None:
+            # To its end, where its journal still lies: the shell is told how it ended.
+            own.poll()
         try:
-            problem = at_rest.rename(path, name.strip())
+            problem = at_rest.rename(path, name)
         except FolderError as error:
             return _sentence(error)
-        self.bench.tell(str(problem) if problem else f"renamed to {name.strip()}", "warn" if problem else "good")
-        self.model.path = path.with_name(name.strip())
-        if self.bench.run is not None and self.bench.run.folder.root == path:
-            self._put_on_the_table(WatchedRun(RunFolder(self.model.path)))
+        bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
+        self.model.path = path.with_name(name)
+        if bench.run is not None and bench.run.folder.root == path:
+            bench.put_on_the_table(WatchedRun(RunFolder(self.model.path)))
+        if own is not None:
+            own.folder = RunFolder(self.model.path)
         self._read()
         return ""
-
-    def _put_on_the_table(self, run: WatchedRun | None) -> None:
-        """What the Train screen shows has another folder now, or none."""
-        self.bench.run = run
-        self.bench.poll_run()
-        self.bench.app.run_changed()
 
     def action_delete(self) -> None:
         """Say what would be freed; a walk through the folder may take a while."""
@@ -317,10 +307,13 @@ class RunsPage(Page):
         self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
 
     def _delete(self, one: RunOverview) -> None:
-        self.bench.tell(f"deleting {one.name} ...", "dim")
-        if self.bench.run is not None and self.bench.run.folder.root == one.path and not self.bench.run.alive:
-            self._put_on_the_table(None)
-        self.bench.background.do("deleting", partial(_deleted, one), self._said_and_read)
+        bench = self.bench
+        bench.tell(f"deleting {one.name} ...", "dim")
+        if bench.run is not None and bench.run.folder.root == one.path and not bench.run.alive:
+            bench.put_on_the_table(None)
+        if bench.own_run is not None and bench.own_run.folder.root == one.path and not bench.own_run.alive:
+            bench.own_run = None
+        bench.background.do("deleting", partial(_deleted, one), self._said_and_read)
 
     def _said_and_read(self, said: tuple[str, Role]) -> None:
         self.bench.tell(*said)
@@ -351,10 +344,8 @@ class RunsPage(Page):
             bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
             return
         bench.go(1)
-        bench.config_changed()
         start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
-        bench.tell(f"the settings of {one.name}; {start} starts a new run, {undo} takes them back", "good")
-        bench.app.draw()
+        bench.note_change(f"the settings of {one.name}; {start} starts a new run, {undo} takes them back", "good")
 
 
 def _minute(one: RunOverview) -> str:

@@ -13,8 +13,7 @@ from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.chart.sparkline import sparkline
-from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.glyphs import Glyphs, sparkline
 from tui_trainer.ui.spans import Line, Role, fit, pad, wrapped
 from tui_trainer.units import format_bytes
 

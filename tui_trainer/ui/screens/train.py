@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.state import RunState
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.chart.drawing import MOST_HALVINGS
+from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
 from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
+from tui_trainer.ui.screens.train_scene import TrainScene
+from tui_trainer.ui.widgets.loss_chart import LossChart
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
-if TYPE_CHECKING:
-    from tui_trainer.ui.screens.train_view import TrainScene
-    from tui_trainer.ui.widgets.loss_chart import LossChart
-
 _LOG_ROWS = 200
-_RUN_ALIVE = frozenset({"pause", "save", "evaluate", "stop"})
-_OF_THE_CHART = frozenset(
-    {"smoothing", "log_scale", "metric", "zoom_in", "zoom_out", "zoom_all", "tail", "cross_left", "cross_right"}
-)
+_OF_THE_RUN = ("pause", "save", "evaluate", "stop")
+_OF_A_RUN = (
+    *_OF_THE_RUN, "try_model", "table", "clear", "smoothing", "log_scale", "metric", "zoom_in", "zoom_out", "zoom_all",
+    "tail", "cross_left", "cross_right",
+)  # fmt: skip
 _BELOW_THE_CHART = (
     "preparation", "speed", "rates", "parts", "tuning", "gauges", "result", "readings-here", "log", "table"
 )  # fmt: skip
@@ -36,13 +33,9 @@ _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "switched-on", "epo
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
-def _of_the_chart(method: str, *arguments: int) -> Callable[[TrainPage], None]:
+def _of_the_chart(method: Callable[..., None], *arguments: int) -> Callable[[TrainPage], None]:
     """An action that is a method of the chart."""
-
-    def act(page: TrainPage) -> None:
-        getattr(page._chart, method)(*arguments)
-
-    return act
+    return lambda page: method(page._chart, *arguments)
 
 
 class TrainPage(Page):
@@ -63,18 +56,16 @@ class TrainPage(Page):
         self._events_back = 0
 
     def body(self) -> ComposeResult:
-        from tui_trainer.ui.chart.drawing import METRICS, ChartView
-        from tui_trainer.ui.widgets.loss_chart import LossChart
-
         yield from map(self._part, ("invitation", "run", "progress"))
         with Area(id="columns"):
             with Area(id="left"):
-                yield LossChart(self._state, id="chart")
+                yield LossChart(lambda: self._scene.run, id="chart")
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
                         # Disabled, because they are read and not worked with.
-                        yield LossChart(self._state, ChartView(metric=metric, compact=True), disabled=True)
+                        small = ChartView(metric=metric, compact=True)
+                        yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
             with Area(id="right"):
                 yield from map(self._part, _BESIDE_THE_CHART)
@@ -88,9 +79,6 @@ class TrainPage(Page):
         kind = EventList if name == "events" else Section
         return kind(lambda: heading(self._scene), lambda width, height: draw(self._scene, width, height), id=name)
 
-    def _state(self) -> RunState:
-        return self._scene.run
-
     @property
     def _scene(self) -> TrainScene:
         """What the picture is made from; made anew by `redraw`."""
@@ -99,8 +87,6 @@ class TrainPage(Page):
         return self._shown_scene
 
     def _look(self) -> TrainScene:
-        from tui_trainer.ui.screens.train_view import TrainScene
-
         bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         name = run.folder.name if run else ""
         return TrainScene(
@@ -142,14 +128,11 @@ class TrainPage(Page):
     def redraw(self) -> None:
         if not (self.is_shown and self.is_mounted):
             return
-        if self._frozen:
-            self.query_one(TopLine).redraw()
-            self.query_one(KeyHints).redraw()
-            return
-        self._shown_scene = self._look()
-        self._arrange()
+        if not self._frozen:
+            self._shown_scene = self._look()
+            self._arrange()
         for pane in self.query(Pane):
-            if pane.is_on_screen:
+            if pane.is_on_screen and (not self._frozen or isinstance(pane, TopLine | KeyHints)):
                 pane.redraw()
 
     def tick(self) -> None:
@@ -172,8 +155,6 @@ class TrainPage(Page):
         """Another run is on the table: its curves begin anew."""
         self._frozen, self._events_back = False, 0
         if self.is_mounted:
-            from tui_trainer.ui.widgets.loss_chart import LossChart
-
             for chart in self.query(LossChart):
                 chart.forget()
 
@@ -196,34 +177,32 @@ class TrainPage(Page):
     # ---------------------------------------------------------- the run
 
     def available(self, action: Action) -> bool:
-        run = self.bench.run
-        if action.name == "pause":
-            return run is not None and (run.alive or run.is_interrupted or run.state.status in ("stopped", "failed"))
-        if action.name in _RUN_ALIVE:
-            return run is not None and run.alive
-        if action.name in _OF_THE_CHART:
-            return run is not None and len(run.state.steps) > 0 and not self._frozen
-        if action.name == "clear":
-            return self.is_mounted and self._chart.view.cross_step is not None and not self._frozen
-        if action.name == "try_model":
-            return run is not None and not run.alive and bool(run.state.checkpoints or run.state.finished)
-        if action.name == "table":
-            return self._table_open or (run is not None and any(done.table_rows for done in run.state.evals))
-        return True
+        return not self._refusal(action)
 
     def why_not(self, action: Action) -> str:
-        run = self.bench.run
+        return self._refusal(action)
+
+    def _refusal(self, action: Action) -> str:
+        """Why an action does nothing now; nothing when it would do something."""
+        run, name, nothing = self.bench.run, action.name, super().why_not(action)
+        if name not in _OF_A_RUN or (name == "table" and self._table_open):
+            return ""
         if run is None:
             return f"{action.label}: nothing is training; {self.bench.app.key_of('app.start')} starts"
-        if action.name == "try_model" and run.alive:
+        if name in _OF_THE_RUN:
+            can_go_on = name == "pause" and (run.is_interrupted or run.state.status in ("stopped", "failed"))
+            return "" if run.alive or can_go_on else f"{action.label}: the run is over"
+        if name == "try_model" and run.alive:
             return "the model can be tried when the run has stopped or ended"
-        if action.name == "table":
-            return "no evaluation of this run has a table of classes so far"
-        if action.name in _RUN_ALIVE:
-            return f"{action.label}: the run is over"
+        if name == "try_model":
+            return "" if run.state.checkpoints or run.state.finished else nothing
+        if name == "table":
+            has_table = any(done.table_rows for done in run.state.evals)
+            return "" if has_table else "no evaluation of this run has a table of classes so far"
         if self._frozen:
             return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
-        return super().why_not(action)
+        is_there = self.is_mounted and self._chart.view.cross_step is not None if name == "clear" else run.state.steps
+        return "" if is_there else nothing
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
@@ -263,8 +242,6 @@ class TrainPage(Page):
 
     @property
     def _chart(self) -> LossChart:
-        from tui_trainer.ui.widgets.loss_chart import LossChart
-
         return self.query_one("#chart", LossChart)
 
     def action_smoothing(self) -> None:
@@ -280,13 +257,13 @@ class TrainPage(Page):
         self._chart.next_metric()
         self.bench.tell(self._chart.view.metric)
 
-    action_zoom_in = _of_the_chart("zoom", 1)
-    action_zoom_out = _of_the_chart("zoom", -1)
-    action_zoom_all = _of_the_chart("zoom", -MOST_HALVINGS)
-    action_tail = _of_the_chart("toggle_tail")
-    action_cross_left = _of_the_chart("move_cross", -1)
-    action_cross_right = _of_the_chart("move_cross", 1)
-    action_clear = _of_the_chart("clear_cross")
+    action_zoom_in = _of_the_chart(LossChart.zoom, 1)
+    action_zoom_out = _of_the_chart(LossChart.zoom, -1)
+    action_zoom_all = _of_the_chart(LossChart.zoom, -MOST_HALVINGS)
+    action_tail = _of_the_chart(LossChart.toggle_tail)
+    action_cross_left = _of_the_chart(LossChart.move_cross, -1)
+    action_cross_right = _of_the_chart(LossChart.move_cross, 1)
+    action_clear = _of_the_chart(LossChart.clear_cross)
 
     def action_log(self) -> None:
         self._log_open = not self._log_open

@@ -1,21 +1,19 @@
-"""The parts of the Train screen while a run trains, each as a list of lines of one width."""
+"""The parts of the Train screen while a run trains: each gives the lines of a scene for a width and a height."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rich.cells import cell_len
-
 from tui_trainer.lines import gauges_words
-from tui_trainer.runs.events import PlanMade, Progress, StepDone
+from tui_trainer.runs.events import PlanMade, StepDone
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.runs.state import RunState
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.glyphs import Glyphs, bar
+from tui_trainer.ui.glyphs import bar
+from tui_trainer.ui.screens.gauges_view import gauge_lines
+from tui_trainer.ui.screens.train_scene import TrainScene
 from tui_trainer.ui.spans import Line, Role, Span, beside, fit, width_of
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
@@ -32,78 +30,74 @@ _PARTS: Final[dict[str, Role]] = {
 _SHORTEST_STACK: Final = 6
 # The promise is 10 % (DESIGN.md): beyond it a plan was wrong.
 _CLEARLY_MORE: Final = 1.1
+_WIDEST_GAUGES: Final = 100
+_MOST_EPOCHS: Final = 7
+_SAMPLE_LINES: Final = 24
+_LABEL: Final = 11
 
 
-def shown(text: str, glyphs: Glyphs) -> str:
-    """Foreign text on one line, made harmless, and in ASCII where only that may appear."""
-    line = one_line(text)
-    return line.encode("ascii", "replace").decode() if glyphs.ascii else line
-
-
-def wrapped(text: str, width: int, glyphs: Glyphs, most: int = 8, role: Role = "text", indent: str = "") -> list[Line]:
-    """Foreign text in lines of at most `width` cells; the last of `most` ends with an ellipsis when there is more."""
-    lay = textwrap.TextWrapper(
-        width, subsequent_indent=indent, max_lines=most, placeholder=f" {glyphs.ellipsis}", break_on_hyphens=False
-    )
-    # Signs that take two cells make a row wider than textwrap counts.
-    return [fit([(row, role)], min(cell_len(row), width)) for row in lay.wrap(shown(text, glyphs))]
-
-
-def run_line(state: RunState, interrupted: bool, width: int, glyphs: Glyphs) -> Line:
-    """Name, status, step, and what is left of the time; `interrupted` when nobody works at it any more."""
+def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
+    """Name, status, step, and what is left of the time."""
+    state = scene.run
     word = state.phase if state.phase in ("loading", "saving") else state.status
     if state.status in ("finished", "stopped", "failed"):
         word = state.status
-    elif interrupted:
+    elif scene.interrupted:
         word = "interrupted"
     line: Line = [("  ", "text"), (word.ljust(_STATUS_WIDTH), _STATUS_ROLES[word])]
     if state.total_steps:
         total = f"{state.total_steps:,}"
         line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
-    eta = None if interrupted else eta_seconds(state)
+    eta = None if scene.interrupted else eta_seconds(state)
     right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta is not None else []
-    name: Line = [(shown(state.name[:_NAME_LIMIT], glyphs), "bold")]
+    name: Line = [(scene.shown(state.name[:_NAME_LIMIT]), "bold")]
     room = max(width - width_of(line) - width_of(right), 8)
-    return beside([*fit(name, min(room, width_of(name)), glyphs.ellipsis), *line], right, width)
+    return [beside([*fit(name, min(room, width_of(name)), scene.glyphs.ellipsis), *line], right, width)]
 
 
-def progress_line(state: RunState, width: int, glyphs: Glyphs) -> Line:
+def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     """A bar with the share of the steps, the epoch and the losses; while work is prepared, how far that is."""
+    state = scene.run
     if state.progress is not None:
-        return work_line(state.progress, width, glyphs)
+        return [work_line(scene, width)]
     share = state.step / state.total_steps if state.total_steps else None
     if state.finished is not None and state.finished.reason != "stopped":
         share = 1.0
     percent = "    --" if share is None else f"{int(share * 100):>4} %"
     losses = _losses(state)
     length = min(width - width_of(losses) - 6, _LONGEST_BAR)
-    drawn: Line = [(bar(share, length, glyphs), "accent")] if length >= 8 else []
-    return beside([*drawn, (percent, "text")], losses, width)
+    drawn: Line = [(bar(share, length, scene.glyphs), "accent")] if length >= 8 else []
+    return [beside([*drawn, (percent, "text")], losses, width)]
 
 
 def _losses(state: RunState) -> Line:
-    last, evaluation = state.last_step, state.evals[-1].loss if state.evals else None
     epochs = ""
     if state.plan is not None and state.plan.steps_per_epoch:
         total = state.total_steps / state.plan.steps_per_epoch
         epochs = f" of {total:.2f}" if total < 10 else f" of {total:.1f}"
+    # What is not known takes the cells of what will be.
     fields = [
-        ("epoch ", f"{last.epoch:.2f}" if last else "0.00", epochs),
-        ("loss ", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}", ""),
-        ("held out ", "--    " if evaluation is None else f"{evaluation:.4f}", ""),
+        ("epoch", f"{state.last_step.epoch:.2f}" if state.last_step else "0.00"),
+        ("loss", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}"),
+        ("held out", f"{state.evals[-1].loss:.4f}" if state.evals else "--    "),
     ]
-    if state.evals and (words := score_words(state.evals[-1].scores, {})):
-        # The first score stands for all.
-        fields.append((f"{words[0].name} ", number(words[0].value), ""))
-    line: Line = []
-    for label, value, rest in fields:
-        line += [("   ", "text"), (label, "dim"), (value, "text"), (rest, "dim")]
-    return [span for span in line if span[0]]
+    # The first score stands for all.
+    scores = score_words(state.evals[-1].scores, {})[:1] if state.evals else []
+    fields += [(score.name, number(score.value)) for score in scores]
+    line = [span for label, value in fields for span in _field(f"   {label} ", value)]
+    return [*line[:2], (epochs, "dim"), *line[2:]]
 
 
-def work_line(progress: Progress, width: int, glyphs: Glyphs) -> Line:
+def _field(label: str, value: str, role: Role = "text") -> Line:
+    return [(label, "dim"), (value, role)]
+
+
+def work_line(scene: TrainScene, width: int) -> Line:
     """`tokenising ████····  42 %  of 1.2 M characters`; without a total only how much is done."""
-    what, unit = shown(progress.what, glyphs)[:40], shown(progress.unit, glyphs)[:20]
+    progress, glyphs = scene.run.progress, scene.glyphs
+    if progress is None:
+        return []
+    what, unit = scene.shown(progress.what)[:40], scene.shown(progress.unit)[:20]
     if not progress.total:
         return fit([(f"{what}  ", "text"), (f"{format_count(progress.done)} {unit}", "dim")], width, glyphs.ellipsis)
     share = min(max(progress.done / progress.total, 0.0), 1.0)
@@ -113,20 +107,17 @@ def work_line(progress: Progress, width: int, glyphs: Glyphs) -> Line:
     return fit([(f"{what}  ", "text"), *drawn, *end], width, glyphs.ellipsis)
 
 
-def rates_line(state: RunState, width: int) -> Line:
+def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Speed, learning rate and gradient norm, in fields that do not move."""
-    last, rows = state.last_step, state.samples_per_second
-    return [
-        (f"{format_count(state.tokens_per_second):>6}", "text"),
-        (" tokens/s   ", "dim"),
-        (f"{'--' if rows is None else f'{rows:.1f}':>6}", "text"),
-        (" rows/s   ", "dim"),
-        (f"{format_seconds(_mean_seconds(state)):>7}", "text"),
-        (" a step   lr ", "dim"),
-        (f"{last.lr:.2e}" if last else "--      ", "text"),
-        ("   gradient " if width >= 80 else "   norm ", "dim"),
-        (f"{last.grad_norm:<6.3g}" if last else "--    ", "text"),
+    last, rows = scene.run.last_step, scene.run.samples_per_second
+    fields = [
+        (f"{format_count(scene.run.tokens_per_second):>6}", " tokens/s   "),
+        (f"{'--' if rows is None else f'{rows:.1f}':>6}", " rows/s   "),
+        (f"{format_seconds(_mean_seconds(scene.run)):>7}", " a step   lr "),
+        (f"{last.lr:.2e}" if last else "--      ", "   gradient " if width >= 80 else "   norm "),
+        (f"{last.grad_norm:<6.3g}" if last else "--    ", ""),
     ]
+    return [[span for value, unit in fields for span in ((value, "text"), (unit, "dim"))]]
 
 
 def _mean_seconds(state: RunState) -> float | None:
@@ -146,102 +137,116 @@ def part_shares(steps: Iterable[StepDone]) -> list[float] | None:
     return [*shares, max(1 - sum(shares), 0.0)]
 
 
-def parts_line(state: RunState, width: int) -> Line:
+def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Where the time of a step goes, in numbers and, where they fit, as letters."""
-    shares = part_shares(state.recent)
+    shares = part_shares(scene.run.recent)
     line: Line = []
     for at, (name, role) in enumerate(list(_PARTS.items())[:-1]):
         value = "--" if shares is None else f"{shares[at] * 100:.0f}"
         line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
     room = width - width_of(line)
-    return [*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line
+    return [[*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line]
 
 
 def stack(shares: Sequence[float], width: int) -> list[Span]:
-    """The shares as `width` cells of the parts' first letters: `dffffbbbbbbo`."""
+    """The shares as `width` cells of the parts' first letters: `dffffbbbbbbo`, and points for the rest."""
     spans: list[Span] = []
     begin, total = 0, 0.0
     for (name, role), share in zip(_PARTS.items(), shares, strict=True):
         total += share
-        end = width if name == "rest" else round(total * width)
-        spans.append(("." * (end - begin) if name == "rest" else name[0] * (end - begin), role))
+        end, sign = (width, ".") if name == "rest" else (round(total * width), name[0])
+        spans.append((sign * (end - begin), role))
         begin = max(begin, end)
     return [span for span in spans if span[0]]
 
 
-def parts_rows(state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
+def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """The same as a small table with bars, one part on a line."""
-    shares, mean_seconds = part_shares(state.recent), _mean_seconds(state)
+    shares, mean_seconds = part_shares(scene.run.recent), _mean_seconds(scene.run)
     if shares is None or mean_seconds is None:
         return []
     room = min(width - 28, 30)
     return [
-        [(f"{name:<11}", "text"), (bar(share, room, glyphs), role), (f"{share * 100:4.0f} %", "text"),
+        [(f"{name:<{_LABEL}}", "text"), (bar(share, room, scene.glyphs), role), (f"{share * 100:4.0f} %", "text"),
          (f"{format_seconds(share * mean_seconds):>10}", "dim")]
         for (name, role), share in zip(_PARTS.items(), shares, strict=True)
     ]  # fmt: skip
 
 
-def readings_rows(state: RunState, width: int, glyphs: Glyphs) -> list[Line]:
+def gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
+    """What this machine does now."""
+    return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
+
+
+def readings_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """What the run's own process used of its machine: at its last reading, and in all of them."""
-    last = GaugeSummary()
-    for reading in list(state.gauges)[-1:]:
+    last, whole = GaugeSummary(), scene.run.gauge_summary
+    for reading in list(scene.run.gauges)[-1:]:
         last.add(reading)
-    rows = [("last", last)] + [("whole run", state.gauge_summary)] * (state.gauge_summary.readings > 1)
     return [
-        [(f"{(name if not at else ''):<11}", "dim"), *line]
-        for name, summary in rows
+        line
+        for name, summary in [("last", last)] + [("whole run", whole)] * (whole.readings > 1)
         # The sign of a degree is not ASCII.
-        for at, line in enumerate(wrapped(gauges_words(summary).replace("\u00b0", ""), width - 11, glyphs))
+        for line in scene.labelled(name, gauges_words(summary).replace("\u00b0", ""), width, _LABEL)
     ]
 
 
-def epoch_rows(state: RunState, most: int) -> list[Line]:
+def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
     """The last epochs as a table."""
     rows: list[Line] = [[("epoch   mean loss        time    rows/s  tokens/s", "dim")]]
-    for done in state.epochs[-most:]:
+    for done in scene.run.epochs[-_MOST_EPOCHS:]:
         rates = f"{done.samples_per_second:>8.1f}  {format_count(done.tokens_per_second):>8}"
         seconds = format_seconds(done.seconds)
         rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}", "text")])
     return rows
 
 
-def sample_rows(state: RunState, width: int, most: int, glyphs: Glyphs) -> list[Line]:
+def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """What the model wrote, newest first: whole texts, as many as there is room for."""
     rows: list[Line] = []
-    for sample in reversed(state.samples):
-        text = wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, glyphs, most=6)
+    for sample in reversed(scene.run.samples):
+        text = scene.wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, most=6)
         block: list[Line] = [[(f"after step {sample.step}", "dim")], *([("  ", "text"), *line] for line in text)]
-        if len(rows) + len(block) > most:
-            return rows or block[:most]
+        if len(rows) + len(block) > _SAMPLE_LINES:
+            return rows or block[:_SAMPLE_LINES]
         rows += block
     return rows
 
 
-def event_rows(events: Sequence[tuple[str, Role]], width: int, most: int, back: int, glyphs: Glyphs) -> list[Line]:
-    """The newest last; `back` of the newest are scrolled away."""
-    end = max(len(events) - max(back, 0), min(most, len(events)))
+def event_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
+    """The newest last, without those that are scrolled away."""
+    events = scene.events
+    end = max(len(events) - max(scene.events_back, 0), min(height, len(events)))
     lines: list[Line] = []
     for text, role in reversed(events[:end]):
-        rows = wrapped(text, width, glyphs, most=2, role=role, indent="  ")
-        if len(lines) + len(rows) > most:
+        rows = scene.wrapped(text, width, most=2, role=role, indent="  ")
+        if len(lines) + len(rows) > height:
             break
         lines = [*rows, *lines]
     return lines
 
 
-def log_rows(log_lines: Sequence[str], most: int, glyphs: Glyphs) -> list[Line]:
+def events_heading(scene: TrainScene) -> tuple[str, str]:
+    """When the last checkpoint was written, in steps: what a crash would cost."""
+    state = scene.run
+    if scene.frozen:
+        return "events", f"held still: {scene.freeze_key} goes on"
+    if not state.checkpoints:
+        return "events", "not saved yet"
+    age = max(state.step - state.checkpoints[-1].step, 0)
+    return "events", f"saved at step {state.checkpoints[-1].step}" + (f", {age:>4} steps ago" if age else "")
+
+
+def log_rows(scene: TrainScene, _: int, height: int) -> list[Line]:
     """The tail of what programs wrote; a word when that is nothing."""
-    rows: list[Line] = [[(shown(text, glyphs), "dim")] for text in log_lines[-most:]] if most > 0 else []
+    tail = scene.log_lines[-height:] if height > 0 else []
+    rows: list[Line] = [[(scene.shown(text), "dim")] for text in tail]
     return rows or [[("nothing has been written to standard output or error", "dim")]]
 
 
-def saved_words(state: RunState) -> str:
-    """When the last checkpoint was written, in steps: what a crash would cost."""
-    if not state.checkpoints:
-        return "not saved yet"
-    age = max(state.step - state.checkpoints[-1].step, 0)
-    return f"saved at step {state.checkpoints[-1].step}" + (f", {age:>4} steps ago" if age else "")
+def switched_on(scene: TrainScene, width: int, _: int) -> list[Line]:
+    """What makes training faster or smaller, and what could not be switched on."""
+    return [line for text in scene.what_is_on for line in scene.wrapped(text, width, most=2, indent="  ")]
 
 
 def training_memory_bytes(state: RunState) -> int | None:
@@ -269,35 +274,6 @@ def memory_words(state: RunState) -> str:
     return f"{format_bytes(planned)} planned{process}"
 
 
-def is_tuned(plan: PlanMade | None) -> bool:
-    """Whether the run starts from a pretrained model."""
-    return plan is not None and bool(plan.base_model) and plan.trained_parameters is not None
-
-
-def tuning_line(plan: PlanMade, glyphs: Glyphs) -> Line:
-    """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
-    how = f"LoRA r {plan.lora_rank} on " if plan.lora_rank else ""
-    line: Line = [(how, "dim"), (_name(plan, glyphs), "text"), (": ", "dim"), (_trainable(plan), "text")]
-    return [*line, (f" parameters are trainable{_share_words(plan)}", "dim")]
-
-
-def plan_rows(state: RunState, glyphs: Glyphs) -> list[Line]:
-    """What the plan said, to be compared with what happens."""
-    plan, data = state.plan, state.data
-    if plan is None:
-        return []
-    cut = f" = {plan.gradient_accumulation_steps} {glyphs.times} {plan.per_device_train_batch_size}"
-    rows = [
-        *_model_rows(plan, shown(state.device, glyphs) or "--", glyphs),
-        ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
-        ("batch", f"{plan.effective_batch_size} rows" + (cut if plan.gradient_accumulation_steps > 1 else "")),
-        ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
-        ("time", f"about {format_seconds(plan.duration_seconds)}"),
-    ]
-    lines: list[Line] = [[(f"{name:<11}", "dim"), (text, "text")] for name, text in rows]
-    return [*lines, [(f"{'memory':<11}", "dim"), (memory_words(state), memory_role(state))]]
-
-
 def memory_role(state: RunState) -> Role:
     """A warning where training takes clearly more than was planned."""
     measured = training_memory_bytes(state)
@@ -305,26 +281,54 @@ def memory_role(state: RunState) -> Role:
     return "warn" if is_more else "text"
 
 
-def _model_rows(plan: PlanMade, device: str, glyphs: Glyphs) -> list[tuple[str, str]]:
-    if not is_tuned(plan):
-        return [("model", f"{format_count(plan.parameters)} parameters on {device}")]
-    trainable = f"{_trainable(plan)}{_share_words(plan)}"
-    method = ("LoRA", f"r {plan.lora_rank}, {trainable}") if plan.lora_rank else ("trains", f"{trainable} parameters")
-    return [("model", f"{_name(plan, glyphs)} on {device}"), method]
+def is_tuned(plan: PlanMade | None) -> bool:
+    """Whether the run starts from a pretrained model."""
+    return plan is not None and bool(plan.base_model) and plan.trained_parameters is not None
 
 
-def _name(plan: PlanMade, glyphs: Glyphs) -> str:
-    return shown(plan.base_model.rstrip("/").rpartition("/")[2], glyphs)
+def tuning_line(scene: TrainScene, *_: int) -> list[Line]:
+    """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
+    plan = scene.run.plan
+    if plan is None:
+        return []
+    trainable, share = _trainable(plan)
+    how = f"LoRA r {plan.lora_rank} on " if plan.lora_rank else ""
+    name = _field(how, _base_name(scene, plan))
+    return [[*name, *_field(": ", trainable), (f" parameters are trainable{share}", "dim")]]
 
 
-def _trainable(plan: PlanMade) -> str:
+def plan_rows(scene: TrainScene, *_: int) -> list[Line]:
+    """What the plan said, to be compared with what happens."""
+    state, plan, data = scene.run, scene.run.plan, scene.run.data
+    if plan is None:
+        return []
+    device = scene.shown(state.device) or "--"
+    model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
+    if is_tuned(plan):
+        words = "".join(_trainable(plan))
+        model = [("model", f"{_base_name(scene, plan)} on {device}")]
+        model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
+    cut = f" = {plan.gradient_accumulation_steps} {scene.glyphs.times} {plan.per_device_train_batch_size}"
+    rows = [
+        *model,
+        ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
+        ("batch", f"{plan.effective_batch_size} rows" + (cut if plan.gradient_accumulation_steps > 1 else "")),
+        ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
+        ("time", f"about {format_seconds(plan.duration_seconds)}"),
+    ]
+    memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))
+    return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory]
+
+
+def _base_name(scene: TrainScene, plan: PlanMade) -> str:
+    return scene.shown(plan.base_model.rstrip("/").rpartition("/")[2])
+
+
+def _trainable(plan: PlanMade) -> tuple[str, str]:
+    """`6.7 k of 818 k`, ` (0.82 %)`."""
     trained, every = plan.trained_parameters or 0, plan.parameters
-    return f"{format_count(trained)} of {format_count(every)}" if trained < every else f"all {format_count(every)}"
-
-
-def _share_words(plan: PlanMade) -> str:
-    trained = plan.trained_parameters or 0
-    if not 0 < trained < plan.parameters:
-        return ""
-    percent = 100 * trained / plan.parameters
-    return f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)"
+    percent = 100 * trained / every if every else 0
+    share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)"
+    if trained >= every:
+        return f"all {format_count(every)}", ""
+    return f"{format_count(trained)} of {format_count(every)}", share if trained else ""

@@ -9,18 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from tui_trainer.ui.chart.axes import GUTTER, Bounds, column_of, gutter, log_ticks, row_of, settle, ticks
+from tui_trainer.ui.chart.axes import GUTTER, Bounds, column_of, row_of, settle, with_y_axis, x_axis
 from tui_trainer.ui.chart.raster import Raster
-from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
+from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role
 from tui_trainer.ui.widgets.pane import Pane
 
 ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
 _Points = Sequence[tuple[float, float]]
-_CELLS_PER_LABEL: Final = 13
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Curve:
     """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
 
@@ -41,25 +40,27 @@ def curves_lines(
     curves: Sequence[Curve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
 ) -> list[Line]:
     """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
-    scaled = [curve.scaled(log) for curve in curves]
-    every = [point for curve in scaled for point in (*curve.points, *curve.marks)]
+    drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
+    every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
     if not every or height < 4 or width < 3 * GUTTER:
         return [[("there is no loss to draw", "dim")]]
-    size = (width - GUTTER, height - 2)
+    raster = Raster(width - GUTTER, height - 2, glyphs)
     window = Bounds(0, max(x for x, _ in every) or 1)
     bounds = settle(None, min(y for _, y in every), max(y for _, y in every))
-    raster = Raster(*size, glyphs)
-    for curve, role in zip(scaled, ROLES, strict=False):
+
+    def mark(points: _Points, sign: str, role: Role) -> None:
+        for x, y in points:
+            raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
+
+    # In layers: the signs of a curve are not covered by the marks of another one.
+    for curve, role in drawn:
         _join(raster, curve.points, window, bounds, role)
-    for curve, role in zip(scaled, ROLES, strict=False):
-        for x, y in curve.marks:
-            raster.mark(column_of(x, window, size[0]), row_of(y, bounds, size[1]), glyphs.eval_mark, role)
-    for place, (curve, role) in enumerate(zip(scaled, ROLES, strict=False)):
-        for x, y in _signed(curve.points, place, len(scaled)):
-            raster.mark(column_of(x, window, size[0]), row_of(y, bounds, size[1]), curve.sign, role)
-    marks = (log_ticks if log else ticks)(bounds, max(size[1] // 3, 2))
-    rows = [[*left, *right] for left, right in zip(gutter(size[1], bounds, marks, glyphs), raster.lines(), strict=True)]
-    return [*rows, *_x_axis(size[0], window, unit, glyphs)]
+    for curve, role in drawn:
+        mark(curve.marks, glyphs.eval_mark, role)
+    for place, (curve, role) in enumerate(drawn):
+        mark(_signed(curve.points, place, len(drawn)), curve.sign, role)
+    rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
+    return [*rows, *x_axis(raster.width, window, unit, glyphs)]
 
 
 def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
@@ -69,8 +70,7 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
     at = np.linspace(window.low, window.high, raster.dots_across)
     # A dot column may fall between two points; what lies before the first and behind the last is nothing.
     values = np.interp(at, x, y, right=np.nan, left=np.nan)
-    nearest = int(np.argmin(np.abs(at - x[-1])))
-    values[nearest] = y[-1]
+    values[np.argmin(np.abs(at - x[-1]))] = y[-1]
     raster.curve(values, values, bounds, role)
 
 
@@ -78,24 +78,6 @@ def _signed(points: _Points, place: int, count: int) -> _Points:
     """Where the sign of a curve stands: at its end, and twice before, beside those of the others."""
     shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
     return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
-
-
-def _x_axis(columns: int, window: Bounds, unit: str, glyphs: Glyphs) -> list[Line]:
-    """The axis and, below it, its labels and the unit at the end."""
-    marks = ticks(window, max(columns // _CELLS_PER_LABEL, 2))
-    axis, words = [glyphs.rule] * columns, [" "] * columns
-    for tick in marks:
-        column = column_of(tick.at, window, columns)
-        begin = max(min(column - (len(tick.label) - 1) // 2, columns - len(unit) - 1 - len(tick.label)), 0)
-        axis[column] = "+" if glyphs.ascii else "\u252c"
-        if not "".join(words[max(begin - 1, 0) : begin + len(tick.label)]).strip():
-            words[begin : begin + len(tick.label)] = tick.label
-    words[columns - len(unit) :] = unit
-    corner = "+" if glyphs.ascii else "\u2514"
-    return [
-        [(" " * (GUTTER - 1), "text"), (corner + "".join(axis), "rule")],
-        [(" " * GUTTER + "".join(words), "dim")],
-    ]
 
 
 class Curves(Pane):
@@ -107,22 +89,16 @@ class Curves(Pane):
         self.unit, self.is_log = "steps", False
 
     def _picture(self, width: int, height: int) -> list[Line]:
-        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
-        return curves_lines(self.curves, self.unit, width, height, glyphs, log=self.is_log)
+        return curves_lines(self.curves, self.unit, width, height, self.glyphs, log=self.is_log)
 
 
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
+    from tui_trainer.ui.widgets.demo import Demo
 
-    class Demo(App[None]):
-        """Three made-up losses."""
+    def three_losses() -> list[Curves]:
+        shown = Curves()
+        speeds = zip("ABC", (4, 5, 6), strict=True)
+        shown.curves = [Curve(sign, [(step, speed / step**0.3) for step in range(1, 400, 3)]) for sign, speed in speeds]
+        return [shown]
 
-        def compose(self) -> ComposeResult:
-            shown = Curves()
-            shown.curves = [
-                Curve(sign=sign, points=[(step, speed / step**0.3) for step in range(1, 400, 3)])
-                for sign, speed in zip("ABC", (4, 5, 6), strict=True)
-            ]
-            yield shown
-
-    Demo().run()
+    Demo(three_losses).run()

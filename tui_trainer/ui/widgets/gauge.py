@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from textual.reactive import reactive
-
-from tui_trainer.ui.chart.sparkline import sparkline
-from tui_trainer.ui.glyphs import Glyphs, bar
+from tui_trainer.ui.glyphs import Glyphs, bar, sparkline
 from tui_trainer.ui.spans import Line, fit, width_of
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -43,34 +40,6 @@ class Gauge:
         return self.share is not None and self.band is not None and self.band[0] <= self.share <= self.band[1]
 
 
-class GaugeBar(Pane):
-    """A gauge, `CPU  ████░░··  47 %  ▁▂▃▃▂▂`; with `height: 2` or more the curve stands below it, as high as it can be.
-
-    `values` are the shares of the curve, oldest first.
-    """
-
-    DEFAULT_CSS = "GaugeBar { height: 1; }"
-
-    gauge: reactive[Gauge] = reactive(Gauge("", None), init=False, repaint=False)
-    values: reactive[Sequence[float]] = reactive[Sequence[float]]((), init=False, repaint=False)
-
-    def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
-        super().__init__(self._gauge_lines, id=id)
-        self._glyphs = glyphs
-
-    def watch_gauge(self) -> None:
-        self.redraw()
-
-    def watch_values(self) -> None:
-        self.redraw()
-
-    def _gauge_lines(self, width: int, height: int) -> list[Line]:
-        if height == 1:
-            return [gauge_line(self.gauge, {self.gauge.spark: self.values}, width, self._glyphs, most_parts=_ANY)]
-        first = gauge_line(self.gauge, {}, width, self._glyphs, most_parts=0)
-        return [first, *curve_lines(self.values, width, height - 1, self.gauge.band, self._glyphs)]
-
-
 def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
     """A bar in which the part of the target that is not reached yet is shaded. None: `--`."""
     drawn = bar(share, width, glyphs)
@@ -80,8 +49,7 @@ def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyph
     if band is None:
         return [(drawn[:filled], "accent"), (drawn[filled:], "dim")]
     begin, end = (round(edge * width) for edge in band)
-    shade = "=" if glyphs.ascii else "░"
-    rest = "".join(shade if begin <= cell < end else glyphs.bar_empty for cell in range(filled, width))
+    rest = "".join(glyphs.target if begin <= cell < end else glyphs.bar_empty for cell in range(filled, width))
     return [(drawn[:filled], "good" if band[0] <= share <= band[1] else "accent"), (rest, "dim")]
 
 
@@ -92,13 +60,12 @@ def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most
     line: Line = [(gauge.label.ljust(_LABEL), "text")]
     line += target_bar(gauge.share, _WIDE_BAR if wide else _BAR, gauge.band, glyphs)
     line.append((f" {percent:>5} ", "good" if gauge.is_on_target else "text"))
-    values, parts = sparks.get(gauge.spark, ()), _TAIL - 1
-    if wide:
-        parts = max(min(width - width_of(line) - _TAIL - 2, most_parts), 0)
-    if wide or not gauge.tail or gauge.spark == "cpu":
+    parts = max(min(width - width_of(line) - _TAIL - 2, most_parts), 0) if wide else _TAIL - 1
+    if wide or not gauge.tail:
+        values = sparks.get(gauge.spark, ())
         curve = sparkline(values[-parts:], parts, glyphs, low=0.0, high=1.0) if parts else ""
         line.append((f"{curve} ", "chart_raw"))
-    if gauge.tail and (wide or gauge.spark != "cpu"):
+    if gauge.tail:
         line.append((f" {gauge.tail}" if wide else gauge.tail, "dim"))
     return fit(line, width, glyphs.ellipsis)
 
@@ -110,34 +77,53 @@ def curve_lines(values: Sequence[float], width: int, height: int, band: Band | N
     """
     levels = len(glyphs.levels)
     shown = values[max(len(values) - width, 0) :]
-    # What is there is seen: a share of 0 is the lowest sign.
+    # What is known is seen: a share of 0 is the lowest sign.
     bars = [0 if math.isnan(share) else max(round(share * height * levels), 1) for share in shown]
     lines: list[Line] = []
     for row in reversed(range(height)):
         on_target = band is not None and band[0] <= (row + 0.5) / height <= band[1] and not glyphs.ascii
         cells = [min(max(full - row * levels, 0), levels) if full else -1 for full in bars]
-        signs = f"{'░' if on_target else ' '}{glyphs.levels} "
+        signs = f"{glyphs.target if on_target else ' '}{glyphs.levels} "
         parts = [("".join(signs[cell] for cell in part), drawn) for drawn, part in groupby(cells, key=lambda c: c > 0)]
         line: Line = [(text, "chart_raw" if drawn else "dim") for text, drawn in parts]
         lines.append([(" " * (width - len(shown)), "text"), *line])
     return lines
 
 
+class GaugeBar(Pane):
+    """A gauge, `CPU  ████░░··  47 %  ▁▂▃▃▂▂`; with `height: 2` or more the curve stands below it, as high as it can be.
+
+    `show` gives it another gauge, and the shares of its curve, oldest first.
+    """
+
+    DEFAULT_CSS = "GaugeBar { height: 1; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(self._gauge_lines, id=id)
+        self._shown: tuple[Gauge, Sequence[float]] = Gauge("", None), ()
+
+    def show(self, gauge: Gauge, values: Sequence[float]) -> None:
+        if (gauge, values) != self._shown:
+            self._shown = gauge, values
+            self.redraw()
+
+    def _gauge_lines(self, width: int, height: int) -> list[Line]:
+        gauge, values = self._shown
+        if height == 1:
+            return [gauge_line(gauge, {gauge.spark: values}, width, self.glyphs, most_parts=_ANY)]
+        first = gauge_line(gauge, {}, width, self.glyphs, most_parts=0)
+        return [first, *curve_lines(values, width, height - 1, gauge.band, self.glyphs)]
+
+
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
+    from tui_trainer.ui.widgets.demo import Demo
 
-    from tui_trainer.ui.glyphs import UNICODE
+    def three_gauges() -> Iterator[GaugeBar]:
+        for name, share, height in (("short", 0.6, 1), ("history", 0.82, 5), ("silent", None, 1)):
+            bar = GaugeBar(id=name)
+            bar.styles.height = height
+            values = [0.5 + math.sin(part / 5) / 2 for part in range(60 if share else 0)]
+            bar.show(Gauge(name, share, (0.5, 0.8), "12.0/31.2 GiB", name), values)
+            yield bar
 
-    class Demo(App[None]):
-        """Three gauges with made-up figures."""
-
-        CSS = "GaugeBar { margin: 1 2; } #history { height: 5; }"
-
-        def compose(self) -> ComposeResult:
-            for name, share in (("short", 0.6), ("history", 0.82), ("silent", None)):
-                bar = GaugeBar(UNICODE, id=name)
-                bar.gauge = Gauge(name, share, (0.5, 0.8), "12.0/31.2 GiB", name)
-                bar.values = [0.5 + math.sin(part / 5) / 2 for part in range(60 if share else 0)]
-                yield bar
-
-    Demo().run()
+    Demo(three_gauges).run()

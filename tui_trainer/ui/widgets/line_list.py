@@ -1,98 +1,79 @@
-"""A list of lines of which one is chosen: a click chooses, the wheel scrolls, only what changed is sent."""
+"""A list of any length of which one line is chosen: only the lines that are seen are computed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from rich.segment import Segment
-from textual.events import MouseMove
-from textual.geometry import Region
-from textual.reactive import reactive
-from textual.strip import Strip
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
+from textual.events import Click, MouseEvent, MouseScrollDown, MouseScrollUp
+from textual.message import Message
 
-from tui_trainer.ui.spans import Line, fit, harmless
-from tui_trainer.ui.theme import role_styles
-from tui_trainer.ui.widgets.pane import changed_stretches
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
+
+_WHEEL_LINES = 3
 
 
-class LineList(OptionList):
-    """`draw_row(place, is_chosen, width)` gives the line of a place.
+class LineList(Pane):
+    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and the chosen one.
 
-    A click posts `OptionSelected`. Keys are for the page, which calls `show` with another choice.
+    Keys are for the page, which chooses. A click chooses, a double click opens, the wheel scrolls.
     """
 
-    DEFAULT_CSS = """
-    LineList { height: 1fr; border: none; padding: 0; background: transparent; scrollbar-size: 0 0; }
-    """
-    highlighted: reactive[int | None] = reactive(None, repaint=False)
-    page_lines: reactive[int] = reactive(1, repaint=False)
-    """Lines that are seen at once."""
+    ALLOW_SELECT = False
 
-    def __init__(self, draw_row: Callable[[int, bool, int], Line], *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.can_focus = False
-        self._draw_row = draw_row
-        self._rows: list[Line] = []
+    @dataclass
+    class Chosen(Message):
+        """A line was clicked; `opens` when it was clicked twice."""
 
-    def show(self, names: Sequence[str], chosen: int) -> None:
-        """List these, with the choice on that place; nothing is sent where nothing changed."""
-        if list(names) != [option.id for option in self.options]:
-            self.clear_options()
-            self.add_options(Option(" ", id=name) for name in names)
-        self.highlighted = chosen if names else None
-        self.redraw()
+        place: int
+        opens: bool
 
-    def redraw(self) -> None:
-        width, before = self.size.width, self._rows
-        if not width:
-            return
-        drawn = [self._draw_row(place, place == self.highlighted, width) for place in range(self.option_count)]
-        self._rows = [harmless(fit(row, width), width) for row in drawn]
-        top = round(self.scroll_y)
-        regions = [
-            Region(x, place - top, length, 1)
-            for place, (old, new) in enumerate(zip(before, self._rows, strict=False))
-            if old != new
-            for x, length in changed_stretches(old, new)
-        ]
-        if len(before) != len(self._rows):
-            self.refresh()
-        elif regions:
-            self.refresh(*regions)
+    class Scrolled(Message):
+        """The wheel or another size shows other lines."""
 
-    def watch_highlighted(self, highlighted: int | None) -> None:
-        super().watch_highlighted(highlighted)
-        self.redraw()
+    def __init__(
+        self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *, id: str | None = None
+    ) -> None:
+        super().__init__(lambda width, _: [draw_row(place, width) for place in self.seen_places], id=id)
+        self._extent = extent
+        self._top, self._followed = 0, -1
+
+    @property
+    def seen_places(self) -> range:
+        """The places that are on the screen."""
+        (count, chosen), height = self._extent(), self.size.height
+        if chosen != self._followed and height:
+            # The wheel may leave the chosen line behind; a key brings it back.
+            self._followed, self._top = chosen, min(max(self._top, chosen - height + 1), chosen)
+        self._top = max(min(self._top, count - height), 0)
+        return range(self._top, min(self._top + height, count))
 
     def on_resize(self) -> None:
-        self.page_lines = max(self.size.height, 1)
+        super().on_resize()
+        self.post_message(self.Scrolled())
+
+    def on_click(self, event: Click) -> None:
+        if event.y < len(self.seen_places):
+            self.post_message(self.Chosen(self._top + event.y, opens=event.chain > 1))
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._scroll(event, _WHEEL_LINES)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._scroll(event, -_WHEEL_LINES)
+
+    def _scroll(self, event: MouseEvent, lines: int) -> None:
+        event.stop()
+        self._top += lines
         self.redraw()
-
-    def on_mouse_move(self, event: MouseMove) -> None:
-        # The line below the mouse would be drawn in another colour, and the whole list be sent for it.
-        event.prevent_default()
-
-    def render_line(self, y: int) -> Strip:
-        styles, width, place = role_styles(self.app), self.size.width, round(self.scroll_y) + y
-        if place >= len(self._rows):
-            # Never without a style: Textual's filters for NO_COLOR read its colours.
-            return Strip.blank(width, styles["text"])
-        strip = Strip([Segment(text, styles[role]) for text, role in self._rows[place]])
-        return strip.adjust_cell_length(width, styles["text"]).apply_meta({"option": place})
+        self.post_message(self.Scrolled())
 
 
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
+    from tui_trainer.ui.widgets.demo import Demo
 
-    class Demo(App[None]):
-        """A list of made-up lines: click one."""
+    def draw_row(place: int, width: int) -> Line:
+        return [(f"line {place}", "text" if place else "cursor")]
 
-        def compose(self) -> ComposeResult:
-            yield LineList(lambda place, is_chosen, _: [(f" line {place} ", "cursor" if is_chosen else "text")])
-
-        def on_mount(self) -> None:
-            self.query_one(LineList).show([f"line {number}" for number in range(100)], 3)
-
-    Demo().run()
+    Demo(lambda: [LineList(draw_row, lambda: (1_000, 0))]).run()

@@ -6,19 +6,25 @@ python -m tui_trainer.ui.widgets.loss_chart
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
 from textual.reactive import reactive
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, SMOOTHINGS, ChartDrawing, ChartView
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.pane import Pane
 
 _TAIL_HALVINGS = 2
+_ALL = ChartView()
+T = TypeVar("T")
+
+
+def _next(choices: Sequence[T], present: T) -> T:
+    return choices[(choices.index(present) + 1) % len(choices)]
 
 
 class LossChart(Pane):
@@ -27,20 +33,15 @@ class LossChart(Pane):
     DEFAULT_CSS = "LossChart { height: 1fr; min-height: 4; }"
     ALLOW_SELECT = False
 
-    view: reactive[ChartView] = reactive(ChartView(), repaint=False, init=False)
+    view: reactive[ChartView] = reactive(_ALL, repaint=False, init=False)
 
     def __init__(
-        self,
-        state: Callable[[], RunState],
-        view: ChartView | None = None,
-        *,
-        id: str | None = None,
-        disabled: bool = False,
+        self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
     ) -> None:
         super().__init__(self._chart_lines, id=id)
         self.disabled = disabled
         self._state, self._drawing = state, ChartDrawing()
-        self.set_reactive(LossChart.view, view or ChartView())
+        self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
         """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
@@ -48,22 +49,18 @@ class LossChart(Pane):
         self.set_reactive(LossChart.view, replace(self.view, halvings=0, cross_step=None, log=False))
 
     def _chart_lines(self, width: int, height: int) -> list[Line]:
-        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
-        return self._drawing.draw(self._state(), self.view, width, height, glyphs)
+        return self._drawing.draw(self._state(), self.view, width, height, self.glyphs)
 
     def watch_view(self) -> None:
         self.redraw()
 
     def next_smoothing(self) -> None:
         """The next of 0, 0.6, 0.9 and 0.98."""
-        following = SMOOTHINGS[(SMOOTHINGS.index(self.view.smoothing) + 1) % len(SMOOTHINGS)]
-        self.view = replace(self.view, smoothing=following)
+        self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
 
     def next_metric(self) -> None:
         """The next metric, on a linear axis."""
-        names = list(METRICS)
-        metric = names[(names.index(self.view.metric) + 1) % len(names)]
-        self.view = replace(self.view, metric=metric, log=False)
+        self.view = replace(self.view, metric=_next(list(METRICS), self.view.metric), log=False)
 
     def toggle_log(self) -> str:
         """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
@@ -113,24 +110,11 @@ class LossChart(Pane):
         self.zoom(-1)
 
 
-def _made_up_run(steps: int = 400, total_steps: int = 500) -> RunState:
-    state = RunState(name="made up", total_steps=total_steps)
-    for step in range(1, steps + 1):
-        loss = 1.4 + 3 * math.exp(-step / 60) + 0.15 * math.sin(step * 1.7)
-        state.steps.append(step)
-        state.token_counts.append(2048)
-        state.losses.append(loss)
-        state.step_seconds.append(0.125)
-    return state
-
-
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
+    from tui_trainer.ui.widgets.demo import Demo
 
-    class Demo(App[None]):
-        """The chart alone."""
-
-        def compose(self) -> ComposeResult:
-            yield LossChart(_made_up_run)
-
-    Demo().run()
+    run = RunState(total_steps=500)
+    for step in range(1, 401):
+        run.steps.append(step)
+        run.losses.append(1.4 + 3 * math.exp(-step / 60) + 0.15 * math.sin(step * 1.7))
+    Demo(lambda: [LossChart(lambda: run)]).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import zip_longest
 
 from rich.cells import split_graphemes
 from rich.segment import Segment
@@ -13,6 +13,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Line, fit, harmless, text_of, width_of
 from tui_trainer.ui.theme import role_styles
 
@@ -38,12 +39,18 @@ class Pane(Widget):
         self._draw = draw
         self._lines: list[Line] = []
         self._strips: list[Strip] = []
-        self._role_styles: dict[str, Style] = {}
+        self._look: tuple[int, int, dict[str, Style]] = (0, 0, {})
+        """Width, height and styles of what is shown."""
 
     @property
     def lines(self) -> Sequence[Line]:
         """What is shown."""
         return self._lines
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The signs of this terminal."""
+        return ASCII if self.app.has_class("-ascii") else UNICODE
 
     def redraw(self) -> None:
         """Compute the lines, and send what changed."""
@@ -58,30 +65,23 @@ class Pane(Widget):
         else:
             lines = self._computed(width, height)[:height]
             lines += [fit([], width)] * (height - len(lines))
-        self._show(lines, width)
+        before, self._lines = self._lines, lines
+        look = width, len(lines), role_styles(self.app)
+        if look != self._look:
+            self._look = look
+            self._strips = [self._strip(line) for line in lines]
+            self.refresh()
+            return
+        regions: list[Region] = []
+        for y, (old, new) in enumerate(zip(before, lines, strict=True)):
+            if old != new:
+                self._strips[y] = self._strip(new)
+                regions += [Region(x, y, length, 1) for x, length in changed_stretches(old, new)]
+        if regions:
+            self.refresh(*regions)
 
     def _computed(self, width: int, height: int) -> list[Line]:
         return [harmless(fit(line, width), width) for line in self._draw(width, height)]
-
-    def _show(self, lines: list[Line], width: int) -> None:
-        styles = role_styles(self.app)
-        if len(lines) != len(self._lines) or styles != self._role_styles or self._width != width:
-            self._role_styles = styles
-            self._strips = [self._strip(line, width) for line in lines]
-            self.refresh()
-        else:
-            regions: list[Region] = []
-            for y, (before, now) in enumerate(zip(self._lines, lines, strict=True)):
-                if before != now:
-                    self._strips[y] = self._strip(now, width)
-                    regions += [Region(x, y, length, 1) for x, length in changed_stretches(before, now)]
-            if regions:
-                self.refresh(*regions)
-        self._lines = lines
-
-    @property
-    def _width(self) -> int:
-        return self._strips[0].cell_length if self._strips else 0
 
     def on_resize(self) -> None:
         self.redraw()
@@ -105,35 +105,29 @@ class Pane(Widget):
         strip = self._strips[y]
         if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
             start, end = span[0], strip.cell_length if span[1] == -1 else span[1]
-            chosen = strip.crop(start, end).apply_style(self._role_styles["cursor"])
+            chosen = strip.crop(start, end).apply_style(role_styles(self.app)["cursor"])
             strip = Strip.join([strip.crop(0, start), chosen, strip.crop(end)])
         return strip.apply_offsets(0, y)
 
-    def _strip(self, line: Line, width: int) -> Strip:
-        strip = Strip([Segment(text, self._role_styles[role]) for text, role in line if text])
-        strip = strip.adjust_cell_length(width, self._role_styles["text"])
+    def _strip(self, line: Line) -> Strip:
+        width, _, styles = self._look
+        strip = Strip([Segment(text, styles[role]) for text, role in line if text])
+        strip = strip.adjust_cell_length(width, styles["text"])
         # A theme's background lies below; the terminal's own needs no code.
         return strip if self.app.native_ansi_color else strip.apply_style(Style(bgcolor=self.rich_style.bgcolor))
 
 
 def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
     """`(first cell, cells)` of each part of a line that differs; parts that nearly touch are one."""
-    old, new = _cells(before), _cells(now)
-    length = max(len(old), len(new))
     blank: _Cell = (" ", "text")
-    old += [blank] * (length - len(old))
-    new += [blank] * (length - len(new))
+    cells = zip_longest(_cells(before), _cells(now), fillvalue=blank)
     stretches: list[tuple[int, int]] = []
-    x = 0
-    for differs, run in groupby(zip(old, new, strict=True), key=lambda pair: pair[0] != pair[1]):
-        cells = len(list(run))
-        if differs:
-            start, taken = stretches[-1] if stretches else (0, 0)
-            if stretches and x - (start + taken) < _GAP_CELLS:
-                stretches[-1] = (start, x + cells - start)
-            else:
-                stretches.append((x, cells))
-        x += cells
+    for x in (x for x, (old, new) in enumerate(cells) if old != new):
+        start, length = stretches[-1] if stretches else (x, 0)
+        if x - (start + length) < _GAP_CELLS:
+            stretches[-1:] = [(start, x + 1 - start)]
+        else:
+            stretches.append((x, 1))
     return stretches
 
 

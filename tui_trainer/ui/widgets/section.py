@@ -10,9 +10,7 @@ from collections.abc import Callable
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.chart.axes import title_rule
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.spans import Line, title_rule
 from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -39,19 +37,11 @@ class Section(Pane):
         self._heading, self._draw_rows = heading, draw
 
     def _with_heading(self, width: int, height: int) -> list[Line]:
-        glyphs = ASCII if self.app.has_class("-ascii") else UNICODE
         title, note = self._heading()
-        right: Line = [(note, "dim")] if note else []
-        return [title_rule([(title, "title")], right, width, glyphs), *self._draw_rows(width, height - 1)]
+        return [title_rule(title, width, self.glyphs, note), *self._draw_rows(width, height - 1)]
 
 
 if __name__ == "__main__":
-    from textual.app import App, ComposeResult
+    from tui_trainer.ui.widgets.demo import Demo
 
-    class Demo(App[None]):
-        """One of them."""
-
-        def compose(self) -> ComposeResult:
-            yield Section(lambda: ("plan", "a note"), lambda *_: [[("first line", "text")], [("second line", "dim")]])
-
-    Demo().run()
+    Demo(lambda: [Section(lambda: ("plan", "a note"), lambda *_: [[("first line", "text")]])]).run()

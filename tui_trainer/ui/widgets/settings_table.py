@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rich.cells import cell_len
-from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.events import Click
 from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
 
-from tui_trainer.ui.glyphs import UNICODE, Glyphs
-from tui_trainer.ui.spans import Line, Role, pad
+from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.spans import Line, Role, pad, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 
 MARK_CELLS = 3
@@ -60,33 +58,18 @@ def row_line(
     cells = value_cells(width, name_cells)
     role: Role = "bold" if row.is_changed else "dim" if row.is_placeholder else "text"
     value = f"[{' ' * (cells - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
+    plain: Role = "dim" if row.is_advanced else "text"
+    name: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
     line: Line = [
         (glyphs.pointer if here else " ", "accent"),
         (glyphs.bad, "bad") if row.has_problem else (glyphs.changed if row.is_changed else " ", "accent"),
         (" ", "text"),
-        *_name(row, name_cells),
+        *(name if row.matched else [(row.name, plain)]),
+        (" " * (name_cells + 1 - len(row.name)), plain),
         (value, "edit" if edited else role),
-        (" ", "text"),
-        (pad(shortened(row.preset, PRESET_CELLS, glyphs), PRESET_CELLS), "dim"),
+        (f" {pad(shortened(row.preset, PRESET_CELLS, glyphs), PRESET_CELLS)}", "dim"),
     ]
     return [(text, role if role == "edit" else "cursor") for text, role in line] if here else line
-
-
-def _name(row: Row, cells: int) -> Line:
-    plain: Role = "dim" if row.is_advanced else "text"
-    letters: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
-    name = letters if row.matched else [(row.name, plain)]
-    return [*name, (" " * (cells + 1 - len(row.name)), plain)]
-
-
-def title_rule(title: str, width: int, glyphs: Glyphs, note: str = "") -> Line:
-    """A rule with a title near its beginning and a note near its end."""
-    if not title:
-        return [(glyphs.rule * width, "rule")]
-    right = f" {note} " if note else ""
-    rest = width - 4 - cell_len(title) - cell_len(right) - (2 if note else 0)
-    line: Line = [(glyphs.rule * 2, "rule"), (f" {title} ", "title"), (glyphs.rule * max(rest, 0), "rule")]
-    return [*line, (right, "dim"), (glyphs.rule * 2, "rule")] if note else line
 
 
 def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
@@ -145,18 +128,15 @@ class SettingsTable(VerticalScroll, can_focus=False):
     def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
         """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
         same_count, self.rows, self.empty = len(rows) == len(self.rows), rows, empty
-        self.key = key or self.key
-        places = self._settings
-        at = next((place for place in places if rows[place].key == self.key), None)
-        if at is None and places:
-            at = min(places, key=lambda place: (abs(place - self._place), self._place - place))
-        moved = at != self._place
-        if at is not None:
-            self._place, self.key = at, rows[at].key
+        before, self.key = self._place, key or self.key
+        if places := self._settings:
+            # Of settings that are as near, the one below.
+            self._place = min(places, key=lambda at: (rows[at].key != self.key, abs(at - before), before - at))
+            self.key = rows[self._place].key
         if not same_count:
             # The rows are laid out before they can be scrolled to.
             self.call_after_refresh(self._follow)
-        elif moved:
+        elif self._place != before:
             self._follow()
 
     def move(self, steps: int) -> None:
@@ -224,21 +204,15 @@ class SettingsTable(VerticalScroll, can_focus=False):
         self.call_after_refresh(self._follow)
 
 
-class _Demo(App[None], inherit_bindings=False):
-    BINDINGS: ClassVar[list[BindingType]] = [("up", "move(-1)", ""), ("down", "move(1)", ""), ("q,ctrl+c", "quit", "")]
-
-    def compose(self) -> ComposeResult:
-        yield SettingsTable(UNICODE, 28)
-
-    def on_mount(self) -> None:
-        rows = [Row(name="Training")]
-        rows += [Row(key=f"made_up_{n}", name=f"made_up_{n}", value=f"{n} steps", is_changed=n % 7 == 1,
-                     preset="8" * (n % 7 == 1), has_problem=n == 9) for n in range(60)]  # fmt: skip
-        self.query_one(SettingsTable).show(rows, "made_up_0")
-
-    def action_move(self, steps: int) -> None:
-        self.query_one(SettingsTable).move(steps)
-
-
 if __name__ == "__main__":
-    _Demo().run()
+    from tui_trainer.ui.glyphs import UNICODE
+    from tui_trainer.ui.widgets.demo import Demo
+
+    def sixty_settings() -> list[SettingsTable]:
+        names = [f"made_up_{n}" for n in range(60)]
+        rows = [Row(key=name, name=name, value=f"{n} steps", is_changed=n % 7 == 1) for n, name in enumerate(names)]
+        table = SettingsTable(UNICODE, 28)
+        table.show([Row(name="Training"), *rows], names[0])
+        return [table]
+
+    Demo(sixty_settings).run()
