@@ -192,7 +192,7 @@ def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_wa
 
     app = asyncio.run(go())
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
-    assert _afterwards(app, app.bench, signals, tmp_path, None) == EXIT_STOPPED
+    assert _afterwards(app, app.bench, signals, tmp_path) == EXIT_STOPPED
     told = capsys.readouterr().out
     assert "stopped at step" in told and "told-at-the-end" in told
 

@@ -252,8 +252,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         else:
             self.bench.tell(self.page.why_not(action), "dim")
         if page is self.page:
-            # Another page is drawn when it is there.
             self.draw()
+        else:
+            # It draws itself when it is there.
+            self._shown_by_clock = self._by_clock()
 
     def action_do(self, name: str) -> None:
         self.carry_out(f"app.{name}")
