@@ -84,6 +84,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
+        self._known_pages: set[str] = set()
+        self._is_known_page = False
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
@@ -149,9 +151,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Another screen."""
         if not self.is_running:
             return
+        self._is_known_page = PLACES[1 + number] in self._known_pages
+        self._known_pages.add(PLACES[1 + number])
         self.switch_mode(PLACES[1 + number])
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
+
+    def delay_update(self, delay: float = 0.05) -> None:
+        """Textual hides for so long how a page comes together; one that was shown before is whole at once."""
+        if not self._is_known_page:
+            super().delay_update(delay)
 
     def draw(self) -> None:
         """Compute what is shown, and send what changed of it."""
