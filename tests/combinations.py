@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 
+def first_by_default(values: Iterable[Any], count: int = 1) -> list[Any]:
+    """The first `count` values for the default run; the rest has the mark e2e."""
+    return [pytest.param(value, marks=() if n < count else pytest.mark.e2e) for n, value in enumerate(values)]
+
+
 def each_value_once(*axes: Iterable[Any]) -> list[Any]:
     """The product of `axes`. The k-th values of all axes, shorter ones from their start again, are in the default run:
     each value of each axis is. The rest has the mark e2e.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import fcntl
+import gc
 import json
 import os
 import runpy
@@ -42,6 +43,9 @@ def load() -> None:
     """Import what programs need; torch's own threads start with the first computation, so none is running here."""
     for name in LIBRARIES:
         __import__(name)
+    # No program goes through all of it when it collects its garbage, which would copy it as well.
+    gc.collect()
+    gc.freeze()
 
 
 def serve(path: str) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
+from tests.combinations import first_by_default
 from tests.programs import run_program
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
@@ -219,7 +220,7 @@ def test_a_bad_model_is_refused_in_one_line_before_there_is_a_run(case, copied, 
         assert word in told
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "opt", "phi"])
+@pytest.mark.parametrize("family", first_by_default(["llama", "qwen2", "gpt2", "opt", "phi"], 2))
 def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barred, no_dry_run):
     """The control of all cases: a good model gets past every check, and only then meets the bar."""
     assert train(good_models(family), output__name="good") == 1
@@ -362,9 +363,8 @@ def test_a_pickle_that_calls_something_is_refused_unread(old_form, copied, place
     assert canary.exists(), "the canary is alive"
 
 
-@pytest.mark.parametrize(
-    "old_form", [pytest.param(False, id="zip"), pytest.param(True, id="before torch 1.6", marks=pytest.mark.e2e)]
-)
+@pytest.mark.e2e
+@pytest.mark.parametrize("old_form", [pytest.param(False, id="zip"), pytest.param(True, id="before torch 1.6")])
 def test_the_command_that_is_told_converts_a_pickle(old_form, copied, capsys, barred):
     folder = copied()
     as_bin(folder, old_form=old_form, came_from=Path("somewhere"))

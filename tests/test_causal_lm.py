@@ -16,6 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.combinations import each_value_once, first_by_default
 from tests.programs import run_program
 from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
@@ -89,8 +90,7 @@ def continue_a_prompt(model, folder) -> str:
     return tokenizer.decode(written[0], skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize("family", TRAINED)
+@pytest.mark.parametrize(("family", "method"), each_value_once(TRAINED, ["full", "lora"]))
 def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, method, tune, tiny_folder):
     folder, outcome = tune(family, method)
     assert outcome.exit_code == 0, outcome
@@ -201,8 +201,10 @@ def losses(tune):
         ("full", {"dataloader.num_workers": 2, "dataloader.prefetch_factor": 3}, 0.0),
         ("full", {"training.loss_chunk_tokens": 16}, 1e-5),
         ("full", {"training.per_device_train_batch_size": 1}, 1e-5),
-        ("full", {"training.mixed_precision": "bf16"}, 0.02),
-        ("full", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.02),
+        pytest.param("full", {"training.mixed_precision": "bf16"}, 0.02, marks=pytest.mark.e2e),
+        pytest.param(
+            "full", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.02, marks=pytest.mark.e2e
+        ),
         ("lora", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.03),
         ("full", {"model.attn_implementation": "eager"}, 1e-5),
     ],
@@ -236,7 +238,7 @@ def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_c
     assert problems == [[], [], ["loss not in chunks"]]
 
 
-@pytest.mark.parametrize("optim", ["adafactor", "sgd"])
+@pytest.mark.parametrize("optim", first_by_default(["adafactor", "sgd"]))
 def test_other_optimizers_learn_and_resume_to_the_same_bits(optim, tune, tmp_path):
     changes = {"training.optim": optim, "training.learning_rate": 0.02, "training.max_steps": 8}
     whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})

@@ -11,6 +11,7 @@ from time import perf_counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from transformers.utils.logging import disable_progress_bar
 
 from tests.tiny_models import save_tiny_model
@@ -145,6 +146,7 @@ def families(loaded: set[str]) -> set[str]:
     return {name.split(".")[2] for name in loaded if name.startswith("transformers.models.")}
 
 
+@pytest.mark.e2e
 def test_a_full_fine_tune_of_characters_loads_at_its_first_step_only_what_it_uses(tmp_path):
     loaded = loaded_at_the_first_step(tmp_path)
     assert not UNUSED & loaded

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.combinations import first_by_default
 from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.sources import json_rows
 from tui_trainer.data.sources.csv_rows import guess_delimiter
@@ -237,7 +238,7 @@ LARGE: dict[str, Callable[[Path, Rows], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", first_by_default(LARGE, 2))
 def test_a_large_table_is_read_in_bounded_memory(tmp_path, name):
     words = random.Random(0).choices([f"word{number}" for number in range(5000)], k=200_000)
     text = " ".join(words)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from transformers.utils.logging import disable_progress_bar
 
+from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request, all_settings, value_of
@@ -226,7 +227,7 @@ def test_a_block_that_sets_nothing_is_no_config_and_its_reason_is_told(capsys, t
     assert "sets nothing that there is here: provider: unsloth (not yet: Hugging Face's libraries build" in shown.err
 
 
-@pytest.mark.parametrize("name", AS_THEY_STAND)
+@pytest.mark.parametrize("name", first_by_default(AS_THEY_STAND, 8))
 def test_a_block_trains_one_step(name, block):
     imported = block(name)
     train(imported, imported.open({}), {})
@@ -245,7 +246,7 @@ def test_a_block_that_compiles_trains_one_step(name, block):
     assert [event.kind for event in other_mode] == ["another compile mode"] * (name == "guide_b_compile.yaml")
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", first_by_default(REFUSED, 4))
 def test_a_block_that_a_cpu_cannot_train_is_refused_and_its_hints_are_true(name, block):
     imported = block(name)
     told, changes, run = refusals(imported)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import first_by_default
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
@@ -115,7 +116,7 @@ def test_a_checkpoint_that_exists_damaged_is_replaced(three):
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.safetensors", "rng_state.safetensors", "position.json"]
+    "name", first_by_default(["model.safetensors", "optimizer.safetensors", "rng_state.safetensors", "position.json"])
 )
 def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_bits(tiny_run, name):
     changes = {"checkpoint.save_steps": 4, "model.scratch.attention_dropout": 0.2}

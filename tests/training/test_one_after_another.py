@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
+from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
@@ -83,7 +84,7 @@ def stop_after_third_step(monkeypatch):
         pytest.param(stop_after_third_step, EXIT_STOPPED, id="stopped"),
     ],
 )
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", first_by_default([1, 0]))
 def test_a_run_that_is_over_has_left_no_model_and_no_optimizer(
     tiny_run, models, without_collector, monkeypatch, prepare_end, expected, workers
 ):

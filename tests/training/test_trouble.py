@@ -221,8 +221,12 @@ def failing_generate(monkeypatch, error):
     [
         (ValueError("`max_new_tokens` is odd\nhere"), "could not write a text: ValueError: `max_new_tokens` is odd"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "not enough memory to write a text"),
-        (MemoryError(), "not enough memory to write a text"),
-        (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory"), "not enough memory to write a text"),
+        pytest.param(MemoryError(), "not enough memory to write a text", marks=pytest.mark.e2e),
+        pytest.param(
+            RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory"),
+            "not enough memory to write a text",
+            marks=pytest.mark.e2e,
+        ),
     ],
     ids=["value", "gpu memory", "host memory", "cpu allocator"],
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.combinations import each_value_once
 from tests.ui.pictures import in_event_loop, picture, screen_text
 from tests.ui.test_hardware_view import MACHINES
 from tests.ui.test_snapshots import CannedBench
@@ -94,8 +95,7 @@ async def test_wider_screens_have_more_columns_side_by_side_and_lose_nothing(wid
             assert words in text
 
 
-@pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("size", [(80, 24), (120, 35), (200, 50)])
+@pytest.mark.parametrize(("name", "size"), each_value_once(MACHINES, [(80, 24), (120, 35), (200, 50)]))
 @in_event_loop
 async def test_every_machine_is_shown_at_every_size(name, size):
     async with opened(MACHINES[name], size) as (app, _):

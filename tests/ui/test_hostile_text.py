@@ -16,6 +16,7 @@ import tomli_w
 from textual.events import Paste
 from textual.widgets import Input
 
+from tests.combinations import first_by_default
 from tests.ui.bare_app import BareApp
 from tests.ui.test_hardware_view import PARTS as HARDWARE_PARTS
 from tui_trainer.checklist.contract import Check, Finding, Verdict
@@ -247,7 +248,7 @@ def phases_of(text: str) -> list[list[e.Event]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("glyphs", first_by_default([UNICODE, ASCII]), ids=["unicode", "ascii"])
 def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     swept = 0
     for text in TEXTS:
@@ -270,7 +271,7 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     assert swept == 6 * len(TEXTS)
 
 
-@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("ascii_only", first_by_default([False, True]), ids=["unicode", "ascii"])
 def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
     async def look() -> int:
         swept = 0
@@ -293,7 +294,7 @@ def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
     assert asyncio.run(look()) == len(TEXTS)
 
 
-@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("ascii_only", first_by_default([False, True]), ids=["unicode", "ascii"])
 def test_a_question_about_them_stays_in_its_frame(ascii_only):
     """Headings and lines are made safe by the dialog itself."""
 

@@ -7,6 +7,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.programs import run_program, start_program
 
 
@@ -48,6 +50,7 @@ def test_resume_opens_the_screens_and_goes_on(open_terminal, small_config, envir
     assert again.wait_for_end() == 0
 
 
+@pytest.mark.e2e
 def test_a_run_is_watched_without_screens_and_ctrl_c_ends_only_the_watching(tmp_path, small_config, environment):
     small_config(steps=100_000)
     log = (tmp_path / "log").open("wb")

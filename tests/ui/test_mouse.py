@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.combinations import first_by_default
 from tests.ui.pictures import picture, screen_text
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
@@ -46,7 +47,7 @@ async def click(app, pilot, text: str) -> None:
     raise AssertionError(f"{text!r} is not on the screen:\n{screen_text(app)}")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+@pytest.mark.parametrize("size", first_by_default([(80, 24), (200, 50)]))
 def test_every_screen_is_reached_by_its_title(size):
     async def look() -> None:
         async with opened(size) as (app, pilot):

@@ -150,6 +150,7 @@ def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_ter
     assert terminal.sequences.count("\x1b[?1049l") == 1
 
 
+@pytest.mark.e2e
 def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
     terminal.start_run()
@@ -193,7 +194,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("no colour", "C locale") else pytest.mark.e2e) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind == "C locale" else pytest.mark.e2e) for kind in KINDS]
 )
 def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_config, kind):
     variables, arguments = KINDS[kind]

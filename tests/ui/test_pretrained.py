@@ -106,6 +106,7 @@ def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(
     assert document.problems == () and not document.is_unsaved
 
 
+@pytest.mark.e2e
 def test_the_last_lines_name_the_base_of_an_adapter(named_by_flags, tmp_path, capsys):
     folder = asyncio.run(_trained(named_by_flags, saves=False))
     run = RunFolder(folder)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.combinations import first_by_default
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.hardware.probe import probe
@@ -143,7 +144,7 @@ def keys_in(line: Line) -> list[str]:
     return [text for text, role in line if role == "key"]
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", first_by_default(STATES, 2))
 def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
     async def look() -> int:
         swept = 0
@@ -176,7 +177,7 @@ def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
     assert asyncio.run(look()) == len(ACTIONS) + 4 * len([one for one in ACTIONS if one.place == "app"])
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", first_by_default(STATES, 2))
 def test_the_footer_never_overflows(state):
     async def look() -> int:
         swept = 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from textual.events import MouseScrollDown
 
+from tests.combinations import first_by_default
 from tests.runs.journals import end, held_out, run_of, start, steps
 from tests.ui.pictures import screen_text
 from tests.ui.test_snapshots import CPU, CannedBench
@@ -389,7 +390,7 @@ def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_after_
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("text", [None, b"\xff", b"training = 3", b"[training]\nmax_stepz = 3"])
+@pytest.mark.parametrize("text", first_by_default([b"training = 3", None, b"\xff", b"[training]\nmax_stepz = 3"]))
 def test_a_config_that_cannot_be_read_is_refused_with_a_sentence(runs, text):
     async def go() -> None:
         folder = run_of(runs, "a", start(100))

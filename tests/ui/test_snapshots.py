@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import first_by_default
 from tests.previews import PREVIEW
 from tests.ui.made_up_runs import COMPARISON, NOW, RUNS
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
@@ -273,7 +274,7 @@ def no_clock(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("glyphs", first_by_default([UNICODE, ASCII]), ids=["unicode", "ascii"])
 @pytest.mark.parametrize("name", SCENES)
 def test_a_screen_looks_as_it_did_when_it_was_found_good(name, glyphs):
     pictures = asyncio.run(_pictures(name, glyphs))
@@ -291,7 +292,7 @@ def test_a_screen_looks_as_it_did_when_it_was_found_good(name, glyphs):
             pytest.fail("another picture; UPDATE_SNAPSHOTS=1 takes it over\n" + "\n".join(rows), pytrace=False)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", first_by_default(SCENES))
 def test_without_colours_a_screen_says_the_same_and_no_cell_has_a_colour(name, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     for (width, height), picture in asyncio.run(_pictures(name, UNICODE)).items():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import first_by_default
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
@@ -68,7 +69,7 @@ def kinds(events: list[dict]) -> list[str]:
     return [event["event"] for event in events]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+@pytest.mark.parametrize("size", first_by_default([(80, 24), (200, 50)]), ids=["80x24", "200x50"])
 def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
     terminal = open_terminal(config(eval_steps=1), size=size)
     modes_before = termios.tcgetattr(terminal.master)
@@ -193,6 +194,7 @@ def what_was_learnt(events: list[dict]) -> list[tuple]:
     return [tuple(event[name] for name in names) for event in events if event["event"] == "StepDone"]
 
 
+@pytest.mark.e2e
 def test_keys_change_nothing_that_is_learnt(open_terminal, config, tmp_path, monkeypatch):
     path = config(steps=200)
     terminal = open_terminal(path)
