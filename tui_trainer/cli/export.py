@@ -1,0 +1,56 @@
+"""The command that takes a trained model elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.errors import EXIT_FAILED
+from tui_trainer.standard_files import show_progress, tell
+
+
+@app.command()
+def export(
+    run: RunReference = "last",
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="FORMAT", help="What to make of it; may be repeated.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Instead of RUN/export/FORMAT.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model in another form, load it again, and compare it with what was trained."""
+    from tui_trainer.errors import InputError
+    from tui_trainer.exporting.contract import find_format, format_names
+    from tui_trainer.runs.registry import find_run
+
+    folder = find_run(run)
+    if not to:
+        raise InputError("to which format?", hint=f"--to {', --to '.join(format_names())}")
+    if out and len(to) > 1:
+        raise InputError("--out names the folder of one format", hint="export them one by one")
+    formats = [find_format(name) for name in dict.fromkeys(to)]
+    from tui_trainer.exporting.export import export as write
+    from tui_trainer.exporting.export import target_of
+    from tui_trainer.exporting.trained_model import TrainedModel
+
+    trained = TrainedModel.of(folder)
+    targets = [target_of(trained, one, out) for one in formats]
+    is_good = True
+    for one, target in zip(formats, targets, strict=True):
+        done = write(trained, one, target, show_progress)
+        is_good &= not done.certificate.faults
+        if as_json:
+            print(json.dumps({"folder": str(done.folder), **json.loads(done.certificate.text())}))
+        else:
+            print("\n".join([f"{one.title}: {done.folder}", *done.certificate.lines()]))
+    if not is_good:
+        tell("what was exported is not what was trained; its folder is kept, and its name begins with failed-")
+        raise typer.Exit(EXIT_FAILED)

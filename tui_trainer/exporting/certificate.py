@@ -1,0 +1,146 @@
+"""Whether an exported model is the trained one: both loaded in processes of their own and compared on held-out rows."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tui_trainer.errors import RunError
+from tui_trainer.exporting.contract import Format, Tolerance
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.runs.folder import folder_size
+from tui_trainer.runs.score_words import number
+from tui_trainer.units import format_bytes, format_seconds
+
+ROWS = 200
+FILE = "certificate.json"
+_TIMEOUT_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One model on held-out rows: `loss` in nats a label, `scores` as the task has them, bytes of its folder."""
+
+    loss: float
+    scores: dict[str, float]
+    seconds_per_row: float
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate:
+    """`faults` says what is not as it was trained; it is good where there are none.
+
+    `logit_difference` is the largest one, as a share of the largest logit.
+    """
+
+    format: str
+    rows: int
+    logit_difference: float | None
+    tolerance: Tolerance
+    trained: Measured
+    exported: Measured | None
+    faults: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """In words."""
+        if self.exported is None:
+            return [f"{self.format}: not as it was trained: {'; '.join(self.faults)}"]
+        before, after = self.trained, self.exported
+        scores = "".join(
+            f", {name} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
+        )
+        return [
+            f"reloaded in a fresh process and compared on {self.rows} held-out rows:",
+            f"  logits differ by {self.logit_difference:.1e} of the largest (allowed {self.tolerance.logits:.0e})",
+            f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{scores}",
+            f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
+            f"{format_seconds(before.seconds_per_row)} -> {format_seconds(after.seconds_per_row)} a row on the CPU",
+            *(f"  not as it was trained: {fault}" for fault in self.faults),
+        ]
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps({"is_good": not self.faults, **asdict(self)}, indent=1)
+
+
+def certify(trained: TrainedModel, export_format: Format, folder: Path) -> Certificate:
+    """Raises RunError where the trained model itself cannot be measured."""
+    tolerance = export_format.tolerance(trained)
+    with tempfile.TemporaryDirectory() as place:
+        logits = [Path(place) / f"{name}.npy" for name in ("trained", "exported")]
+        try:
+            before = _ask(trained, trained.folder, "", logits[0], None)
+        except ChildFailed as failure:
+            raise RunError(f"the trained model cannot be measured: it {failure}") from None
+        known = Measured(bytes=trained.weight_bytes, **_figures(before))
+        try:
+            after = _ask(trained, folder, export_format.name, logits[1], before["texts"])
+        except ChildFailed as failure:
+            return Certificate(
+                format=export_format.name,
+                rows=before["rows"],
+                logit_difference=None,
+                tolerance=tolerance,
+                trained=known,
+                exported=None,
+                faults=(f"it cannot be loaded again: {failure.reason or failure}",),
+            )
+        one, other = (np.load(path) for path in logits)
+    difference = _difference(one, other)
+    found = Measured(bytes=folder_size(folder).bytes, **_figures(after))
+    return Certificate(
+        format=export_format.name,
+        rows=before["rows"],
+        logit_difference=difference,
+        tolerance=tolerance,
+        trained=known,
+        exported=found,
+        faults=tuple(_faults(before, after, difference, tolerance)),
+    )
+
+
+def _ask(trained: TrainedModel, folder: Path, name: str, logits: Path, texts: list[str] | None) -> dict[str, Any]:
+    question = {
+        "run": str(trained.run.root),
+        "folder": str(folder),
+        "format": name,
+        "rows": ROWS,
+        "logits": str(logits),
+        "texts": texts,
+    }
+    answer: dict[str, Any] = json.loads(
+        ask_child("tui_trainer.exporting.measured", json.dumps(question), _TIMEOUT_SECONDS)
+    )
+    return answer
+
+
+def _figures(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: answer[name] for name in ("loss", "scores", "seconds_per_row")}
+
+
+def _difference(one: Any, other: Any) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    return float(np.abs(one - other).max() / max(float(np.abs(one).max()), 1e-9))
+
+
+def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, allowed: Tolerance) -> list[str]:
+    faults = []
+    if not difference <= allowed.logits:
+        faults.append(f"its logits differ by {difference:.1e} of the largest, more than {allowed.logits:.0e}")
+    if not abs(after["loss"] - before["loss"]) <= allowed.loss * max(abs(before["loss"]), 1e-3):
+        faults.append(f"its held-out loss is {after['loss']:.4f} instead of {before['loss']:.4f}")
+    if after["labels"] != before["labels"]:
+        faults.append(f"its labels are {', '.join(after['labels'])} instead of {', '.join(before['labels'])}")
+    if after["token_ids"] is None:
+        faults.append("there is no tokenizer beside it")
+    elif after["token_ids"] != before["token_ids"]:
+        faults.append("its tokenizer reads texts otherwise")
+    return faults

@@ -1,0 +1,76 @@
+"""What every export format offers. One file of `formats/` is one format, found by its name.
+
+Files there are light to import: torch, transformers and what else a format needs only inside functions.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from tui_trainer.errors import InputError
+from tui_trainer.exporting import formats
+from tui_trainer.exporting.trained_model import TrainedModel
+
+Tell = Callable[[str, float, float | None, str], None]
+"""Told how far an export is: what, done, total, unit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """What a reloaded model may differ by: logits by this share of the largest one, the held-out loss by this share."""
+
+    logits: float
+    loss: float
+
+
+class Format(Protocol):
+    """One way to take a trained model elsewhere."""
+
+    name: str
+    title: str
+    libraries: tuple[str, ...]
+    """What it needs beside torch and transformers, by import name."""
+    install: str
+    """The command that installs them."""
+
+    def refusal(self, trained: TrainedModel) -> str:
+        """Why this model has no such form; empty: it has."""
+
+    def needed_bytes(self, trained: TrainedModel) -> int:
+        """What is written, about."""
+
+    def tolerance(self, trained: TrainedModel) -> Tolerance:
+        """What its certificate allows."""
+
+    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+        """Into an empty folder. Raises whatever its libraries raise."""
+
+    def load(self, trained: TrainedModel, folder: Path) -> Any:
+        """What was written, by what it is made for: called with the model's inputs it gives an output with `logits`.
+
+        It has `config`, `parameters()` and `get_output_embeddings()` as a model of transformers has.
+        """
+
+
+def format_names() -> list[str]:
+    """By which `export --to` knows them."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(formats.__path__))
+
+
+def find_format(name: str) -> Format:
+    """Raises InputError for a name that is none, and for libraries that are not installed."""
+    if name not in format_names():
+        near = get_close_matches(name, format_names(), n=1)
+        known = f"did you mean {near[0]}?" if near else "known: " + ", ".join(format_names())
+        raise InputError(f"there is no format {name[:60]!r}", hint=known)
+    found: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
+    if lacking := [library for library in found.libraries if find_spec(library) is None]:
+        raise InputError(f"{name} needs {' and '.join(lacking)}, not installed here", hint=f"`{found.install}`")
+    return found

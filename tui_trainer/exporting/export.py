@@ -1,0 +1,71 @@
+"""A trained model in another form: written beside, renamed when it is whole, and compared with what was trained."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tui_trainer.errors import FolderError, InputError, RunError
+from tui_trainer.exporting import certificate
+from tui_trainer.exporting.certificate import Certificate
+from tui_trainer.exporting.contract import Format, Tell
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.hardware.places import nearest_existing
+from tui_trainer.runs.folder import make_durable, sync_folder, write_atomically
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import MIB, format_bytes
+
+_SMALL_FILES_BYTES = 16 * MIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    folder: Path
+    certificate: Certificate
+
+
+def target_of(trained: TrainedModel, export_format: Format, out: Path | None) -> Path:
+    """Where it is going to be. Raises InputError for what can be known before anything is written."""
+    if why := export_format.refusal(trained):
+        raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {why}")
+    target = out.expanduser().absolute() if out else trained.run.root / "export" / export_format.name
+    if out and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FolderError("is there already, and not empty", where=str(target), hint="name a new folder with --out")
+    needed = export_format.needed_bytes(trained) + _SMALL_FILES_BYTES
+    free = shutil.disk_usage(nearest_existing(target)).free
+    if needed > free:
+        hint = "name a folder on another disk with --out"
+        message = f"{format_bytes(needed)} would be written and {format_bytes(free)} are free"
+        raise FolderError(message, where=str(target), hint=hint)
+    return target
+
+
+def export(trained: TrainedModel, export_format: Format, target: Path, tell: Tell) -> Exported:
+    """Raises RunError where it cannot be written; then nothing is left of it. What its certificate finds faulty stays,
+    under the name `failed-FORMAT`."""
+    beside = target.with_name(f".writing-{target.name}")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(mode=0o700, parents=True)
+        export_format.write(trained, beside, tell)
+        make_durable(beside)
+    except BaseException as error:  # Ctrl+C as well
+        shutil.rmtree(beside, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
+        reason = f"{type(error).__name__}: {one_line(str(error), 300)}"
+        raise RunError(f"{trained.run.name} could not be exported to {export_format.name}: {reason}") from error
+    tell("comparing with the trained model", 0, None, "")
+    try:
+        found = certificate.certify(trained, export_format, beside)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    write_atomically(beside / certificate.FILE, found.text().encode())
+    target = target.with_name(f"failed-{target.name}") if found.faults else target
+    if target.exists():
+        shutil.rmtree(target)
+    beside.rename(target)
+    sync_folder(target.parent)
+    return Exported(folder=target, certificate=found)

@@ -1,0 +1,40 @@
+"""The adapter as it was trained, for peft, in a folder of its own that can be moved and published."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.exporting.contract import Tell, Tolerance
+from tui_trainer.exporting.trained_model import TrainedModel
+
+
+class Adapter:
+    """See `exporting/contract.py` for what each part promises."""
+
+    name = "adapter"
+    title = "adapter, for peft"
+    libraries: tuple[str, ...] = ("peft",)
+    install = "uv pip install peft"
+
+    def refusal(self, trained: TrainedModel) -> str:
+        return "" if trained.base else "this run trained all weights: there is no adapter"
+
+    def needed_bytes(self, trained: TrainedModel) -> int:
+        return sum(path.stat().st_size for path in trained.folder.iterdir())
+
+    def tolerance(self, trained: TrainedModel) -> Tolerance:
+        return Tolerance(logits=1e-6, loss=1e-6)
+
+    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+        for path in sorted(trained.folder.iterdir()):
+            shutil.copyfile(path, folder / path.name, follow_symlinks=False)
+
+    def load(self, trained: TrainedModel, folder: Path) -> Any:
+        return TrainedModel(
+            run=trained.run, plan=trained.plan, folder=folder, head=trained.head, base=trained.base
+        ).load(dtype="float32")
+
+
+FORMAT = Adapter()

@@ -1,0 +1,201 @@
+"""One whole model for transformers and vLLM: the adapter is put into the weights that it was trained for.
+
+The base model is read tensor by tensor from its files, and written in files of bounded size: what is in memory at one
+time is one file of the result. With QLoRA the adapter goes into the original weights, not into those in 4 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.exporting.contract import Tell, Tolerance
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.models.files import shards
+from tui_trainer.models.heads import CLASSIFYING, auto_class
+
+_STEM = "model.safetensors"
+
+
+class Merged:
+    """See `exporting/contract.py` for what each part promises."""
+
+    name = "merged"
+    title = "whole model, adapter merged"
+    libraries: tuple[str, ...] = ("peft",)
+    install = "uv pip install peft"
+
+    def refusal(self, trained: TrainedModel) -> str:
+        return "" if trained.base else "this run trained all weights, and its folder `model` is a whole model already"
+
+    def needed_bytes(self, trained: TrainedModel) -> int:
+        return trained.weight_bytes
+
+    def tolerance(self, trained: TrainedModel) -> Tolerance:
+        # The sum is rounded to the type that the weights are kept in: bf16 has 8 bits.
+        exact = _stored_dtypes(trained.base or trained.folder) <= {"F32", "F64"}
+        return Tolerance(logits=1e-4, loss=1e-4) if exact else Tolerance(logits=0.05, loss=0.02)
+
+    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+        model = _adapted_without_weights(trained)
+        with ExitStack() as stack:
+            base = _StoredTensors(trained.base, stack)
+            names = list(_names_of(model))
+            if missing := [name for name in names if name not in base and _own(model, name) is None]:
+                tell(f"{missing[0]} has another name in the files of the base model: it is loaded whole", 0, None, "")
+                _merge_in_memory(trained, folder)
+            else:
+                _write_shards(model, base, names, folder, tell)
+        trained.save_beside_weights(folder)
+
+    def load(self, trained: TrainedModel, folder: Path) -> Any:
+        return auto_class(trained.head).from_pretrained(folder, dtype="float32", local_files_only=True).eval()
+
+
+def _merge_in_memory(trained: TrainedModel, folder: Path) -> None:
+    trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
+
+
+def _adapted_without_weights(trained: TrainedModel) -> Any:
+    """The adapter with its weights on a model without: tensors that have a shape and no memory."""
+    import torch
+    from peft import PeftConfig, get_peft_model
+    from peft.utils import load_peft_weights, set_peft_model_state_dict
+    from transformers import AutoConfig
+
+    assert trained.base is not None
+    labelled = trained.folder if trained.head in CLASSIFYING else trained.base
+    config = AutoConfig.from_pretrained(labelled, local_files_only=True)
+    with torch.device("meta"):
+        model = auto_class(trained.head).from_config(config, dtype=torch.float32)
+    # One zero seen as a whole tensor: on the meta device peft would take the adapter's numbers there as well.
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(torch.zeros(()).expand(weight.shape), requires_grad=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(model, PeftConfig.from_pretrained(str(trained.folder)))
+    set_peft_model_state_dict(adapted, load_peft_weights(str(trained.folder), device="cpu"), low_cpu_mem_usage=True)
+    return adapted.eval()
+
+
+class _StoredTensors:
+    """Tensors of a folder of .safetensors files by their names, read when they are asked for."""
+
+    def __init__(self, folder: Path | None, stack: ExitStack) -> None:
+        from safetensors import safe_open
+
+        assert folder is not None
+        self._files = {}
+        for path in shards.files_of(folder, _STEM):
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            self._files.update(dict.fromkeys(file.keys(), file))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def get(self, name: str) -> Any:
+        """None where there is no such tensor."""
+        file = self._files.get(name)
+        return file and file.get_tensor(name)
+
+
+def _names_of(model: Any) -> Iterator[str]:
+    """The tensors of the merged model, each once, under the names that they have without an adapter."""
+    inner = model.get_base_model()
+    tied = set(getattr(inner, "all_tied_weights_keys", None) or ())
+    seen = set()
+    for name in inner.state_dict():
+        plain = _plain(name)
+        if plain and plain not in seen and plain not in tied:
+            seen.add(plain)
+            yield plain
+
+
+def _plain(name: str) -> str:
+    """`h.0.attn.base_layer.weight` and `head.modules_to_save.default.weight` as they are called without an adapter;
+    empty for tensors of the adapter itself."""
+    if re.search(r"\.(lora_[A-Za-z_]+|original_module)(\.|$)", name):
+        return ""
+    return re.sub(r"\.(base_layer|modules_to_save\.default)(?=\.)", "", name)
+
+
+def _own(model: Any, name: str) -> Any:
+    """The tensor of a module that was trained as a whole; None where it comes from the base model."""
+    from peft.utils import ModulesToSaveWrapper
+
+    path, _, last = name.rpartition(".")
+    parts = path.split(".")
+    for count in range(1, len(parts) + 1):
+        module = _module(model.get_base_model(), parts[:count])
+        if isinstance(module, ModulesToSaveWrapper):
+            return module.modules_to_save["default"].get_parameter(".".join([*parts[count:], last]))
+    return None
+
+
+def _module(inner: Any, parts: list[str]) -> Any:
+    for part in parts:
+        inner = getattr(inner, "base_layer", inner) if not hasattr(inner, part) else inner
+        inner = getattr(inner, part, None)
+    return inner
+
+
+def _merged_tensor(model: Any, base: _StoredTensors, name: str) -> Any:
+    """One tensor of the result, in the type that the base model keeps it in."""
+    import torch
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    own = _own(model, name)
+    stored = base.get(name)
+    if own is not None:
+        return own.detach().to(own.dtype if stored is None else stored.dtype).contiguous()
+    path, _, last = name.rpartition(".")
+    layer = _module(model.get_base_model(), path.split("."))
+    if last != "weight" or not isinstance(layer, BaseTunerLayer) or not layer.active_adapters:
+        return stored
+    below = layer.get_base_layer()
+    below.weight = torch.nn.Parameter(stored.float(), requires_grad=False)
+    layer.merge(safe_merge=True)
+    merged = below.weight.detach().to(stored.dtype).contiguous()
+    layer.merged_adapters.clear()
+    below.weight = torch.nn.Parameter(torch.zeros(()).expand(merged.shape), requires_grad=False)
+    return merged
+
+
+def _write_shards(model: Any, base: _StoredTensors, names: list[str], folder: Path, tell: Tell) -> None:
+    from safetensors.torch import save_file
+
+    inner = model.get_base_model()
+    sizes = {_plain(name): tensor.nbytes for name, tensor in inner.state_dict().items()}
+    parts = shards.split((([name], sizes[name]) for name in names), shards.SHARD_BYTES)
+    files = shards.file_names(_STEM, len(parts))
+    written = 0
+    for done, (file, part) in enumerate(zip(files, parts, strict=True)):
+        tell("merging", done, len(parts), "files")
+        tensors = {name: _merged_tensor(model, base, name) for name in part}
+        written += sum(tensor.nbytes for tensor in tensors.values())
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    if len(parts) > 1:
+        index = shards.index_of(dict(zip(files, parts, strict=True)), written)
+        (folder / f"{_STEM}.index.json").write_text(json.dumps(index, indent=1))
+    inner.config.save_pretrained(folder)
+    if (generation := getattr(inner, "generation_config", None)) is not None:
+        generation.save_pretrained(folder)
+
+
+def _stored_dtypes(folder: Path) -> set[str]:
+    from safetensors import safe_open
+
+    found: set[str] = set()
+    for path in shards.files_of(folder, _STEM):
+        with safe_open(path, framework="np") as file:
+            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    return found
+
+
+FORMAT = Merged()

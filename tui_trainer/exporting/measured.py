@@ -1,0 +1,125 @@
+"""`python -m tui_trainer.exporting.measured`: a model on held-out rows, in a process that has loaded nothing else.
+
+Reads from standard input which run it is of, and which folder and format to load it from (no format: as it was
+trained). Prints the task's own loss and scores, the labels, and how it reads some texts; logits go to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
+from tui_trainer.errors import InputError
+from tui_trainer.exporting.contract import find_format
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.models.writing import pad_token_id
+from tui_trainer.runs.folder import RunFolder
+
+# Rows whose logits are compared, and in one forward pass.
+COMPARED_ROWS, ROWS_AT_A_TIME = 50, 8
+_TEXTS, _TEXT_TOKENS = 20, 64
+
+
+def measure(question: dict[str, Any]) -> dict[str, Any]:
+    """The answer; `question` has run, format, folder, rows, logits (a file to write), texts."""
+    trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
+    folder = Path(question["folder"])
+    data = trained.task.prepare(trained.plan.config, prepared_data_folder(), lambda *_: None)
+    if data.folder.name != trained.plan.data_key:
+        raise InputError("the data changed since this run, so its held-out rows cannot be read again")
+    own = find_format(question["format"]) if question["format"] else None
+    tokenizer = _tokenizer(folder)
+    model = own.load(trained, folder) if own else trained.load(dtype=torch.float32)
+    found = _on_held_out_rows(trained, data, model, question["rows"], Path(question["logits"]))
+    texts = question["texts"]
+    if texts is None:
+        rows = Rows(data.eval_path or data.train_path)
+        few = (rows.row(at)[:_TEXT_TOKENS] for at in evenly_spaced(len(rows), _TEXTS))
+        texts = [tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in few]
+    return {
+        **found,
+        "labels": list((model.config.id2label or {}).values()) if trained.head.endswith("classification") else [],
+        "texts": texts,
+        "token_ids": [tokenizer(text)["input_ids"] for text in texts] if tokenizer else None,
+    }
+
+
+def _tokenizer(folder: Path) -> Any:
+    """None where the folder has none."""
+    from transformers import AutoTokenizer
+
+    # Where its files are missing, transformers may make one of what the config says.
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+        return None
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _on_held_out_rows(
+    trained: TrainedModel, data: PreparedData, model: Any, most_rows: int, logits_file: Path
+) -> dict[str, Any]:
+    config, task = trained.plan.config, trained.task
+    rows = Rows(data.eval_path or data.train_path)
+    chosen = evenly_spaced(len(rows), most_rows)
+    objective = task.objective(config, data, model, chunk_tokens=0)
+    scorer = task.scorer(config, data, objective)
+    observe = scorer.observe if scorer else objective
+    total, labels, seconds = 0.0, 0, 0.0
+    kept: list[Any] = []
+    pad_id = pad_token_id(task.load_tokenizer(config, data))
+    layout = RowLayout(collate=task.collate(model, pad_id), pad_id=pad_id, rows=ROWS_AT_A_TIME)
+    with torch.inference_mode():
+        for batch in _batches(rows, chosen, layout):
+            started = perf_counter()
+            total += float(observe(batch))
+            seconds += perf_counter() - started
+            labels += batch.label_count
+            if sum(map(len, kept)) < COMPARED_ROWS * 64:
+                kept.append(_logits(model, batch))
+    np.save(logits_file, np.concatenate(kept))
+    return {
+        "rows": len(chosen),
+        "loss": total / labels,
+        "scores": dict(scorer.scores().values) if scorer else {},
+        "seconds_per_row": seconds / len(chosen),
+    }
+
+
+def _batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[MicroBatch]:
+    for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
+        yield micro_batch(layout.batch(rows_of_pass))
+
+
+def _logits(model: Any, batch: MicroBatch) -> Any:
+    """float32 [N, C]: of the places that have a label, or of whole rows."""
+    logits = model(**batch.inputs).logits.float()
+    return (logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy()
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    try:
+        answer = measure(json.loads(sys.stdin.read()))
+    except InputError as error:
+        sys.exit(str(error))
+    except Exception as error:  # whatever the libraries of a format raise
+        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
