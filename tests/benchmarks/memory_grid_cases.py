@@ -110,6 +110,12 @@ class Case:
             loss_chunk_tokens=self.chunk,
         )
 
+    def wider(self, times: int) -> Case:
+        """So many times as wide: heads of the same size, more of them."""
+        return replace(self, hidden=times * self.hidden, heads=times * self.heads,
+                       kv_heads=self.kv_heads and times * self.kv_heads, mlp=self.mlp and times * self.mlp,
+                       vocabulary=times * self.vocabulary)  # fmt: skip
+
     def tiny(self) -> Case:
         return replace(self, hidden=64, layers=1, heads=2, kv_heads=2, head_size=None, mlp=96, vocabulary=64, rows=1,
                        row_tokens=16, eval_rows=1, accumulation=1, labels=0, answer=8 if self.answer else 0,
