@@ -37,8 +37,8 @@ _LATER = ("datasets", "scikit-learn")
 _COMPARED = ("liger-kernel", "trl", "bitsandbytes")
 # transformers is content with versions of these that are older than the ones that we require.
 _MAYBE_OLDER = ("huggingface-hub", "typer")
-# Of 55 MB at its newest; the oldest that we take has 40.
-_OLDEST = {"pyarrow": "<19"}
+# pyarrow has 55 MB at its newest, and 40 at the oldest that we take, for which datasets is too new.
+_ROOMY_MB, _SMALLER, _NEED_NEWEST = 100, "pyarrow<19", ("datasets", "trl")
 # glibc 2.34 and older: that of Ubuntu 22.04 is 2.35.
 _TAGS = [*(f"manylinux_2_{minor}" for minor in range(34, 4, -1)), "manylinux2014", "manylinux2010"]
 _MB = 1_000_000
@@ -118,6 +118,17 @@ def our_groups() -> list[Group]:
     return groups + [Group(str(canonicalize_name(Requirement(text).name)), [text]) for text in alone]
 
 
+def groups_within(limit_mb: float) -> tuple[list[Group], list[str]]:
+    """(the groups to look for, what cannot fit and why.)"""
+    groups = our_groups()
+    if limit_mb >= _ROOMY_MB:
+        return groups, []
+    why = f"needs the newest pyarrow, of 55 MB: --limit-mb {_ROOMY_MB} or more"
+    left_out = [f"{group.name}: {why}" for group in groups if group.name in _NEED_NEWEST]
+    first, *others = (group for group in groups if group.name not in _NEED_NEWEST)
+    return [Group(first.name, [*first.requirements, _SMALLER]), *others], left_out
+
+
 def selection(
     groups: Sequence[Group], image: Sequence[str], candidates: Mapping[str, Candidate], python: str
 ) -> list[tuple[str, list[str]]]:
@@ -168,12 +179,14 @@ def wheels_in(folder: Path) -> dict[str, tuple[Path, Candidate]]:
     return found
 
 
-def resolve(requirements: Sequence[str], python: str) -> dict[str, Candidate]:
-    """What pip would install for them, all together, on a bare machine; nothing but metadata is fetched."""
+def resolve(requirements: Sequence[str], python: str, versions: Mapping[str, str]) -> dict[str, Candidate]:
+    """What pip would install for them, all together, on a bare machine; nothing but metadata is fetched. `versions`
+    are given for some packages."""
     with tempfile.TemporaryDirectory() as place:
-        report = Path(place, "report.json")
-        _pip("install", "--dry-run", "--ignore-installed", "--target", place, "--report", str(report), *_of(python),
-             *requirements)  # fmt: skip
+        report, constraints = Path(place, "report.json"), Path(place, "constraints.txt")
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()), encoding="utf-8")
+        _pip("install", "--dry-run", "--ignore-installed", "--target", place, "--report", str(report),
+             "--constraint", str(constraints), *_of(python), *requirements)  # fmt: skip
         rows = [row["metadata"] for row in json.loads(report.read_text(encoding="utf-8"))["install"]]
     return {
         str(canonicalize_name(row["name"])): Candidate(row["version"], tuple(row.get("requires_dist", ())))
@@ -203,24 +216,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit-mb", type=float, default=60.0)
     chosen = parser.parse_args(arguments)
     image = [text if "==" not in text or text.endswith("*") else f"{text}.*" for text in chosen.image.split(",")]
-    groups = our_groups()
+    groups, left_out = groups_within(chosen.limit_mb)
     wanted = [text for group in groups for text in group.requirements]
-    wanted += [name + specifier for name, specifier in _OLDEST.items()]
-    candidates = resolve([*image, *wanted], chosen.python)
+    there = resolve(image, chosen.python, {})
+    versions = {name: candidate.version for name, candidate in there.items()}
+    candidates = resolve([*image, *wanted], chosen.python, versions)
     selected = selection(groups, image, candidates, chosen.python)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         exact = [f"{name}=={candidates[name].version}" for _, names in selected for name in names]
         _pip("download", "--no-deps", "--dest", place, *_of(chosen.python), *exact)
         paths = {name: path for name, (path, _) in wheels_in(Path(place)).items()}
-        names, left_out = fitting(selected, {n: p.stat().st_size for n, p in paths.items()}, int(chosen.limit_mb * _MB))
+        sizes = {name: path.stat().st_size for name, path in paths.items()}
+        names, too_large = fitting(selected, sizes, int(chosen.limit_mb * _MB))
         for old in chosen.folder.glob("*.whl"):
             old.unlink()
         for name in names:
             shutil.copy(paths[name], chosen.folder)
     total = sum(path.stat().st_size for path in chosen.folder.glob("*.whl"))
     print(f"{len(names)} wheels of {total / _MB:.1f} MB for Python {chosen.python} beside {chosen.image}")
-    print("\n".join(f"left out  {words}" for words in left_out))
+    for words in left_out + too_large:
+        print(f"left out  {words}")
 
 
 if __name__ == "__main__":
