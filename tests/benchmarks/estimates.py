@@ -29,6 +29,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from memory_grid_cases import NOT_ALLOCATED
+
 from tui_trainer.runs.events import Event, RunFinished, StepDone, from_line
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import RunState
@@ -37,8 +39,6 @@ MEMORY_TOLERANCE, TIME_TOLERANCE = 0.20, 0.25
 FIRST_STEPS, FIRST_SHARE = 10, 0.05
 TEXT_CHARACTERS = 400_000
 EVALUATION_BATCHES = 6
-# Parts of a plan's memory that torch does not count among what is allocated.
-NOT_ALLOCATED = ("pieces", "context")
 
 
 @dataclass(frozen=True, kw_only=True)

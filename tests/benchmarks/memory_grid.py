@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memory_grid_cases import CASES, Case
+from memory_grid_cases import CASES, NOT_ALLOCATED, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
@@ -34,7 +34,6 @@ from tui_trainer.planning.memory.estimate import memory_parts
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.20), 0.15
 THREADS = 1
 STEPS, EVALUATE_AFTER, CALIBRATION_STEPS = 8, 2, slice(2, 5)
-NOT_ALLOCATED = ("pieces", "context")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,11 +23,12 @@ import argparse
 import gc
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -44,6 +45,7 @@ prepare_environment()
 import numpy as np
 import torch
 from llamas import SHAPES, Llama, make
+from memory_grid_cases import NOT_ALLOCATED
 from transformers import AutoTokenizer, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
@@ -68,8 +70,6 @@ from tui_trainer.training.step import take_step
 STEPS_A_TURN, LR = 5, 1e-3
 RANK, ALPHA = 16, 32
 NAMES = ("ours", "trainer", "trl", "bare")
-# Parts of a plan's memory that torch does not count among what is allocated.
-NOT_ALLOCATED = ("pieces", "context")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,7 @@ class Setup:
         """Of the weights: where they are frozen on a card, those of its matmuls."""
         return torch.bfloat16 if self.device == "cuda" and self.method != "full" else torch.float32
 
+    @cached_property
     def job(self) -> Job:
         """What a run of the program would train with. Raises ConfigError when it does not fit."""
         settings = {
@@ -145,7 +146,7 @@ class Rates:
 @contextmanager
 def components_of(setup: Setup, told: list[str]) -> Iterator[Components]:
     """What a run of the program trains with, in the process as such a run sets it."""
-    job = setup.job()
+    job = setup.job
     with settings_of(job.plan), compiler() if job.plan.config.training.torch_compile else nullcontext():
         components = Components(job, lambda *words: told.append(": ".join(words[:2])))
         try:
@@ -423,7 +424,7 @@ def contenders_of(setup: Setup, names: Sequence[str], told: list[str]) -> tuple[
     if "trl" in names:
         absent = [name for name in ("trl", "datasets") if not find_spec(name)]
         missing = {"trl": f"{absent[0]} is not installed"} if absent else {}
-    job = setup.job()
+    job = setup.job
     plan, rows = job.plan, Rows(job.data.train_path)
     order = RowOrder(
         rows.lengths, effective_batch=plan.effective_batch_size.value, seed=plan.config.training.seed,
@@ -440,7 +441,7 @@ def contenders_of(setup: Setup, names: Sequence[str], told: list[str]) -> tuple[
 
 def figures_of(setup: Setup, rates: Mapping[str, Rates], failed: Mapping[str, str], told: list[str]) -> dict[str, Any]:
     """What a race found, and what the plan said before. MFU counts the operations that the plan counts."""
-    plan = setup.job().plan
+    plan = setup.job.plan
     rate = None
     if setup.device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -524,7 +525,10 @@ def main() -> None:
                 llama=SHAPES[chosen.shape], model=model, documents=documents, method=method, device=chosen.device,
                 settings=dict(text.split("=", 1) for text in chosen.set), place=Path(place, method),
             )  # fmt: skip
-            found.append({"shape": chosen.shape, **run_race(setup, names, chosen.rounds, apart=chosen.apart)})
+            try:
+                found.append({"shape": chosen.shape, **run_race(setup, names, chosen.rounds, apart=chosen.apart)})
+            except InputError as error:
+                sys.exit(f"{method}: {error}")
             if chosen.json:
                 chosen.json.write_text(json.dumps(found, indent=1))
 

@@ -22,13 +22,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -74,11 +75,16 @@ def read_lines(out: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def run_part(name: str, command: Sequence[str], work: Path, *, limit_seconds: float, env: Mapping[str, str]) -> Line:
-    """Run a part in a process group of its own, which ends with the part or at the limit.
-
-    A KeyboardInterrupt ends the group too; the line then says `interrupted`.
-    """
+def run_part(
+    name: str,
+    command: Sequence[str],
+    work: Path,
+    *,
+    limit_seconds: float,
+    env: Mapping[str, str],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Line:
+    """Run a part in a process group of its own, which ends with the part, at the limit, or when it is stopped."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     line = Line(name=name, started=datetime.now(UTC).isoformat(timespec="seconds"), seconds=0.0, state="done")
@@ -87,16 +93,16 @@ def run_part(name: str, command: Sequence[str], work: Path, *, limit_seconds: fl
         child = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdin=subprocess.DEVNULL, stdout=output,
                                  stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
         try:
-            while child.poll() is None and monotonic() - started < limit_seconds:
+            while child.poll() is None and monotonic() - started < limit_seconds and not is_stopped():
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_POLL_SECONDS)
                 if monotonic() - told > _TELL_SECONDS:
                     told = monotonic()
                     print(f"{name}: {told - started:.0f} of at most {limit_seconds:.0f} s", flush=True)
-            if child.poll() is None:
+            if is_stopped():
+                line.state, line.reason = "interrupted", "stopped by hand"
+            elif child.poll() is None:
                 line.state, line.reason = "timeout", f"not done in {limit_seconds:.0f} s"
-        except KeyboardInterrupt:
-            line.state, line.reason = "interrupted", "stopped by hand"
         finally:
             end_group(child)
     line.seconds = round(monotonic() - started, 1)
@@ -273,10 +279,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"installed {name} {version} from the wheels: it was not here, or too old")
     for group, lacking in facts["lacking"].items():
         print(f"lacking for {group}: {', '.join(lacking)}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop = Event()
+    # However often it is pressed: what was started is ended, and said.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: stop.set())
     ends: list[str] = []
     waiting = [name for name, why in parts_to_run(lines, chosen.only).items() if not _told_left_out(name, why)]
-    while waiting:
+    while waiting and not stop.is_set():
         name, shares = waiting[0], sum(SHARES[part] for part in waiting)
         waiting = waiting[1:]
         limit, work = max(0.0, deadline - monotonic()) * SHARES[name] / shares, out / name
@@ -284,13 +294,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = [sys.executable, "-m", "tests.gpu.parts", name, "--work", str(work), "--models", str(out / "models"),
                    "--seconds", f"{limit:.0f}", *(["--dry"] if chosen.dry else [])]  # fmt: skip
         env = environment(out, work, packages, dry=chosen.dry)
-        line = run_part(name, command, work, limit_seconds=limit, env=env)
+        line = run_part(name, command, work, limit_seconds=limit, env=env, is_stopped=stop.is_set)
         append(out, line)
         words = f"{name}: {line.state} in {line.seconds:.0f} s" + (f", {line.reason}" if line.reason else "")
         print("\n".join([words, *(f"  | {row[:_TOLD_CHARACTERS]}" for row in line.error[-3:])]), flush=True)
         ends.append(line.state)
-        if line.state == "interrupted":
-            return 130
+    if stop.is_set():
+        print("stopped; the same command goes on with what is not done")
+        return 130
     print(f"results are in {chosen.out / RESULTS}; `python -m tests.gpu.report {chosen.out}` makes the table")
     return int(any(state in ("failed", "timeout") for state in ends))
 

@@ -24,11 +24,10 @@ from statistics import median
 from time import monotonic, sleep
 from typing import Any
 
+from tests.benchmarks.memory_grid_cases import NOT_ALLOCATED
 from tests.gpu.day import FIGURES, ROOT, SKIPPED, card
 
 BENCHMARKS = ROOT / "tests" / "benchmarks"
-# Parts of a plan's memory that torch does not count among what is allocated.
-NOT_ALLOCATED = ("pieces", "context")
 _WARM_UP_STEPS, _TAIL_LINES = 2, 15
 
 
@@ -302,6 +301,7 @@ def alone(part: Part, shape: str, method: str, settings: Mapping[str, str], *, l
 
 
 Switch = tuple[str, str, dict[str, dict[str, str]]]
+_KERNELS = {"liger": "liger_kernel", "hub": "kernels"}
 _ATTENTION = {
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
@@ -321,10 +321,14 @@ def available_switches(*, dry: bool) -> tuple[list[Switch], dict[str, str]]:
     for method in ("full", "lora"):
         compiled = {"off": {"training.torch_compile": "false"}, "on": {"training.torch_compile": "true"}}
         found.append(("compile", method, compiled))
-        if "model.kernels" not in known:
-            left_out["kernels"] = "there is no such setting"
-        else:
-            found.append(("kernels", method, {"off": {"model.kernels": "none"}, "on": {"model.kernels": "auto"}}))
+        for kernels, package in _KERNELS.items():
+            if kernels not in known.get("model.kernels", ()):
+                left_out[f"kernels {kernels}"] = "there is no such setting"
+            elif not find_spec(package):
+                left_out[f"kernels {kernels}"] = f"{package} is not installed"
+            else:
+                sides = {"off": {"model.kernels": "none"}, "on": {"model.kernels": kernels}}
+                found.append((f"kernels {kernels}", method, sides))
     for attention in known["model.attn_implementation"]:
         package = _ATTENTION.get(attention)
         if package and not find_spec(package):

@@ -21,8 +21,9 @@ from tui_trainer.config.load import all_settings
 CARD = {"name": "NVIDIA H200", "memory.total": "143771", "driver_version": "580.1", "compute_cap": "9.0"}
 
 
-def run(code: str, work: Path, limit_seconds: float = 60) -> Line:
-    return run_part("part", [sys.executable, "-c", code], work, limit_seconds=limit_seconds, env=os.environ)
+def run(code: str, work: Path, limit_seconds: float = 60, **options) -> Line:
+    command = [sys.executable, "-c", code]
+    return run_part("part", command, work, limit_seconds=limit_seconds, env=os.environ, **options)
 
 
 def is_alive(pid: int) -> bool:
@@ -56,22 +57,11 @@ def test_at_its_limit_a_part_ends_with_all_that_it_started(tmp_path, monkeypatch
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_ctrl_c_ends_the_part_and_says_so(tmp_path, monkeypatch):
+def test_a_stop_ends_the_part_and_all_that_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(day, "_GRACE_SECONDS", 0.5)
     pids = tmp_path / "pids"
-
-    def interrupt(*_):
-        if pids.exists() and pids.read_text():
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
-        line = run(STUBBORN.replace("PLACE", str(pids)), tmp_path / "work")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    code = STUBBORN.replace("PLACE", str(pids))
+    line = run(code, tmp_path / "work", is_stopped=lambda: pids.exists() and bool(pids.read_text()))
     assert line.state == "interrupted"
     assert not any(is_alive(int(word)) for word in pids.read_text().split())
 
@@ -109,16 +99,21 @@ def ends(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     limits = {}
 
-    def run_part(name, command, work, *, limit_seconds, env):
+    def run_part(name, command, work, *, limit_seconds, env, is_stopped):
         assert command[2:4] == ["tests.gpu.parts", name]
         assert env["HF_HUB_OFFLINE"] == "1"
         limits[name] = limit_seconds
+        if states.get(name) == "interrupted":
+            for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):  # pressed twice, and more
+                signal.raise_signal(number)
+            assert is_stopped()
         return Line(name=name, started="", seconds=1.0, state=states.get(name, "done"), figures={"n": 1})
 
     monkeypatch.setattr(day, "run_part", run_part)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield states, limits
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_parts_that_fail_do_not_stop_the_others(ends, tmp_path):
@@ -253,13 +248,15 @@ def test_switches_are_read_from_the_settings_there_are(monkeypatch):
     for _, _, settings in found:
         assert settings.keys() == {"off", "on"}
         assert all(key in known for side in settings.values() for key in side)
-    choices = {**parts.choices_of_settings(), "model.kernels": ["auto", "none"]}
+    choices = {**parts.choices_of_settings(), "model.kernels": ["auto", "none", "liger"]}
     monkeypatch.setattr(parts, "choices_of_settings", lambda: choices)
-    assert "kernels" in {title for title, *_ in parts.available_switches(dry=False)[0]}
-    choices.pop("model.kernels")
+    monkeypatch.setattr(parts, "_KERNELS", {"liger": "json", "hub": "no_such_package"})
     found, left_out = parts.available_switches(dry=False)
-    assert "kernels" not in {title for title, *_ in found}
-    assert left_out["kernels"] == "there is no such setting"
+    on = {title: settings["on"] for title, _, settings in found}
+    assert on["kernels liger"] == {"model.kernels": "liger"}
+    assert left_out["kernels hub"] == "there is no such setting"
+    choices["model.kernels"].append("hub")
+    assert parts.available_switches(dry=False)[1]["kernels hub"] == "no_such_package is not installed"
     assert left_out["flash_attention_3"] == "flash_attn_interface is not installed"
 
 

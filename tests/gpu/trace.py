@@ -65,7 +65,8 @@ class Watch:
         self._started = perf_counter()
 
     def _note(self, message: Warning | str, *_: Any) -> None:
-        if "synchroniz" in str(message):
+        # Switched on, the mode says once of itself that it is a prototype.
+        if "synchroniz" in str(message) and "prototype" not in str(message):
             self.waits[_where()] += 1
 
     def _end(self) -> None:
@@ -81,13 +82,16 @@ class Watch:
     def _read(self, seconds: float) -> dict[str, Any]:
         rows = self._profiler.key_averages()
         calls = {row.key: row.count for row in rows if row.key in _WAITING}
+        # A kernel's time stands in its own row, and again in that of the operation that started it.
+        kernels = [row for row in rows if str(row.device_type).endswith("CUDA") and not row.is_user_annotation]
         busy = "self_device_time_total" if self._on_card else "self_cpu_time_total"
-        largest = sorted(rows, key=lambda row: -getattr(row, busy))[:_LARGEST]
+        largest = sorted(kernels if self._on_card else rows, key=lambda row: -getattr(row, busy))[:_LARGEST]
+        device_seconds = sum(row.self_device_time_total for row in kernels) / 1e6
         listed = _listed()
         return {
             "steps": self.last - self.first + 1,
             "step_seconds": seconds / (self.last - self.first + 1),
-            "device_busy_share": sum(getattr(row, busy) for row in rows) / 1e6 / seconds if self._on_card else None,
+            "device_busy_share": device_seconds / seconds if self._on_card else None,
             "synchronisations": dict(self.waits.most_common()),
             "unexpected": sorted(where for where in self.waits if where not in listed),
             "waiting_calls": calls,

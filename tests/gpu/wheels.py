@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "torch==2.11,transformers==5.17"
 # Asked for one by one, after the rest of what the program requires: what the day measures goes without them.
 _LATER = ("datasets", "scikit-learn")
-_COMPARED = ("liger-kernel", "trl", "bitsandbytes")
+_USED_WHERE_INSTALLED, _COMPARED = ("liger-kernel", "torchao"), ("bitsandbytes", "trl")
 # transformers is content with versions of these that are older than the ones that we require.
 _MAYBE_OLDER = ("huggingface-hub", "typer")
 # pyarrow has 55 MB at its newest, and 40 at the oldest that we take, for which datasets is too new.
@@ -112,8 +112,8 @@ def our_groups() -> list[Group]:
     gpu = {canonicalize_name(Requirement(text).name): text for text in extras}
     tests = [text for text in project["dependency-groups"]["dev"] if text.startswith("pytest")]
     needed = [text for name, text in ours.items() if name not in _LATER]
-    alone = [*(gpu.get(name, name) for name in _COMPARED[:1]), *(ours[name] for name in _LATER)]
-    alone += [gpu.get(name, name) for name in _COMPARED[1:]]
+    alone = [*(gpu.get(name, name) for name in _USED_WHERE_INSTALLED), *(ours[name] for name in _LATER)]
+    alone += [gpu.get(name, name) for name in _COMPARED]
     groups = [Group("what runs need", needed), Group("tests", tests)]
     return groups + [Group(str(canonicalize_name(Requirement(text).name)), [text]) for text in alone]
 
