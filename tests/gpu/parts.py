@@ -123,7 +123,7 @@ def run_figures(folder: Path) -> dict[str, Any]:
     host = [e.process_memory_bytes for e in events if isinstance(e, GaugesRead) and e.process_memory_bytes]
     parts = {part["name"]: part["bytes"] for part in plan["memory_parts"]}
     return {
-        "device": plan["device_name"],
+        "device": plan["device"],
         "steps": len(steps),
         "step_seconds": median(event.step_seconds for event in timed),
         "tokens_per_second": median(event.tokens_per_second for event in timed),

@@ -163,12 +163,13 @@ def time_rows(figures: Figures) -> Iterator[Row]:
 
 
 def trace_rows(figures: Figures) -> Iterator[Row]:
-    steps, waits = number(figures["steps"]), figures["synchronisations"]
-    found = ", ".join(f"{cell(where)} {number(count):.0f}" for where, count in waits.items()) or "none"
-    words = f"{steps:.0f} steps, waits: {found}"
-    words += f"; not on the list: {', '.join(map(cell, figures['unexpected'])) or 'none'}"
-    if figures.get("device_busy_share") is not None:
-        words += f"; the card is busy for {number(figures['device_busy_share']) * 100:.0f} % of the time"
+    words = f"{number(figures['steps']):.0f} steps of {seconds(figures['step_seconds'])}"
+    if figures["device_busy_share"] is None:
+        yield "no step waits for the card", f"{words}; without a card nothing waits for one"
+        return
+    found = ", ".join(f"{cell(where)} {number(n):.0f}" for where, n in figures["synchronisations"].items()) or "none"
+    words += f", waits: {found}; not on the list: {', '.join(map(cell, figures['unexpected'])) or 'none'}"
+    words += f"; the card is busy for {number(figures['device_busy_share']) * 100:.0f} % of the time"
     yield "no step waits for the card", words
 
 

@@ -205,20 +205,27 @@ def test_only_what_is_missing_or_too_old_is_taken_with_what_it_requires():
     assert closure(["peft>=0.30", "textual"], CANDIDATES, have, "3.12").lacking == ["peft>=0.30", "textual"]
 
 
-def test_what_the_image_has_is_never_fetched():
+def test_what_the_image_surely_has_is_never_fetched():
     groups = [Group("needed", ["peft", "numpy"]), Group("liger-kernel", ["liger-kernel"])]
-    found = selection(groups, ["torch==2.11.*"], CANDIDATES, "3.12")
-    assert found == [
-        ("needed", ["peft", "accelerate", "huggingface-hub", "psutil"]),
-        ("liger-kernel", ["liger-kernel"]),
-    ]
-    # The image names transformers, which brings the hub's library: in a version that may be too old for us.
-    image = ["torch", "huggingface_hub"]
-    assert ("needed", ["peft", "accelerate", "psutil"]) in selection(groups, image, CANDIDATES, "3.12")
-    brought = {**CANDIDATES, "transformers": Candidate("5.17", ("huggingface-hub>=1.5",))}
-    groups = [Group("needed", ["peft", "huggingface_hub>=1.31"])]
-    *_, last = selection(groups, ["torch", "transformers"], brought, "3.12")
-    assert last == ("huggingface-hub, should the image's be older", ["huggingface-hub"])
+    found = dict(selection(groups, ["torch==2.11.*"], CANDIDATES, "3.12"))
+    assert found["needed"] == ["peft", "accelerate", "huggingface-hub", "psutil"]
+    assert found["liger-kernel"] == ["liger-kernel"]
+    assert found["what a leaner image lacks"] == found["what an older image lacks"] == []
+
+
+def test_what_the_image_may_lack_or_have_too_old_is_brought_in_case():
+    """transformers brings the hub's library, maybe too old for us, and that, in some versions, psutil."""
+    brought = {
+        **CANDIDATES, "transformers": Candidate("5.17", ("huggingface-hub>=1.5",)),
+        "huggingface-hub": Candidate("1.33", ("psutil",)),
+    }  # fmt: skip
+    groups = [Group("needed", ["peft", "psutil", "huggingface_hub>=1.31"])]
+    found = dict(selection(groups, ["torch", "transformers"], brought, "3.12"))
+    assert found["needed"] == ["peft", "accelerate"]
+    assert found["what a leaner image lacks"] == ["psutil"]
+    assert found["what an older image lacks"] == ["huggingface-hub"]
+    found = dict(selection(groups, ["torch", "transformers", "huggingface_hub"], brought, "3.12"))
+    assert found["what an older image lacks"] == []
 
 
 def test_groups_fit_in_their_order_and_what_does_not_is_told():
@@ -328,6 +335,22 @@ def test_the_report_lists_failures_and_keeps_what_was_measured_before():
     assert "- trace: timeout not done in 9 s" in text
     assert "- switches: skipped nothing here" in text
     assert "- speed, qlora 8b: bitsandbytes is not installed" in text
+
+
+def test_the_report_names_each_wait_and_those_that_are_not_listed():
+    figures = {
+        "steps": 10, "step_seconds": 0.25, "device_busy_share": 0.97,
+        "synchronisations": {"training/recorder.py flush": 1, "losses/next_token.py __call__": 10},
+        "unexpected": ["losses/next_token.py __call__"],
+    }  # fmt: skip
+    text = report.report(lines_of(trace={"figures": figures}))
+    assert (
+        "waits: training/recorder.py flush 1, losses/next\\_token.py \\_\\_call\\_\\_ 10; not on the list: losses"
+        in text
+    )
+    assert "busy for 97 %" in text
+    text = report.report(lines_of(trace={"figures": {**figures, "device_busy_share": None}}))
+    assert "without a card nothing waits for one" in text
 
 
 HOSTILE = "x | y\n| z\x1b[31m `rm` <script> [a](b)‮" + "w" * 5000

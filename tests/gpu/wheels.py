@@ -138,16 +138,19 @@ def selection(
     are unknown where the image does not name them.
     """
     named = {canonicalize_name(Requirement(text).name) for text in image}
-    have = {name: candidates[name].version for name in closure(image, candidates, {}, python).taken}
-    found = []
+    there = {name: candidates[name].version for name in closure(image, candidates, {}, python).taken}
+    have, found = dict(there), []
     for group in groups:
         taken = closure(group.requirements, candidates, have, python).taken
         have |= {name: candidates[name].version for name in taken}
         found.append((group.name, taken))
-    ours = {canonicalize_name(Requirement(text).name) for group in groups for text in group.requirements}
-    doubtful = [name for name in _MAYBE_OLDER if name in have and name in ours and name not in named]
-    chosen = [name for _, names in found for name in names]
-    return found + [(f"{name}, should the image's be older", [name]) for name in doubtful if name not in chosen]
+    # What only a requirement of a requirement brings: other versions of these may not ask for it.
+    direct = {canonicalize_name(Requirement(text).name) for name in named for text in candidates[name].requires}
+    sure = {name: version for name, version in there.items() if name in named | direct}
+    reached = closure(groups[0].requirements, candidates, sure, python).taken
+    indirect = [name for name in reached if name in there]
+    older = [name for name in _MAYBE_OLDER if name in there and name not in named and name not in indirect]
+    return [*found, ("what a leaner image lacks", indirect), ("what an older image lacks", older)]
 
 
 def fitting(
