@@ -216,7 +216,7 @@ def test_what_the_image_surely_has_is_never_fetched():
 def test_what_the_image_may_lack_or_have_too_old_is_brought_in_case():
     """transformers brings the hub's library, maybe too old for us, and that, in some versions, psutil."""
     brought = {
-        **CANDIDATES, "transformers": Candidate("5.17", ("huggingface-hub>=1.5",)),
+        **CANDIDATES, "transformers": Candidate("5.17", ("huggingface-hub>=1.5", "psutil; extra == 'dev'")),
         "huggingface-hub": Candidate("1.33", ("psutil",)),
     }  # fmt: skip
     groups = [Group("needed", ["peft", "psutil", "huggingface_hub>=1.31"])]

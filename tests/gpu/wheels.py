@@ -145,7 +145,8 @@ def selection(
         have |= {name: candidates[name].version for name in taken}
         found.append((group.name, taken))
     # What only a requirement of a requirement brings: other versions of these may not ask for it.
-    direct = {canonicalize_name(Requirement(text).name) for name in named for text in candidates[name].requires}
+    required = [Requirement(text) for name in named for text in candidates[name].requires]
+    direct = {canonicalize_name(one.name) for one in required if _applies(one, frozenset(), python)}
     sure = {name: version for name, version in there.items() if name in named | direct}
     reached = closure(groups[0].requirements, candidates, sure, python).taken
     indirect = [name for name in reached if name in there]
