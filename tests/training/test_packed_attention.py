@@ -141,6 +141,7 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
         )
         # The lengths are not handed down either.
         monkeypatch.setattr(varlen, "switch_on", lambda *_: False)
+        monkeypatch.setattr(varlen, "goes_by_lengths", lambda *_: False)
         components = components_of(model)
         assert components._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
     assert [kind for kind, *_ in told] == ["not packed"]
@@ -241,4 +242,4 @@ def test_a_run_with_flash_attention_learns_what_one_with_sdpa_does(tmp_path, mon
         ends.append([event.loss for event in events if isinstance(event, StepDone | EvalDone)])
     assert ends[1] == pytest.approx(ends[0], rel=1e-4)
     assert calls.by_lengths
-    assert calls.plain == 2 * (5 + 1), "two layers, in the probe: its documents one by one, and the control"
+    assert calls.plain == 2 * (1 + 5 + 1), "two layers: beside SDPA, documents one by one in the probe, and the control"

@@ -128,10 +128,15 @@ class Components:
         if not self.plan.packing.value:
             return 0, False
         width = self.plan.longest_row
-        if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype):
-            if self._goes_by_lengths(rows):
+        if varlen.goes_by_lengths(self.model):
+            if self._keeps_apart(rows):
                 return width, True
-            varlen.switch_off(self.model)
+        else:
+            for kernel in varlen.kernels(self.device):
+                if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype, kernel):
+                    if self._keeps_apart(rows):
+                        return width, True
+                    varlen.switch_off(self.model)
         leak = packing_leaks(self, rows)
         if leak is None:
             return width, False
@@ -139,7 +144,7 @@ class Components:
         tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
         return 0, False
 
-    def _goes_by_lengths(self, rows: Rows) -> bool:
+    def _keeps_apart(self, rows: Rows) -> bool:
         try:
             return packing_leaks(self, rows, by_lengths=True) is None
         except (RuntimeError, TypeError, ValueError):

@@ -22,7 +22,7 @@ from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import LossSum
 
-# TF32 has 10 bits behind the point. fp32 has 23, but sums of thousands in another order differ by several of its steps.
+# TF32 has a mantissa of 10 bits, fp32 of 23, but its sums of thousands in another order differ by several steps.
 _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
 
 
