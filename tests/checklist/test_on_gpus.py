@@ -173,7 +173,8 @@ def test_torchao_stands_in_for_bitsandbytes_where_that_is_not_here(asked):
     chosen = asked("qwen-lora", {**FULL, "training.optim": "adamw_torch_4bit"})
     verdict = found("optimizer", seen(chosen, hardware)).verdict
     assert "torchao's AdamW in 4 bits" in verdict.evidence
-    assert "torchao, which is not installed" in found("libraries", seen(chosen, RTX)).verdict.evidence
+    without = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, torchao=None)
+    assert "torchao, which is not installed" in found("libraries", seen(chosen, without)).verdict.evidence
 
 
 def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):

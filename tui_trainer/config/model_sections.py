@@ -90,8 +90,8 @@ class ModelSection(Section):
     )
     kernels: Literal["auto", "none", "liger", "hub"] = option(
         "auto",
-        "Fused kernels for norms, gated MLPs and rotary embeddings, where they give the same numbers; auto: "
-        "liger-kernel's on a GPU where it is installed; hub: those of the Hugging Face Hub that are in the cache.",
+        "Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU; "
+        "hub: those of the hub in the cache.",
         memory="fewer activations are kept",
         speed="fewer passes over memory; not measured on a card here",
         advanced=True,
