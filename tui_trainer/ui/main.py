@@ -6,6 +6,7 @@ when the screens fail, it asks the run to save.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -56,6 +57,8 @@ def run_screens(
     `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at.
     """
     refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
+    # What is imported stays: to look for garbage in it again and again is a tenth of the time to the first screen.
+    gc.disable()
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     from tui_trainer.runs.registry import state_folder
@@ -69,6 +72,8 @@ def run_screens(
     logs = state_folder() / "logs"
 
     def show_run() -> None:
+        gc.freeze()
+        gc.enable()
         if attach_to is not None:
             bench.attach_to(attach_to)
         elif resumed is not None:
@@ -85,6 +90,7 @@ def run_screens(
                 app.run(mouse=mouse and has_mouse(os.environ))
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
+        gc.enable()
         with LastWords() as signals.last_words:
             code = _afterwards(app, bench, signals, logs)
     if bench.is_writing_text:

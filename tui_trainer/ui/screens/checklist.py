@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 class ChecklistPage(ListPage):
     place = "checklist"
     BINDINGS = bindings("checklist")
-    CSS_PATH = "checklist.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
@@ -40,6 +39,7 @@ class ChecklistPage(ListPage):
     def model(self) -> ChecklistModel:
         """Made when it is first needed: what it imports is not needed by the first screen."""
         model: ChecklistModel = self._view.ChecklistModel()
+        model.replace(self.bench.findings)
         return model
 
     def body(self) -> ComposeResult:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 class ConfigPage(ListPage):
     place = "config"
-    CSS_PATH = "config.tcss"
     AUTO_FOCUS = ""
     BINDINGS = bindings("config")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-widest")]  # noqa: RUF012

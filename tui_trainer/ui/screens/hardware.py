@@ -65,7 +65,6 @@ def _scrolling(scroll: Callable[..., None], *steps: int) -> Callable[[HardwarePa
 class HardwarePage(Page):
     place = "hardware"
     BINDINGS = bindings("hardware")
-    CSS_PATH = "hardware.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy")]  # noqa: RUF012
 

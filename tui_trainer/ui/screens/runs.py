@@ -39,7 +39,6 @@ _READING, _MEASURING = "list of runs", "sizes of runs"
 class RunsPage(ListPage):
     place = "runs"
     BINDINGS = bindings("runs")
-    CSS_PATH = "runs.tcss"
     AUTO_FOCUS = ""
 
     def __init__(self, bench: Workbench) -> None:

@@ -43,7 +43,6 @@ class TrainPage(Page):
 
     place = "train"
     BINDINGS = bindings("train")
-    CSS_PATH = "train.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
 
