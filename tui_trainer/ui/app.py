@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -33,7 +32,7 @@ from tui_trainer.ui.dialogs import Dialog, HelpDialog
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.keys_in_order import KeysInOrder
-from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.page import Page, Pages, bindings, import_pages
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.too_small import TooSmall
@@ -54,25 +53,6 @@ TERMINAL_THEME = "ansi-dark"
 _NO_KEY = "unbound"
 _RUNS_LOOKED_AT = 20
 _TOO_SMALL = "too small"
-_SCREENS = "tui_trainer.ui.screens"
-
-
-class Pages(dict[Place, Page]):
-    """The screens. Each is imported, made and gets its style sheet when it is first asked for.
-
-    One that brought its style sheet along as `CSS_PATH` would have all others parsed again.
-    """
-
-    def __init__(self, app: TrainerApp) -> None:
-        super().__init__()
-        self._app = app
-
-    def __missing__(self, place: Place) -> Page:
-        module = import_module(f"{_SCREENS}.{place}")
-        self[place] = page = getattr(module, f"{place.title()}Page")(self._app.bench)
-        self._app.stylesheet.read(Path(str(module.__file__)).with_suffix(".tcss"))
-        self._app.stylesheet.parse()
-        return cast("Page", page)
 
 
 class TrainerApp(KeysInOrder, inherit_bindings=False):
@@ -83,7 +63,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False
-    DEFAULT_MODE: ClassVar[Place] = PLACES[1]  # type: ignore[misc]
+    DEFAULT_MODE: ClassVar[Place] = PLACES[1]
     BINDINGS = bindings("app")
     INLINE_PADDING = 0
     # From the first: with one that comes later all widgets are styled twice.
@@ -94,7 +74,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
         bench.app = self
-        self.pages = Pages(self)
+        self.pages = Pages(bench, self.stylesheet)
         for place in PLACES[2:]:
             self.add_mode(place, partial(self.pages.__getitem__, place))
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
@@ -143,7 +123,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.begin()
             self.when_shown()
             self.draw()
-            self.bench.background.do("screens", _import_pages, lambda _: None)
+            self.bench.background.do("screens", import_pages, lambda _: None)
 
     def find_living_runs(self) -> None:
         """In the background."""
@@ -220,7 +200,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Whether the action would do something now."""
         if action.name == "start":
             return not self.bench.run_is_ours_and_alive
-        return action.place == "app" or self.page.available(action)
+        return action.place == "app" or not self.page.refusal(action)
 
     def tick(self) -> None:
         """Once a second: what is new is taken in, and drawn where it shows."""
@@ -292,7 +272,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         elif action.name == "start":
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
-            self.bench.tell(self.page.why_not(action), "dim")
+            self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
         if page is self.page:
             self.draw()
         else:
@@ -400,12 +380,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super()._handle_exception(error)
         # Textual would print pages of it; `main` writes it to a file and says one sentence.
         self._exit_renderables.clear()
-
-
-def _import_pages() -> None:
-    """Those that are not shown yet: turning to them need not wait."""
-    for place in PLACES[1:]:
-        import_module(f"{_SCREENS}.{place}")
 
 
 def _living_runs() -> list[RunFolder]:

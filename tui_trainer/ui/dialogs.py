@@ -16,9 +16,9 @@ from textual.widget import Widget
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
 from tui_trainer.ui.frame import KeyHint, hint_at, hints_line
-from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.spans import Line, folded, pad, width_of
+from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
@@ -30,7 +30,7 @@ Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
 
 
-class Dialog(ModalScreen[None], inherit_bindings=False):
+class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
     HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
@@ -41,10 +41,6 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         tighten(self)
-
-    @property
-    def glyphs(self) -> Glyphs:
-        return ASCII if self.app.has_class("-ascii") else UNICODE
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -119,7 +115,7 @@ class DialogKeys(Pane):
     ALLOW_SELECT = False
 
     def __init__(self, dialog: Dialog) -> None:
-        super().__init__(lambda width, _: [hints_line(self._hints, width, dialog.glyphs)])
+        super().__init__(lambda width, _: [hints_line(self._hints, width, self.glyphs)])
         self._dialog = dialog
 
     @property
@@ -129,10 +125,10 @@ class DialogKeys(Pane):
     def get_content_width(self, container: object, viewport: object) -> int:
         # The heading on the frame has a blank and a piece of it on each side.
         heading = cell_len(one_line(self._dialog.heading)) + 2
-        return max(sum(width_of(hint.line(self._dialog.glyphs)) for hint in self._hints), heading)
+        return max(sum(width_of(hint.line(self.glyphs)) for hint in self._hints), heading)
 
     def on_click(self, event: Click) -> None:
-        if hint := hint_at(self._hints, event.x, self.size.width, self._dialog.glyphs):
+        if hint := hint_at(self._hints, event.x, self.size.width, self.glyphs):
             self.app.simulate_key(textual_key(hint.key.split()[0]))
 
 

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import ListPage, bindings
+from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
@@ -33,7 +33,7 @@ class ChecklistPage(ListPage):
         super().__init__(bench)
         self._listed: list[Finding] = []
         self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
-        self._finding = Scroller(Pane(self._finding_lines), glyphs=bench.glyphs, id="chosen")
+        self._finding = Scroller(Pane(self._finding_lines), id="chosen")
 
     @cached_property
     def model(self) -> ChecklistModel:
@@ -87,7 +87,7 @@ class ChecklistPage(ListPage):
 
     def move(self, lines: int) -> None:
         self.model.move(lines)
-        self._finding.to_top()
+        self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
 
     @property
     def page_lines(self) -> int:
@@ -100,17 +100,13 @@ class ChecklistPage(ListPage):
             # Nobody looks at the list: the worst may come first again.
             self.model.sort()
 
-    def available(self, action: Action) -> bool:
+    def refusal(self, action: Action) -> str:
         if action.name in ("apply", "show_fix"):
-            return self._chosen_fix is not None
+            return "" if self._chosen_fix else "there is no fix to apply"
         if action.name == "apply_all":
-            return any(finding.fix and finding.is_open for finding in self.model.findings)
-        if action.name == "undo":
-            return self.bench.document is not None and self.bench.document.can_undo
-        return True
-
-    def why_not(self, action: Action) -> str:
-        return f"{action.label}: there is no fix to apply" if "fix" in action.label else super().why_not(action)
+            return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
+        document = self.bench.document
+        return NOTHING_TO_DO if action.name == "undo" and not (document and document.can_undo) else ""
 
     @property
     def _chosen_fix(self) -> Finding | None:

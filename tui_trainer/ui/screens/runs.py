@@ -189,13 +189,7 @@ class RunsPage(ListPage):
 
     # -------------------------------------------------- what can be done now
 
-    def available(self, action: Action) -> bool:
-        return not self._refusal(action)
-
-    def why_not(self, action: Action) -> str:
-        return f"{action.label}: {self._refusal(action)}"
-
-    def _refusal(self, action: Action) -> str:
+    def refusal(self, action: Action) -> str:
         one = self.model.chosen
         if action.name in ("filter", "again"):
             return ""

@@ -12,7 +12,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
-from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.page import NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.screens.train_scene import TrainScene
 from tui_trainer.ui.widgets.loss_chart import LossChart
@@ -175,33 +175,26 @@ class TrainPage(Page):
 
     # ---------------------------------------------------------- the run
 
-    def available(self, action: Action) -> bool:
-        return not self._refusal(action)
-
-    def why_not(self, action: Action) -> str:
-        return self._refusal(action)
-
-    def _refusal(self, action: Action) -> str:
-        """Why an action does nothing now; nothing when it would do something."""
-        run, name, nothing = self.bench.run, action.name, super().why_not(action)
+    def refusal(self, action: Action) -> str:
+        run, name = self.bench.run, action.name
         if name not in _OF_A_RUN or (name == "table" and self._table_open):
             return ""
         if run is None:
-            return f"{action.label}: nothing is training; {self.bench.app.key_of('app.start')} starts"
+            return f"nothing is training; {self.bench.app.key_of('app.start')} starts"
         if name in _OF_THE_RUN:
             can_go_on = name == "pause" and (run.is_interrupted or run.state.status in ("stopped", "failed"))
-            return "" if run.alive or can_go_on else f"{action.label}: the run is over"
+            return "" if run.alive or can_go_on else "the run is over"
         if name == "try_model" and run.alive:
-            return "the model can be tried when the run has stopped or ended"
+            return "it can be tried when the run has stopped or ended"
         if name == "try_model":
-            return "" if run.state.checkpoints or run.state.finished else nothing
+            return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
         if self._frozen:
             return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
         is_there = self.is_mounted and self._chart.view.cross_step is not None if name == "clear" else run.state.steps
-        return "" if is_there else nothing
+        return "" if is_there else NOTHING_TO_DO
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
