@@ -28,11 +28,11 @@ from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
-from tui_trainer.ui.dialogs import Dialog, HelpDialog
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.keys_in_order import KeysInOrder
-from tui_trainer.ui.page import Page, Pages, bindings, import_pages
+from tui_trainer.ui.page import Page, Pages, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.too_small import TooSmall
@@ -123,7 +123,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.begin()
             self.when_shown()
             self.draw()
-            self.bench.background.do("screens", import_pages, lambda _: None)
 
     def find_living_runs(self) -> None:
         """In the background."""
@@ -285,6 +284,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def open(self, dialog: Dialog) -> None:
         """Lay a dialog on the screen."""
         self.push_screen(dialog, mode=self.page.place)
+
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
+        """A question with a key for each answer."""
+        self.open(ChoiceDialog(heading, rows, answers))
 
     def open_next(self, dialog: Dialog) -> None:
         """The same once what is being done is done, such as closing the dialog that asked for it."""

@@ -131,12 +131,6 @@ class Pages(dict[Place, Page]):
         return cast("Page", page)
 
 
-def import_pages() -> None:
-    """All of them: turning to one that was not shown yet need not wait for that."""
-    for place in PLACES[1:]:
-        import_module(f"{_SCREENS}.{place}")
-
-
 class ListPage(Page):
     """A screen that moves by lines and pages: the choice of a list, or what is shown."""
 

@@ -15,6 +15,10 @@ from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
 from tui_trainer.ui.page import NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.screens.train_scene import TrainScene
+from tui_trainer.ui.screens.train_view import PARTS, visible_parts
+from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop
+from tui_trainer.ui.trying import offer_try
+from tui_trainer.ui.watch import tail_of
 from tui_trainer.ui.widgets.loss_chart import LossChart
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.section import Area, Section
@@ -70,8 +74,6 @@ class TrainPage(Page):
                 yield from map(self._part, _BESIDE_THE_CHART)
 
     def _part(self, name: str) -> Pane:
-        from tui_trainer.ui.screens.train_view import PARTS
-
         draw, heading = PARTS[name]
         if heading is None:
             return Pane(lambda width, height: draw(self._scene, width, height), id=name)
@@ -115,8 +117,6 @@ class TrainPage(Page):
 
     def _arrange(self) -> None:
         """Show the parts that have something to show, in the places of this phase of a run."""
-        from tui_trainer.ui.screens.train_view import PARTS, visible_parts
-
         scene, visible = self._scene, visible_parts(self._scene)
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
@@ -161,16 +161,12 @@ class TrainPage(Page):
         bench = self.bench
         if bench.plan is None or bench.is_planning:
             return ["the plan is being made ..." if bench.is_planning else "the config has a problem: 2 shows it"]
-        from tui_trainer.ui.starting import offer_lines
-
         return offer_lines(bench.plan)
 
     def _log(self) -> list[str]:
         guard = self.bench.guard
         if not self._log_open or guard is None:
             return []
-        from tui_trainer.ui.watch import tail_of
-
         return tail_of(guard.log_path, _LOG_ROWS)
 
     # ---------------------------------------------------------- the run
@@ -208,8 +204,6 @@ class TrainPage(Page):
         if run is not None and run.alive:
             self.bench.ask_run("resume" if run.state.phase == "paused" else "pause")
         else:
-            from tui_trainer.ui.starting import offer_resume
-
             offer_resume(self.bench)
 
     def action_save(self) -> None:
@@ -220,14 +214,10 @@ class TrainPage(Page):
 
     def action_stop(self) -> None:
         """Save and stop, after one more key."""
-        from tui_trainer.ui.starting import offer_stop
-
         offer_stop(self.bench)
 
     def action_try_model(self) -> None:
         """Let the newest weights continue a text."""
-        from tui_trainer.ui.trying import offer_try
-
         offer_try(self.bench)
 
     # --------------------------------------------------------- the view
