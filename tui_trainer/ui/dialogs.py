@@ -226,9 +226,9 @@ class HelpDialog(Dialog):
         return key != "enter" and (found is None or found.id != "app.help")
 
     def on_click(self, event: Click) -> None:
-        pane = self.query_one(Pane)
-        rows = dict(enumerate(action for action, _ in self._rows(pane.size.width)))
-        if event.widget is pane and (action := rows.get(event.screen_y - pane.region.y)):
+        pane, _ = self.get_widget_at(*event.screen_offset)
+        rows = [action for action, _ in self._rows(pane.size.width)]
+        if pane is self.query_one("#inside Pane") and (action := rows[event.screen_y - pane.region.y]):
             self.close()
             self.app.call_next(self.app.carry_out, action.id)
 
