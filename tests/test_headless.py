@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.programs import Program, start_program
-from tui_trainer import headless, journal_printer
+from tui_trainer import headless, journal_printer, standard_files
 from tui_trainer.runs.events import (
     ControlApplied,
     GaugesRead,
@@ -173,7 +173,7 @@ def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
     """A terminal sends Ctrl+C to the whole group, and a parent may pass it on."""
     clock = iter([10.0, 10.2, 10.4])
     left: list[int] = []
-    monkeypatch.setattr(headless, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(standard_files, "monotonic", lambda: next(clock))
     monkeypatch.setattr(os, "_exit", left.append)
     signals = headless._Signals(journal_printer._JsonPrinter())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):

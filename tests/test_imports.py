@@ -51,7 +51,9 @@ def test_light_commands_load_no_heavy_library(tmp_path):
 
 def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_path):
     """Plans, data and models are loaded behind it."""
-    later = ("planning.plan", "data.sources.source", "models.shape", "tasks.contract", "checklist.run", "ui.starting")
+    pages = [f"ui.screens.{name}" for name in ("config", "checklist", "train", "runs")]
+    later = ["planning.plan", "data.sources.source", "models.shape", "tasks.contract", "checklist.run", "ui.starting"]
+    later += [*pages, "ui.chart.drawing"]
     code = f"import sys, tui_trainer.ui.app; sys.exit(repr([n for n in {later} if 'tui_trainer.' + n in sys.modules]))"
     done = run("-c", code, home=str(tmp_path))
     assert done.stderr.strip() == "[]"

@@ -112,7 +112,7 @@ def test_every_row_is_whole():
         assert row.needed_keys | row.shaped_keys | row.number_keys <= row.state_keys, name
         assert all(rate.least < rate.auto < rate.most for rate in row.learning_rates.values()), name
         assert set(row.smaller) <= set(OPTIMIZERS) - {name}, name
-    assert optimizers.DEFAULT in OPTIMIZERS and not OPTIMIZERS[optimizers.ADAFACTOR].needs_bitsandbytes
+    assert optimizers.DEFAULT in OPTIMIZERS and not OPTIMIZERS[optimizers.ADAFACTOR].library
     aliases = [alias for row in OPTIMIZERS.values() for alias in row.aliases]
     assert len(aliases) == len(set(aliases)) and not set(aliases) & set(OPTIMIZERS)
     assert set(spellings.OPTIMIZERS) == set(aliases)

@@ -6,10 +6,9 @@ it saves first; a second Ctrl+C leaves at once.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Sequence
-from time import monotonic, sleep
+from time import sleep
 from types import FrameType
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError
@@ -20,7 +19,7 @@ from tui_trainer.runs import controls
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import owner
 from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
+from tui_trainer.standard_files import Interrupts, tell
 
 _POLL_SECONDS = 0.2
 
@@ -80,7 +79,7 @@ class _Signals:
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
-        self._first_interrupt: float | None = None
+        self._interrupts = Interrupts()
         self._stop_wanted = False
         self._stop_asked = False
         self._before: dict[int, object] = {}
@@ -109,11 +108,5 @@ class _Signals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = True
-        if number != signal.SIGINT:
-            return
-        now = monotonic()
-        if self._first_interrupt is None:
-            self._first_interrupt = now
-        elif now - self._first_interrupt > ONE_PRESS_SECONDS:
-            tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
-            os._exit(EXIT_FAILED)
+        if number == signal.SIGINT:
+            self._interrupts.note()

@@ -47,6 +47,11 @@ class Follower:
         self.printer.end(self._folder, self.state)
 
 
+def ending(folder: RunFolder, state: RunState) -> list[str]:
+    """What came of a run."""
+    return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))
+
+
 class Output:
     """Standard output, until nobody reads it any more; then silence."""
 
@@ -140,8 +145,7 @@ class _LinePrinter(Printer):
     def end(self, folder: RunFolder, state: RunState) -> None:
         self._live = ""
         self._show_gauges(state.step)
-        base = adapter_base(folder.model)
-        for line in lines.end_lines(state, folder.name, str(folder.root), base):
+        for line in ending(folder, state):
             self._print(line)
         self.refresh()
 

@@ -74,8 +74,11 @@ class OptimizerSpec:
     """What other tools call it."""
     learning_rates: Mapping[Start, PeakRate]
     learning_rate_reason: str = ""
-    needs_bitsandbytes: bool = False
-    """And with it a GPU."""
+    library: str = ""
+    """The distribution that it comes with, where that is none of ours."""
+    needs_gpu: bool = False
+    compiles: bool = False
+    """Its step is compiled on first use: by triton on a GPU, on a CPU by a C++ compiler."""
     smaller: tuple[str, ...] = ()
     """Optimizers that learn about as well and keep less, the nearest first."""
     warning: str = ""
@@ -162,6 +165,52 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     raise ValueError("the parameter is not one of this optimizer")
 
 
+def _torchao(class_name: str) -> Build:
+    def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
+        try:
+            import torchao.optim as ao
+        except ImportError as error:
+            raise RunError(f"training.optim needs torchao, which cannot be loaded: {error}") from None
+        # What is trained is fp32, also where weights are not: there is nothing to round stochastically.
+        optimizer: Optimizer = getattr(ao, class_name)(groups, lr=lr, **_adam(training))
+        return optimizer
+
+    return build
+
+
+def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
+    """What the first step would do. Source: `_AdamBase.step` in torchao/optim/adam.py of 0.18."""
+    import torch
+
+    state: dict[str, Any] = optimizer.state[parameter]
+    state["step"] = torch.tensor(0.0)
+    for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        state[key] = optimizer._new_buffer(parameter, signed)
+    return state
+
+
+def _of_torchao(
+    class_name: str, label: str, help: str, *, state_bytes: float, smaller: tuple[str, ...]
+) -> OptimizerSpec:
+    parts = {f"{key}_{part}" for key in ("exp_avg", "exp_avg_sq") for part in ("codes", "scale", "qmap")}
+    return OptimizerSpec(
+        label=label,
+        help=help,
+        build=_torchao(class_name),
+        modules=("torchao.optim",),
+        learning_rates=ADAPTIVE,
+        library="torchao",
+        compiles=True,
+        smaller=smaller,
+        state_bytes=state_bytes,
+        # Tensors of fewer than 4,096 numbers, or of no whole blocks, keep their moments in fp32.
+        state_keys=frozenset({"exp_avg", "exp_avg_sq", "step"} | parts),
+        needed_keys=frozenset({"step"}),
+        shaped_keys=frozenset({"exp_avg", "exp_avg_sq"}),
+        begin=_begin_torchao,
+    )
+
+
 def _of_bitsandbytes(
     class_name: str, label: str, help: str, *, state_bytes: float, aliases: tuple[str, ...]
 ) -> OptimizerSpec:
@@ -172,7 +221,8 @@ def _of_bitsandbytes(
         modules=("bitsandbytes.optim",),
         aliases=aliases,
         learning_rates=ADAPTIVE,
-        needs_bitsandbytes=True,
+        library="bitsandbytes",
+        needs_gpu=True,
         smaller=(ADAFACTOR,),
         state_bytes=state_bytes,
         state_keys=frozenset({"state1", "state2", "qmap1", "qmap2", "absmax1", "absmax2", "step"}),
@@ -184,8 +234,10 @@ def _of_bitsandbytes(
 
 
 DEFAULT, ADAFACTOR = "adamw_torch_fused", "adafactor"
-# bitsandbytes 0.50: two bytes, and two fp32 scales for each block of 256.
+# bitsandbytes 0.50 and torchao 0.18: two bytes, and two fp32 scales for each block of 256.
 _IN_8_BITS = 2 + 2 * 4 / 256
+# torchao 0.18: two halves of a byte, and two fp32 scales for each block of 128.
+_IN_4_BITS = 1 + 2 * 4 / 128
 OPTIMIZERS: dict[str, OptimizerSpec] = {
     DEFAULT: OptimizerSpec(
         label="fused AdamW",
@@ -193,7 +245,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         build=_fused_adamw,
         aliases=("adamw", "adamw_torch", "adamw_hf", "adamw_apex_fused"),
         learning_rates=ADAPTIVE,
-        smaller=("adamw_8bit", ADAFACTOR),
+        smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         cpu_note="on a CPU 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured when it was built)",
         state_bytes=8.0,
         state_words="two moments",
@@ -231,7 +283,21 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         "AdamW in 8 bits",
         "AdamW with a byte for each moment",
         state_bytes=_IN_8_BITS,
-        aliases=("adamw_bnb_8bit", "adamw_torch_8bit"),
+        aliases=("adamw_bnb_8bit",),
+    ),
+    "adamw_torch_8bit": _of_torchao(
+        "AdamW8bit",
+        "torchao's AdamW in 8 bits",
+        "AdamW with a byte for each moment, by torchao; its step is compiled",
+        state_bytes=_IN_8_BITS,
+        smaller=("adamw_torch_4bit", ADAFACTOR),
+    ),
+    "adamw_torch_4bit": _of_torchao(
+        "AdamW4bit",
+        "torchao's AdamW in 4 bits",
+        "the same with half a byte for each moment",
+        state_bytes=_IN_4_BITS,
+        smaller=(ADAFACTOR,),
     ),
     "paged_adamw_8bit": _of_bitsandbytes(
         "PagedAdamW8bit",

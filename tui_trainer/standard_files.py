@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 
+from tui_trainer.errors import EXIT_FAILED
 from tui_trainer.safe_text import one_line
 
 # A terminal that sends Ctrl+C to a whole process group may reach this process twice, once through its parent.
@@ -29,6 +32,24 @@ def tell(sentence: str) -> None:
     if sys.stderr is not None:  # print() would take None for standard output
         with suppress(OSError, ValueError):
             print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr, flush=True)
+
+
+class Interrupts:
+    """The first Ctrl+C asks for an end, the second one is it. `say_last` is called before it."""
+
+    def __init__(self, say_last: Callable[[], None] = lambda: None) -> None:
+        self._first: float | None = None
+        self._say_last = say_last
+
+    def note(self) -> None:
+        """One more was pressed."""
+        now = monotonic()
+        if self._first is None:
+            self._first = now
+        elif now - self._first > ONE_PRESS_SECONDS:
+            tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
+            self._say_last()
+            os._exit(EXIT_FAILED)
 
 
 def show_progress(what: str, done: float, total: float | None, unit: str) -> None:

@@ -1,28 +1,35 @@
 """Predicted against measured: memory and time of six configurations whose activations differ 18 times.
 
-    python tests/benchmarks/estimates.py [PART OF A NAME]
+    python tests/benchmarks/estimates.py [--only PART OF A NAME] [--device cuda] [--times K] [--steps N] [--json FILE]
+
+--steps 20: all with so few steps. --times 8: eight times as wide and with eight times the rows, for a card.
 
 Each configuration is a real run of the program in a child process, with a state folder of its own, so that nothing is
 known about the machine beforehand. Predictions are those of the run's own plan.json and of runs.remaining at step
 10 (or 5 % of the run); the rest of the run is measured to RunFinished, text samples and the final model counted in. The
-child notes the resident memory when torch, transformers and their threads are there, and the peak from then to the end.
+child notes the resident memory when torch, transformers and their threads are there, and the peak from then to the end;
+on a card the peak is what torch has allocated, and the plan's lines for what it does not count are left out.
 Steps are timed fairly only on a machine that does nothing else: the load is printed.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from memory_grid_cases import NOT_ALLOCATED
 
 from tui_trainer.runs.events import Event, RunFinished, StepDone, from_line
 from tui_trainer.runs.remaining import eta_seconds
@@ -65,6 +72,13 @@ class Case:
             "evaluation.max_eval_rows": EVALUATION_BATCHES * self.rows,
         }
 
+    def larger(self, times: int) -> Case:
+        """So many times as wide, with so many times the rows."""
+        name = f"{times} times {self.name}" if times > 1 else self.name
+        return replace(self, name=name, hidden_size=times * self.hidden_size, heads=times * self.heads,
+                       key_value_heads=self.key_value_heads and times * self.key_value_heads,
+                       rows=times * self.rows)  # fmt: skip
+
 
 CASES = (
     Case(name="4 x 128, accumulation 4", hidden_size=256, layers=4, heads=4, rows=4, row_tokens=128,
@@ -86,7 +100,7 @@ class Comparison:
     activation_bytes: int
     predicted_bytes: int
     measured_bytes: int
-    planned_step_seconds: float
+    planned_step_seconds: float | None
     step_seconds: float
     predicted_rest_seconds: float
     rest_seconds: float
@@ -100,10 +114,11 @@ class Comparison:
         return self.predicted_rest_seconds / self.rest_seconds - 1
 
 
-def measure(case: Case, folder: Path) -> Comparison:
+def measure(case: Case, folder: Path, device: str) -> Comparison:
     """Run one configuration in a child process, and compare."""
     settings = {**case.settings(), "output.runs_dir": folder, "output.name": "run"}
     assignments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    assignments += ["--gpu", "none"] if device == "cpu" else []
     report = folder / "memory.json"
     child = subprocess.run(
         [sys.executable, __file__, "--child", str(report), "--no-ui", *assignments],
@@ -113,7 +128,7 @@ def measure(case: Case, folder: Path) -> Comparison:
         check=False,
     )
     if child.returncode:
-        sys.exit(f"{case.name}: the run ended with {child.returncode}\n{child.stdout}\n{child.stderr}")
+        raise SystemExit(f"{case.name}: the run ended with {child.returncode}\n{child.stdout}\n{child.stderr}")
     return compare(case.name, folder / "run", json.loads(report.read_text()))
 
 
@@ -123,12 +138,15 @@ def compare(name: str, run: Path, memory: dict[str, int]) -> Comparison:
     first = max(FIRST_STEPS, round(plan["total_steps"]["value"] * FIRST_SHARE))
     seen_at, predicted = prediction_after(events, first)
     finished = next(event for event in events if isinstance(event, RunFinished))
-    step_seconds = [event.step_seconds for event in events if isinstance(event, StepDone)]
+    steps = [event for event in events if isinstance(event, StepDone)]
+    step_seconds = [event.step_seconds for event in steps]
+    parts = {part["name"]: part["bytes"] for part in plan["memory_parts"]}
+    on_card = plan["device"] == "cuda"
     return Comparison(
         name=name,
-        activation_bytes=next(part["bytes"] for part in plan["memory_parts"] if part["name"] == "activations"),
-        predicted_bytes=plan["memory_bytes"]["value"],
-        measured_bytes=memory["peak"] - memory["before"],
+        activation_bytes=parts["activations"],
+        predicted_bytes=sum(size for part, size in parts.items() if not on_card or part not in NOT_ALLOCATED),
+        measured_bytes=steps[-1].peak_memory_bytes if on_card else memory["peak"] - memory["before"],
         planned_step_seconds=plan["step_seconds"]["value"],
         step_seconds=median(step_seconds[2:]),
         predicted_rest_seconds=predicted,
@@ -197,19 +215,28 @@ def row(done: Comparison) -> str:
     return (
         f"{done.name:26}| {done.activation_bytes / 1e6:11.0f} {done.predicted_bytes / 1e6:9.0f} "
         f"{done.measured_bytes / 1e6:8.0f} {done.memory_error:+7.0%} | "
-        f"{done.planned_step_seconds:7.3f}  {done.step_seconds:11.3f} | "
+        f"{done.planned_step_seconds or math.nan:7.3f}  {done.step_seconds:11.3f} | "
         f"{done.predicted_rest_seconds:9.1f} {done.rest_seconds:8.1f} {done.time_error:+5.0%}"
     )
 
 
-def main(wanted: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
     print(HEADER)
     results = []
-    for case in CASES:
-        if wanted in case.name:
-            with tempfile.TemporaryDirectory() as folder:
-                results.append(measure(case, Path(folder)))
-            print(f"{row(results[-1])}   load {os.getloadavg()[0]:.1f}", flush=True)
+    for case in (case.larger(chosen.times) for case in CASES if chosen.only in case.name):
+        case = replace(case, steps=chosen.steps or case.steps)
+        with tempfile.TemporaryDirectory() as folder:
+            results.append(measure(case, Path(folder), chosen.device))
+        print(f"{row(results[-1])}   load {os.getloadavg()[0]:.1f}", flush=True)
+        if chosen.json:
+            chosen.json.write_text(json.dumps([asdict(done) for done in results], indent=1))
     memory = sum(abs(done.memory_error) <= MEMORY_TOLERANCE for done in results)
     time = sum(abs(done.time_error) <= TIME_TOLERANCE for done in results)
     print(f"memory: {memory} of {len(results)} within 20 %; time: {time} of {len(results)} within 25 %")
@@ -218,4 +245,4 @@ def main(wanted: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         sys.exit(run_child(Path(sys.argv[2]), sys.argv[3:]))
-    main(" ".join(sys.argv[1:]))
+    main()

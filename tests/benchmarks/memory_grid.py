@@ -1,6 +1,9 @@
 """Predicted against measured: peak memory and time of a step over 41 configurations of ten families.
 
-    python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--json FILE]
+    python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--cases N] [--times K]
+
+--times 4: four times as wide, for a card; --cases 10: ten of them, evenly spaced; --json FILE keeps the figures. Where
+one fails it says so, and the others go on.
 
 Each configuration is a child process with a small model of random weights, built from its config and trained by the
 program's own parts (loss, step, optimizer, adapters) for some steps, an evaluation between them. On a CPU resident
@@ -22,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memory_grid_cases import CASES, Case
+from memory_grid_cases import CASES, NOT_ALLOCATED, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
@@ -31,7 +34,6 @@ from tui_trainer.planning.memory.estimate import memory_parts
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.20), 0.15
 THREADS = 1
 STEPS, EVALUATE_AFTER, CALIBRATION_STEPS = 8, 2, slice(2, 5)
-NOT_ALLOCATED = ("pieces", "context")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,10 @@ class Comparison:
     @property
     def time_error(self) -> float:
         return self.predicted_seconds / self.measured_seconds - 1
+
+
+class ChildFailed(Exception):
+    """A configuration could not be measured."""
 
 
 def compare(case: Case, device: str, state_folder: Path) -> Comparison:
@@ -91,7 +97,7 @@ def run_in_child(case: Case, device: str) -> dict[str, Any]:
         check=False,
     )
     if child.returncode:
-        sys.exit(f"{case.name}: the child ended with {child.returncode}\n{child.stderr[-3000:]}")
+        raise ChildFailed(f"{case.name}: the child ended with {child.returncode}\n{child.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return found
 
@@ -112,6 +118,8 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--only", default="")
+    options.add_argument("--cases", type=int, default=len(CASES))
+    options.add_argument("--times", type=int, default=1)
     options.add_argument("--json", type=Path)
     options.add_argument("--child")
     chosen = options.parse_args()
@@ -122,17 +130,30 @@ def main() -> None:
         return
     os.environ["OPENBLAS_NUM_THREADS"] = str(THREADS)  # numpy's rate is for as many threads as train
     print(HEADER)
-    results = []
+    results, failed = [], []
+    named = [case.wider(chosen.times) for case in CASES if chosen.only in case.name]
+    cases = [named[index * len(named) // chosen.cases] for index in range(chosen.cases)][: len(named)]
     with tempfile.TemporaryDirectory() as folder:
-        for case in (case for case in CASES if chosen.only in case.name):
-            results.append(compare(case, chosen.device, Path(folder)))
+        for case in dict.fromkeys(cases):
+            try:
+                results.append(compare(case, chosen.device, Path(folder)))
+            except ChildFailed as error:
+                failed.append(str(error))
+                print(error, flush=True)
+                continue
+            finally:
+                if chosen.json:
+                    found = {"configurations": [asdict(done) for done in results], "failed": failed}
+                    chosen.json.write_text(json.dumps(found, indent=1))
             print(f"{row(results[-1])}   load {os.getloadavg()[0]:.1f}", flush=True)
     summary(results)
-    if chosen.json:
-        chosen.json.write_text(json.dumps([asdict(done) for done in results], indent=1))
+    if failed:
+        sys.exit(f"{len(failed)} configurations could not be measured")
 
 
 def summary(results: list[Comparison]) -> None:
+    if not results:
+        return
     for tolerance in TOLERANCES:
         within = sum(abs(done.memory_error) <= tolerance for done in results)
         print(f"memory: {within} of {len(results)} within {tolerance:.0%} ({within / len(results):.0%})")

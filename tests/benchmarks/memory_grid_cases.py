@@ -12,6 +12,8 @@ from tui_trainer.models.targets import head_modules, lora_parameters, match_targ
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
 CLASSES = 8
+# Parts of a plan's memory that torch does not count among what is allocated on a card.
+NOT_ALLOCATED = ("pieces", "context")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,12 @@ class Case:
             packed=self.packed,
             loss_chunk_tokens=self.chunk,
         )
+
+    def wider(self, times: int) -> Case:
+        """So many times as wide: heads of the same size, more of them."""
+        return replace(self, hidden=times * self.hidden, heads=times * self.heads,
+                       kv_heads=self.kv_heads and times * self.kv_heads, mlp=self.mlp and times * self.mlp,
+                       vocabulary=times * self.vocabulary)  # fmt: skip
 
     def tiny(self) -> Case:
         return replace(self, hidden=64, layers=1, heads=2, kv_heads=2, head_size=None, mlp=96, vocabulary=64, rows=1,

@@ -49,6 +49,7 @@ PASCAL = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
 RTX = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
 H200 = machine("NVIDIA H200", (9, 0), 141)
 WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
+WITH_LIGER = machine("NVIDIA H200", (9, 0), 141, **{"liger-kernel": "0.8.5"})
 T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
 
 
@@ -89,6 +90,9 @@ BAD = [
     ("attention", "qwen-lora", {"model.attn_implementation": "eager"}, RTX),
     ("attention", "qwen-lora", {"model.attn_implementation": "flash_attention_2"}, T4),
     ("torch_compile", "qwen-lora", {}, H200),
+    ("kernels", "qwen-lora", {"model.kernels": "none"}, WITH_LIGER),
+    ("kernels", "qwen-lora", {"model.kernels": "liger", "training.torch_compile": "true"}, WITH_LIGER),
+    ("kernels", "qwen-lora", {"model.kernels": "liger", "training.deterministic": "true"}, WITH_LIGER),
     ("gradient_checkpointing", "tinyllama-lora", {"training.gradient_checkpointing": "true"}, H200),
     (
         "gradient_checkpointing",
@@ -140,6 +144,37 @@ def test_every_check_looks_at_every_recipe_on_every_card(asked, recipe, hardware
         assert any(sign.isdigit() for sign in evidence) or finding.status == "n/a", evidence
         assert evidence.isascii() and "\n" not in evidence and not evidence.endswith(".")
         assert not finding.is_open or finding.fix or finding.verdict.advice, finding.name
+
+
+def test_fused_kernels_are_on_where_card_and_family_have_them(asked):
+    on = found("kernels", seen(asked("qwen-lora"), WITH_LIGER)).verdict
+    assert (on.status, on.switch) == ("pass", "fused kernels: liger-kernel")
+    assert "not measured on a card" in on.evidence
+    absent = found("kernels", seen(asked("qwen-lora"), RTX)).verdict
+    assert absent.status == "n/a" and absent.advice.startswith("uv pip install liger-kernel")
+    unknown = found("kernels", seen(asked("distilgpt2-full"), RTX)).verdict
+    assert (unknown.status, unknown.advice) == ("n/a", "")
+
+
+def test_flash_attention_3_is_named_where_packed_rows_are_tried_with_it(asked):
+    on_h200 = replace(H200, libraries={**H200.libraries, "flash-attn-3": "3.0.0"})
+    on_rtx = replace(RTX, libraries=on_h200.libraries)
+    named = "flash-attn-3 3.0.0, if it passes the probe"
+    packed, padded = {"data.packing": "true"}, {"data.packing": "false"}
+    assert named in found("attention", seen(asked("qwen-lora", packed), on_h200)).verdict.evidence
+    for settings, hardware in ((packed, on_rtx), (packed, H200), (padded, on_h200)):
+        assert "flash-attn-3" not in found("attention", seen(asked("qwen-lora", settings), hardware)).verdict.evidence
+
+
+def test_torchao_stands_in_for_bitsandbytes_where_that_is_not_here(asked):
+    hardware = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, torchao="0.18.0")
+    context = seen(asked("qwen-lora", FULL), hardware)
+    assert found("optimizer", context).fix == {"training.optim": "adamw_torch_8bit"}
+    chosen = asked("qwen-lora", {**FULL, "training.optim": "adamw_torch_4bit"})
+    verdict = found("optimizer", seen(chosen, hardware)).verdict
+    assert "torchao's AdamW in 4 bits" in verdict.evidence
+    without = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, torchao=None)
+    assert "torchao, which is not installed" in found("libraries", seen(chosen, without)).verdict.evidence
 
 
 def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):

@@ -8,7 +8,6 @@ and paged from 100,000 on; here from fewer, which tiny models have.
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.simulated_card.card import CUDA, CardTensor, now, plain
+from tests.simulated_card.module_stand_ins import imported_as, modules_named
 
 VERSION = "0.50.2"
 _BLOCK, _IN_8_BITS_FROM, _PAGED_FROM, _OPTIMIZER_BLOCK = 64, 256, 1024, 256
@@ -171,10 +171,7 @@ def _optimizer(name: str, bits: int, is_paged: bool) -> type[_AdamW]:
 
 
 def _modules() -> dict[str, ModuleType]:
-    names = ("bitsandbytes", "bitsandbytes.nn", "bitsandbytes.optim", "bitsandbytes.functional")
-    found = {name: ModuleType(name) for name in names}
-    for module in found.values():
-        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+    found = modules_named("bitsandbytes", "bitsandbytes.nn", "bitsandbytes.optim", "bitsandbytes.functional")
     top, layers, optim, functional = found.values()
     vars(layers).update(Params4bit=Params4bit, Linear4bit=Linear4bit, Linear8bitLt=Linear8bitLt)
     vars(optim).update(
@@ -192,20 +189,12 @@ def _modules() -> dict[str, ModuleType]:
 @contextmanager
 def bitsandbytes_stand_in() -> Iterator[None]:
     """`import bitsandbytes` finds this one, and so do transformers and peft."""
-    adapters = "peft.tuners.lora.bnb"
     modules = _modules()
     with ExitStack() as stack:
         enter = stack.enter_context
-        before = {name: sys.modules.pop(name, None) for name in (*modules, adapters)}
-        sys.modules.update(modules)
-
-        def put_back() -> None:
-            for name, module in before.items():
-                sys.modules.pop(name, None)
-                if module is not None:
-                    sys.modules[name] = module
-
-        stack.callback(put_back)
+        # peft's is loaded anew, and finds these.
+        enter(imported_as({**modules, "peft.tuners.lora.bnb": ModuleType("")}))
+        del sys.modules["peft.tuners.lora.bnb"]
         yes = {"return_value": True}
         for name in ("utils.import_utils", "quantizers.quantizer_bnb_4bit", "integrations.bitsandbytes"):
             enter(patch(f"transformers.{name}.is_bitsandbytes_available", **yes))

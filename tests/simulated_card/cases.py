@@ -56,6 +56,7 @@ TASKS = {
     "token_classification": TaskCase("bert", _tagged),
 }  # fmt: skip
 SETTINGS = {
+    "model.kernels": "none",
     "data.max_length": 64,
     "data.eval_fraction": 0.2,
     "training.effective_batch_size": 4,

@@ -22,6 +22,10 @@ from tests.simulated_card.autocast import autocast_of_cuda
 from tests.simulated_card.bitsandbytes_stand_in import VERSION, bitsandbytes_stand_in
 from tests.simulated_card.card import CUDA, Card, CardTensor
 from tests.simulated_card.kernels import KERNELS
+from tests.simulated_card.liger_stand_in import VERSION as LIGER
+from tests.simulated_card.liger_stand_in import liger_stand_in
+from tests.simulated_card.torchao_stand_in import VERSION as TORCHAO
+from tests.simulated_card.torchao_stand_in import torchao_stand_in
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.training.optimizer import RunOptimizer
@@ -59,7 +63,7 @@ def hardware_with(gpu: Gpu) -> Hardware:
         here, gpus=(gpu,), driver=Driver(version="580.65.06", cuda=(13, 2)), torch_cuda=(13, 0), nvidia_pci_devices=1,
         # More threads than cores would only wait for each other.
         usable_cores=1, memory_bytes=64 * GIB, memory_available_bytes=60 * GIB,
-        libraries={**here.libraries, "bitsandbytes": VERSION},
+        libraries={**here.libraries, "bitsandbytes": VERSION, "liger-kernel": LIGER, "torchao": TORCHAO, "triton": "3"},
     )  # fmt: skip
 
 
@@ -208,7 +212,8 @@ def simulated_card(gpu: Gpu = H200) -> Iterator[Card]:
         for module in ("launching.start", "launching.prepare", "hardware.probe"):
             enter(patch(f"tui_trainer.{module}.probe", lambda: hardware))
         enter(patch("tui_trainer.hardware.nvml.session", lambda **_: None))
-        enter(bitsandbytes_stand_in())
+        for stand_in in (bitsandbytes_stand_in, liger_stand_in, torchao_stand_in):
+            enter(stand_in())
         enter(autocast_of_cuda())
         cards._cards.append(card)
         try:

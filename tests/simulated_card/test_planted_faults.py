@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import gc
 import re
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
 
+from tests.simulated_card import liger_stand_in as liger
 from tests.simulated_card.card import now
 from tests.simulated_card.kernels import VARLEN_BACKWARD
 from tests.simulated_card.machine import simulated_card
+from tests.simulated_card.test_matrix import of_kind
 from tests.simulated_card.waits import unexpected_waits
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.runs.events import RunProblem, StepDone
 from tui_trainer.training import components
 from tui_trainer.training.components import Components
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.recorder import Recorder
 
 _to, _loss, _of_logits = MicroBatch.to, NextTokenLoss.__call__, ClassificationLoss.of_logits
-_add, _init = Recorder.add, Components.__init__
+_add, _init, _norm_backward = Recorder.add, Components.__init__, liger.RMSNormFunction.backward
 PADDED = {"data.packing": "false"}
 TWO_DEVICES = "Expected all tensors to be on the same device"
 
@@ -131,6 +136,84 @@ def test_lengths_that_the_kernel_refuses_are_found_by_the_probe(run_on_card, mon
     card, folder, failure = run_on_card("causal_lm", {"data.packing": "true"})
     assert not failure and read_plan(folder).packing.value
     assert VARLEN_BACKWARD not in card.computed
+
+
+class _NoBackward(liger.RMSNormFunction):
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("Triton Error: out of resource: shared memory")
+
+
+class _WrongBackward(liger.RMSNormFunction):
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, rest = _norm_backward(ctx, gradient)
+        return x * 1.1, weight, rest
+
+
+def _wrong_numbers(x, weight, eps):
+    return liger._normed(x.float(), weight.float() * 1.1, eps).to(x.dtype)
+
+
+LIGER = {**PADDED, "model.kernels": "auto"}
+KERNEL_FAULTS = [
+    ("norm", _wrong_numbers, "with it logits differ by"),
+    ("RMSNormFunction", _WrongBackward, "with it gradients differ by"),
+    ("RMSNormFunction", _NoBackward, "RuntimeError: Triton Error"),
+    ("rotary", lambda q, k, *_: (q, k), "with it logits differ by"),
+]
+
+
+@pytest.mark.parametrize(("name", "fault", "reason"), KERNEL_FAULTS)
+def test_a_kernel_that_computes_otherwise_or_fails_is_not_used(name, fault, reason, run_on_card, monkeypatch):
+    """And the run learns what one without it learns, to the bit."""
+    monkeypatch.setattr(liger, name, fault)
+    card, folder, failure = run_on_card("causal_lm", LIGER, name="faulty")
+    assert not failure and read_plan(folder).kernels.value == "liger"
+    (problem,) = [event for event in of_kind(folder, RunProblem) if event.kind == "kernels not used"]
+    assert reason in problem.message
+    _, plain, failure = run_on_card("causal_lm", {**LIGER, "model.kernels": "none"}, name="plain")
+    assert not failure
+    losses = [[event.loss for event in of_kind(each, StepDone)] for each in (folder, plain)]
+    assert losses[0] == losses[1] and len(losses[0]) == 2
+    gc.collect()
+    assert card.allocated_bytes == 0, "what was tried leaves the card empty"
+
+
+def test_a_kernel_that_breaks_the_card_ends_the_run(run_on_card, monkeypatch):
+    """Nothing can be computed after it: a run that goes on would fail at its next line, for another reason."""
+
+    def broken(*_):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(liger, "norm", broken)
+    _, folder, failure = run_on_card("causal_lm", LIGER)
+    assert "illegal memory access" in failure
+    assert not of_kind(folder, StepDone)
+
+
+def test_what_kernels_have_changed_is_taken_back_after_the_run(run_on_card):
+    names = import_module("transformers.models.llama.modeling_llama")
+    before = dict(vars(names))
+    _, folder, failure = run_on_card("causal_lm", LIGER)
+    assert not failure and liger.calls.norms_backward
+    assert dict(vars(names)) == before
+    assert "kernels" in {event.kind for event in of_kind(folder, RunProblem)}
+
+
+def test_a_run_that_goes_on_without_its_kernels_is_told_so(run_on_card, monkeypatch):
+    settings = {**LIGER, "training.max_steps": 3, "checkpoint.save_total_limit": 3}
+    _, folder, failure = run_on_card("causal_lm", settings)
+    assert not failure
+    for step in (2, 3):
+        shutil.rmtree(folder.checkpoints / f"step-{step}")
+    shutil.rmtree(folder.model)
+    monkeypatch.setattr(liger, "FAMILIES", ())
+    _, _, failure = run_on_card("causal_lm", folder=folder)
+    assert not failure
+    told = {event.kind: event.message for event in of_kind(folder, RunProblem)}
+    assert "it has no kernel for this model" in told["kernels not used"]
+    assert told["kernels changed"] == "until step 1 model.kernels were liger, from here on none"
 
 
 def test_a_model_that_outlives_its_run_is_found(run_on_card, monkeypatch):

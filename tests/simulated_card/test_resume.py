@@ -60,6 +60,8 @@ def taken_up_again(run_on_card):
         ("qlora", "paged_adamw_8bit", "bf16"),
         ("lora", "adafactor", "no"),
         ("full", "adamw_8bit", "bf16"),
+        ("full", "adamw_torch_4bit", "bf16"),
+        ("lora", "adamw_torch_8bit", "fp16"),
     ],
 )
 def test_a_run_that_is_taken_up_again_ends_with_the_same_bytes(method, optim, precision, taken_up_again):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
+from tests import flash_stand_in as flash_stand_ins
 from tests.flash_stand_in import NAMES as FLASH
 from tests.flash_stand_in import attend, flash_stand_in
 from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
@@ -141,6 +142,7 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
         )
         # The lengths are not handed down either.
         monkeypatch.setattr(varlen, "switch_on", lambda *_: False)
+        monkeypatch.setattr(varlen, "goes_by_lengths", lambda *_: False)
         components = components_of(model)
         assert components._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
     assert [kind for kind, *_ in told] == ["not packed"]
@@ -216,14 +218,15 @@ def test_layers_that_are_recomputed_are_so_in_the_probe(documents):
     assert len(passes) == 2 * (5 + 2), "five documents, packed and the control, each forward and again for backward"
 
 
-def test_a_run_with_flash_attention_learns_what_one_with_sdpa_does(tmp_path, monkeypatch):
-    """Held-out text as well, several packed rows a pass, through the whole of transformers' own code."""
+@pytest.fixture
+def flash_run(tmp_path, monkeypatch):
+    """`flash_run(attention)`: (events, how often the library's kernels were called) of a run of four steps."""
     monkeypatch.setattr(choices, "_attention_problems", lambda *_: [])
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
     save_tiny_model(tmp_path / "llama", "llama")
-    ends = []
-    for attention in ("sdpa", "flash_attention_2"):
+
+    def run(attention):
         settings = {
             "data.max_length": 64, "training.effective_batch_size": 8, "training.learning_rate": 0.01,
             "training.max_steps": 4, "evaluation.eval_steps": 2, "tuning.method": "full", "data.packing": "true",
@@ -236,9 +239,52 @@ def test_a_run_with_flash_attention_learns_what_one_with_sdpa_does(tmp_path, mon
             opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
             outcome = carry_out(opened)
         assert outcome.exit_code == 0, outcome
-        events = list(read_all(opened.folder.journal))
-        assert not [event for event in events if isinstance(event, RunProblem)]
-        ends.append([event.loss for event in events if isinstance(event, StepDone | EvalDone)])
-    assert ends[1] == pytest.approx(ends[0], rel=1e-4)
+        return list(read_all(opened.folder.journal)), calls
+
+    return run
+
+
+def losses_of(events):
+    return [event.loss for event in events if isinstance(event, StepDone | EvalDone)]
+
+
+def test_a_run_with_flash_attention_learns_what_one_with_sdpa_does(flash_run):
+    """Held-out text as well, several packed rows a pass, through the whole of transformers' own code."""
+    (expected, _), (events, calls) = flash_run("sdpa"), flash_run("flash_attention_2")
+    assert not [event for event in events + expected if isinstance(event, RunProblem)]
+    assert losses_of(events) == pytest.approx(losses_of(expected), rel=1e-4)
     assert calls.by_lengths
-    assert calls.plain == 2 * (5 + 1), "two layers, in the probe: its documents one by one, and the control"
+    assert calls.plain == 2 * (1 + 5 + 1), "two layers: beside SDPA, documents one by one in the probe, and the control"
+
+
+def test_flash_attention_that_computes_otherwise_is_not_used(flash_run, monkeypatch):
+    monkeypatch.setattr(flash_stand_ins, "attend", lambda *arguments: 1.01 * attend(*arguments))
+    (expected, _), (events, _) = flash_run("sdpa"), flash_run("flash_attention_2")
+    (problem,) = [event for event in events if isinstance(event, RunProblem)]
+    assert problem.kind == "attention changed" and "flash_attention_2 is not used: with it" in problem.message
+    assert losses_of(events) == losses_of(expected)
+
+
+def test_the_kernel_of_flash_attention_3_is_tried_before_that_of_torch_on_hopper_alone(monkeypatch, documents):
+    """With the argument names of its own: no heads are repeated for it, and windows and scales go by its words."""
+    third = flash_stand_ins.flash_attn_varlen_func
+    monkeypatch.setattr(varlen, "_of_library", lambda name: third if name == "flash_attention_3" else None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert varlen.kernels(torch.device("cuda")) == [third, varlen.find_kernel()]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
+    assert varlen.kernels(torch.device("cuda")) == varlen.kernels(CPU) == [varlen.find_kernel()]
+
+    model = tiny_model("mistral", sliding_window=6)
+    alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(third))
+    model.set_attn_implementation(varlen.NAME)
+    packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
+    assert_same(learnt(model, packed), alone)
+    assert flash_stand_ins.calls.by_lengths
+
+
+@pytest.mark.parametrize(("version", "expected"), [(None, False), ("2.3.0", False), ("2.8.3", True)])
+def test_a_kernel_of_a_library_is_that_of_a_version_which_is_known(version, expected, monkeypatch):
+    monkeypatch.setattr(varlen, "read_versions", lambda names: dict.fromkeys(names, version))
+    with flash_stand_in():
+        assert bool(varlen._of_library("flash_attention_2")) == expected

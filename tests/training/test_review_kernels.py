@@ -62,7 +62,8 @@ def test_attention_by_lengths_stands_in_for_sdpa_only(family, attention, expecte
     if attention:
         model.set_attn_implementation(attention)
     before = model.config._attn_implementation
-    assert varlen.switch_on(model, torch.device("cuda"), torch.bfloat16) == expected
+    (kernel,) = varlen.kernels(CPU)
+    assert varlen.switch_on(model, torch.device("cuda"), torch.bfloat16, kernel) == expected
     assert model.config._attn_implementation == (varlen.NAME if expected else before)
 
 
@@ -70,7 +71,7 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
     def refuse(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size=(-1, -1), enable_gqa=False):
         raise RuntimeError("this head size is not supported")
 
-    def switch_on(model, device, dtype):
+    def switch_on(model, device, dtype, kernel):
         varlen.AttentionInterface.register(varlen.NAME, varlen.attention_by(refuse))
         model.set_attn_implementation(varlen.NAME)
         return True

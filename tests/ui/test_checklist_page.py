@@ -30,7 +30,7 @@ async def opened(size=(80, 24), findings=None):
     async with app.run_test(size=size) as pilot:
         while app.bench.plan is None:
             await pilot.pause()
-        app.checked(many() if findings is None else findings)
+        app.bench._checked(many() if findings is None else findings)
         await pilot.press("3")
         yield app, pilot
     assert not app.crash
@@ -112,7 +112,7 @@ async def test_the_same_check_stays_chosen_when_findings_come_anew():
             replace(one, verdict=replace(one.verdict, status="pass", fix=None)) if one.name == "check 03" else one
             for one in many()
         ]
-        app.checked(mended)
+        app.bench._checked(mended)
         app.draw()
         await pilot.pause()
         assert pointed(app).startswith("Title of check 03") and "✓ pass" in screen_text(app)
@@ -129,7 +129,7 @@ async def test_a_finding_that_does_not_fit_says_so_and_scrolls():
     long = replace(many()[5], verdict=replace(many()[5].verdict, details=tuple(f"detail {n}" for n in range(20))))
     async with opened(findings=[long]) as (app, pilot):
         assert "more below" in screen_text(app) and "detail 19" not in screen_text(app)
-        app.page._finding.to_end()
+        app.page._finding.scroll_lines(1_000)
         await pilot.pause()
         assert "detail 19" in screen_text(app) and "above" in screen_text(app)
         await pilot.resize_terminal(200, 50)

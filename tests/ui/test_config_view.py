@@ -175,7 +175,7 @@ def test_the_filter_has_the_focus_while_it_is_typed_and_escape_takes_it_away():
     async def look(page, pilot, press) -> None:
         shown = await press("/ l e a r n")
         assert page.is_typing and "/ learn" in shown and "1 of 97" in shown and "Enter to the table" in shown
-        assert page.key == RATE and page.available(next(one for one in page.bench.app.keymap.actions
+        assert page.key == RATE and not page.refusal(next(one for one in page.bench.app.keymap.actions
                                                         if one.id == "config.clear"))  # fmt: skip
         shown = await press("enter")
         assert not page.is_typing and "/ learn" in shown and "Enter edit" in shown

@@ -72,7 +72,7 @@ async def opened(size: tuple[int, int] = (80, 24)):
 
 async def settled(pilot) -> None:
     """Nothing is read or measured any more."""
-    page = pilot.app.pages[4]
+    page = pilot.app.pages["runs"]
     works = ("list of runs", "sizes of runs", "deleting", "comparison")
     busy = pilot.app.bench.background.is_busy
     await until(pilot, lambda: page.model.found is not None and not any(map(busy, works)))
@@ -82,7 +82,7 @@ async def settled(pilot) -> None:
 
 
 def names(app: TrainerApp) -> list[str]:
-    return [one.name for one in app.pages[4].model.shown]
+    return [one.name for one in app.pages["runs"].model.shown]
 
 
 def made(name: str = "a", **more) -> RunOverview:
@@ -198,7 +198,7 @@ def test_a_run_is_opened_by_enter_and_by_a_double_click_and_chosen_by_a_click(ru
             run_of(runs, name, start(100), *steps(1, 20))
         async with opened() as (app, pilot):
             await pilot.click(LineList, offset=(5, 1))
-            assert app.pages[4].model.chosen.name == "b" and app.bench.current == 4
+            assert app.pages["runs"].model.chosen.name == "b" and app.bench.current == 4
             await pilot.click(LineList, offset=(5, 2), times=2)
             await pilot.pause()
             assert app.bench.run.folder.name == "a" and app.bench.current == 3
@@ -307,7 +307,7 @@ def test_rename_renames_refuses_what_cannot_be_and_the_train_screen_follows(runs
             await pilot.press("ctrl+u", *"better", "enter")
             await until(pilot, lambda: names(app) == ["b", "better"])
             assert [run.name for run in known_runs()] == ["better", "b"]
-            assert app.pages[4].model.chosen.name == "better"
+            assert app.pages["runs"].model.chosen.name == "better"
             assert app.bench.run.folder == RunFolder(runs / "better") and len(app.bench.run.state.steps) == 20
 
     asyncio.run(go())
@@ -356,9 +356,13 @@ def test_the_filter_is_typed_and_taken_away_and_no_letter_is_an_action(runs):
             await pilot.press("backspace", "backspace", "b")
             assert names(app) == ["blue", "beige"] and app.takes_text and "Esc clear" in screen_text(app)
             await pilot.press("down", "enter")
-            assert not app.takes_text and app.pages[4].model.chosen.name == "beige" and "2 with 'b'" in screen_text(app)
+            assert (
+                not app.takes_text
+                and app.pages["runs"].model.chosen.name == "beige"
+                and "2 with 'b'" in screen_text(app)
+            )
             await pilot.press("escape")
-            assert len(names(app)) == 3 and app.pages[4].model.chosen.name == "beige"
+            assert len(names(app)) == 3 and app.pages["runs"].model.chosen.name == "beige"
             await pilot.press("/", *"Dcy")
             assert names(app) == ["Dcyan"]
             await pilot.press("escape")
@@ -430,7 +434,7 @@ def test_runs_are_marked_and_compared_over_steps_tokens_and_seconds(runs):
             await pilot.press("escape")
             assert app.dialog is None
             await pilot.press("escape")
-            assert not app.pages[4].model.marked and "2 marked" not in screen_text(app)
+            assert not app.pages["runs"].model.marked and "2 marked" not in screen_text(app)
 
     asyncio.run(go())
 
@@ -473,13 +477,13 @@ def test_300_runs_are_read_once_and_only_the_rows_that_are_seen_are_drawn(runs, 
             (folder / "config.toml").write_text("")
             (folder / "journal.jsonl").write_text('{"event": "RunStarted", "name": "a", "task": "chat"}\n')
         async with opened() as (app, pilot):
-            await until(pilot, lambda: all(one.size_bytes is not None for one in app.pages[4].model.found))
+            await until(pilot, lambda: all(one.size_bytes is not None for one in app.pages["runs"].model.found))
             assert len(names(app)) == len(opened_journals) == 300
             drawn.clear()
             await pilot.press("down")
             await pilot.press("end")
             assert 0 < len(drawn) <= 2 * 2 * 24
-            app.pages[4]._read()
+            app.pages["runs"]._read()
             await settled(pilot)
             assert len(opened_journals) == 300
 

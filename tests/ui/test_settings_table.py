@@ -25,7 +25,7 @@ KEYS = [row.key for row in ROWS if row.key]
 class Alone(App):
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.clicked, self.field = SettingsTable(UNICODE, 12), [], LineField(classes="field")
+        self.table, self.clicked, self.field = SettingsTable(12), [], LineField(classes="field")
 
     def compose(self):
         with self.table:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import gc
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 from textual.command import CommandPalette
@@ -12,6 +13,7 @@ from tests.ui.pictures import picture, screen_text
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui import main
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import ChoiceDialog, HelpDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
@@ -146,5 +148,43 @@ def test_the_whole_screen_is_sent_again_when_it_is_asked_for(monkeypatch):
             sent = "".join(written)
             assert all(line.split()[0] in sent for line in picture(app) if line), "every line"
             assert len(sent) > 24 * 60
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_garbage_is_looked_for_again_once_the_screens_are_shown_or_have_failed(monkeypatch, tmp_path, fails):
+    seen = []
+
+    def run(app: TrainerApp, mouse: bool) -> None:
+        seen.append(gc.isenabled())
+        if fails:
+            raise RuntimeError
+        app.when_shown()
+        seen.append(gc.isenabled())
+
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
+    monkeypatch.setattr(TrainerApp, "run", run)
+    monkeypatch.setattr(main, "refuse_unfit", lambda *_: None)
+    monkeypatch.setattr(main, "TerminalGuard", lambda _: nullcontext())
+    try:
+        assert main.run_screens() == int(fails)
+        assert gc.isenabled() and seen == ([False] if fails else [False, True])
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def test_a_screen_is_made_when_it_is_first_shown():
+    async def look() -> None:
+        async with opened() as (app, pilot):
+            assert set(app.pages) == {"hardware"}
+            train = app.pages["train"]
+            assert not train.is_mounted
+            app.bench.go(3)
+            await pilot.pause()
+            assert app.screen is train and set(app.pages) == {"hardware", "train"}
+            assert train.query_one("#columns").styles.layout.name == "horizontal", "with its own style sheet"
+            assert train.query_one("#result").has_class("-absent") and not train.query_one("#result").display
 
     asyncio.run(look())

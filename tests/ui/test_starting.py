@@ -187,7 +187,7 @@ def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_wa
             await until(pilot, lambda: not own.alive)
             shutil.copytree(own.folder.root, tmp_path / "other")
             app.bench.attach_to(RunFolder(tmp_path / "other"))
-            assert app.pages[4]._rename(own.folder.root, "told-at-the-end") == ""
+            assert app.pages["runs"]._rename(own.folder.root, "told-at-the-end") == ""
         return app
 
     app = asyncio.run(go())

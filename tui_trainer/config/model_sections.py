@@ -88,6 +88,14 @@ class ModelSection(Section):
         speed="a fused kernel never writes the scores",
         advanced=True,
     )
+    kernels: Literal["auto", "none", "liger", "hub"] = option(
+        "auto",
+        "Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU; "
+        "hub: those of the hub in the cache.",
+        memory="fewer activations are kept",
+        speed="fewer passes over memory; not measured on a card here",
+        advanced=True,
+    )
     trust_remote_code: bool = option(
         False, "Run Python code that comes with the model; it can do all that you can.", advanced=True
     )

@@ -11,10 +11,11 @@ from tui_trainer.hardware.abilities import Version, dotted
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlashKernel:
-    """`distribution` as it is installed; other versions of it bring modules of the same name. `oldest_version` is the
-    first that transformers takes, `capability_from` the first compute capability."""
+    """`distribution` as it is installed; other versions of it bring a `module` of the same name. `oldest_version` is
+    the first that transformers takes, `capability_from` the first compute capability."""
 
     distribution: str
+    module: str
     oldest_version: tuple[int, ...] = ()
     capability_from: Version
 
@@ -35,11 +36,17 @@ class FlashKernel:
         return f"it needs compute capability {dotted(self.capability_from)}, this card has {dotted(capability)}"
 
 
+# The major capability that FlashAttention 3 was written for; elsewhere torch's own is as fast, or it does not run.
+HOPPER = 9
 # Source: is_flash_attn_2_available and is_flash_attn_3_available in utils/import_utils.py of transformers 5.23, and
 # FLASH_ATTENTION_COMPATIBILITY_MATRIX in its modeling_flash_attention_utils.py; FlashAttention's README.
 FLASH_KERNELS: Mapping[str, FlashKernel] = {
-    "flash_attention_2": FlashKernel(distribution="flash-attn", oldest_version=(2, 3, 3), capability_from=(8, 0)),
-    "flash_attention_3": FlashKernel(distribution="flash-attn-3", capability_from=(8, 0)),
+    "flash_attention_2": FlashKernel(
+        distribution="flash-attn", module="flash_attn", oldest_version=(2, 3, 3), capability_from=(8, 0)
+    ),
+    "flash_attention_3": FlashKernel(
+        distribution="flash-attn-3", module="flash_attn_interface", capability_from=(8, 0)
+    ),
 }
 
 

@@ -20,6 +20,8 @@ LIBRARIES = (
     "flash-attn",
     "flash-attn-3",
     "liger-kernel",
+    "kernels",
+    "torchao",
     "deepspeed",
     "triton",
     "textual",

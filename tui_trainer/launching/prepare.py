@@ -27,7 +27,10 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines, DataFacts
 
-_PACKAGES = ("tui-trainer", "torch", "transformers", "peft", "bitsandbytes", "tokenizers", "safetensors", "numpy")
+_PACKAGES = (
+    "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
+    "triton", "liger-kernel", "kernels", "flash-attn", "flash-attn-3",
+)  # fmt: skip
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:

@@ -23,11 +23,11 @@ def waits(batch: MicroBatch) -> bool:
 def known_masks(batch: MicroBatch) -> Iterator[None]:
     """Around a forward pass over this batch. Where something is padded or packed, its mask is built as it is, as
     transformers does while it traces; otherwise positions are not looked at for documents."""
-    from transformers import masking_utils
-
     if not waits(batch):
         yield
         return
+    from transformers import masking_utils
+
     is_packed = "position_ids" in batch.inputs
     known: dict[str, Callable[..., Any]] = {}
     if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):

@@ -15,6 +15,7 @@ from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
+from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
@@ -44,7 +45,7 @@ def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     steps = Steps(loaded, facts, made.cut)
     return (
         _place(loaded, hardware, made)
-        | _model(loaded, facts, made)
+        | _model(loaded, hardware, facts, made)
         | _batch(loaded, facts, made, steps)
         | _cadence(loaded, steps)
         | _memory_and_disk(loaded, facts, made, steps)
@@ -68,7 +69,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
     }
 
 
-def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str, Any]:
+def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     shape, trained = made.shape, made.setup.trained_parameters
     exact = facts.exact or not choices.is_from_scratch(loaded.config)
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
@@ -84,6 +85,7 @@ def _model(loaded: LoadedConfig, facts: DataFacts, made: Decisions) -> dict[str,
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,
         "loss_chunk_tokens": made.choices.loss_chunk,
+        "kernels": fused_kernels(loaded, hardware, made.target, shape),
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
 

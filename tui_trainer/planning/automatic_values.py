@@ -11,6 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.abilities import abilities, dotted
 from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.compilers import lack_of_compiler
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -121,8 +122,7 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
     if loaded.config.model.dtype == "float16" and not loaded.config.tuning.has_adapter:
         message = "weights that train cannot be float16: their updates would be lost"
         problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
-    if OPTIMIZERS[training.optim].needs_bitsandbytes:
-        problems += _bitsandbytes_problems(loaded, hardware, target)
+    problems += _optimizer_problems(loaded, hardware, target)
     if training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
     return problems + _attention_problems(loaded, hardware, target)
@@ -142,14 +142,17 @@ def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target
     return []
 
 
-def _bitsandbytes_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
-    key = "training.optim"
-    if target.device == "cpu":
+def _optimizer_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
+    key, name = "training.optim", loaded.config.training.optim
+    optimizer = OPTIMIZERS[name]
+    if optimizer.needs_gpu and target.device == "cpu":
         hint = f"{ADAFACTOR} keeps almost no state, and runs here"
-        return [loaded.problem(key, f"{loaded.config.training.optim} needs a GPU, and this run is on the CPU", hint)]
-    if hardware.libraries.get("bitsandbytes") is None:
-        hint = f"install it: uv pip install bitsandbytes; or take {ADAFACTOR}"
-        return [loaded.problem(key, f"{loaded.config.training.optim} needs bitsandbytes, which is not installed", hint)]
+        return [loaded.problem(key, f"{name} needs a GPU, and this run is on the CPU", hint)]
+    if optimizer.library and hardware.libraries.get(optimizer.library) is None:
+        hint = f"install it: uv pip install {optimizer.library}; or take {ADAFACTOR}"
+        return [loaded.problem(key, f"{name} needs {optimizer.library}, which is not installed", hint)]
+    if optimizer.compiles and (lack := lack_of_compiler(hardware.libraries, target.device)):
+        return [loaded.problem(key, f"{name} compiles its step, and {lack}", f"install it, or take {ADAFACTOR}")]
     return []
 
 

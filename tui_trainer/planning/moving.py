@@ -138,7 +138,7 @@ def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str
     found = []
     if config.tuning.in_four_bits:
         found.append("weights in 4 bits are unpacked on a GPU only")
-    if OPTIMIZERS[config.training.optim].needs_bitsandbytes:
+    if OPTIMIZERS[config.training.optim].needs_gpu:
         found.append(f"the optimizer {config.training.optim} runs on a GPU only")
     if plan.precision.value == "fp16":
         found.append("the run computes in fp16, which is for GPUs")
@@ -155,9 +155,10 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tu
     if plan.precision.value == "bf16" and target.bf16 is False and capability:
         has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
         found.append((has, "choose a card of compute capability 8.0 or newer: --gpu N"))
-    needed = config.tuning.in_four_bits or OPTIMIZERS[config.training.optim].needs_bitsandbytes
-    if needed and hardware.libraries.get(BITSANDBYTES) is None:
-        found.append(("the run needs bitsandbytes, which is not installed here", "uv pip install bitsandbytes"))
+    needed = {BITSANDBYTES} if config.tuning.in_four_bits else set()
+    for library in sorted(filter(None, needed | {OPTIMIZERS[config.training.optim].library})):
+        if hardware.libraries.get(library) is None:
+            found.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
     name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(name)
     if kernel and (lack := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):

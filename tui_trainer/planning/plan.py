@@ -30,6 +30,7 @@ from tui_trainer.planning.batching import cut_batch
 from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
+from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
@@ -70,6 +71,7 @@ class Plan(BaseModel):
     longest_row: int
     training_setup: TrainingSetup
     loss_chunk_tokens: Planned[int]
+    kernels: Planned[Kernels] = NOT_USED
     loader_workers: Planned[int]
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
@@ -180,7 +182,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
 
     cut = cut_batch(loaded, largest_fit)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
-    problems += fp16_problems(config, shape.model_type)
+    problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
     if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:
         message = f"{config.model.attn_implementation} computes in 16 bits only, and this run is in fp32"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import filterfalse
 from typing import Any
 
 from tui_trainer.errors import ConfigError
@@ -50,19 +49,22 @@ def ladder(basis: Basis) -> Iterator[Rung]:
     state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be learnt.
     """
     setup, on_card = basis.setup, basis.setup.device == "cuda"
-    scratch, missing = is_from_scratch(basis.config), _missing_library(basis)
+    scratch, libraries = is_from_scratch(basis.config), basis.hardware.libraries
     if basis.shape.logits and (not setup.loss_chunk_tokens or setup.loss_chunk_tokens > _CHUNK_TOKENS):
         yield Rung(patch={CHUNK: _CHUNK_TOKENS})
     if not setup.gradient_checkpointing:
         yield Rung(patch={CHECKPOINTING: True}, costs="a quarter slower")
-    smaller = OPTIMIZERS[setup.optim].smaller
-    for name in filter(_needs_bitsandbytes, smaller if on_card else ()):
-        yield Rung(patch={OPTIMIZER: name}, needs=missing)
+    of_libraries, plain = _smaller_optimizers(basis)
+    for name in of_libraries:
+        library = OPTIMIZERS[name].library
+        yield Rung(patch={OPTIMIZER: name}, needs="" if libraries.get(library) else library)
     if not setup.has_adapter and not scratch:
         yield Rung(patch={METHOD: "lora"})
     if on_card and not setup.four_bits and not scratch:
-        yield Rung(patch={METHOD: "qlora"}, costs="a quarter slower", needs=missing)
-    for name in filterfalse(_needs_bitsandbytes, smaller):
+        yield Rung(
+            patch={METHOD: "qlora"}, costs="a quarter slower", needs="" if libraries.get(BITSANDBYTES) else BITSANDBYTES
+        )
+    for name in plain:
         yield Rung(patch={OPTIMIZER: name})
     length = basis.config.data.max_length
     while length > _SHORTEST:
@@ -103,12 +105,16 @@ def _smaller_passes(basis: Basis) -> Iterator[Rung]:
         yield Rung(patch={EVAL_BATCH: "auto"})
 
 
-def _needs_bitsandbytes(optimizer: str) -> bool:
-    return OPTIMIZERS[optimizer].needs_bitsandbytes
-
-
-def _missing_library(basis: Basis) -> str:
-    return "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
+def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
+    """(those of libraries that run here, those that need none), the nearest first. Of libraries that are not here the
+    first is named, on a GPU only: one is enough."""
+    smaller = OPTIMIZERS[basis.setup.optim].smaller
+    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
+    on_card, libraries = basis.setup.device == "cuda", basis.hardware.libraries
+    here = [name for name in of_libraries if libraries.get(OPTIMIZERS[name].library)]
+    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
+    plain = [name for name in smaller if not OPTIMIZERS[name].library]
+    return (here or of_libraries[:1] if on_card else here), plain
 
 
 def _toml(value: Any) -> str:

@@ -60,7 +60,7 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
     The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
     nor random state.
     """
-    layers = _decoder_layers(run.model)
+    layers = decoder_layers(run.model)
     mode = _mode(run.plan, tell)
     for layer in layers:
         layer.compile(mode=mode)
@@ -91,7 +91,7 @@ def _mode(plan: Plan, tell: Tell) -> str | None:
     return None if mode == "default" else mode
 
 
-def _decoder_layers(model: nn.Module) -> list[nn.Module]:
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in kinds]
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
+from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
+from tui_trainer.training.attention_probe import check_attention
 from tui_trainer.training.batches import Batches, Layout, windows
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers
 from tui_trainer.training.device import device_of
+from tui_trainer.training.fused_kernels import use_kernels
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
@@ -27,6 +33,7 @@ from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.prefetcher import Prefetcher
 from tui_trainer.tuning import find_method
+from tui_trainer.units import format_seconds
 
 
 class Components:
@@ -46,11 +53,15 @@ class Components:
         self.model: Any = build_model(job, self.tokenizer, self.device, tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         rows = Rows(job.data.train_path)
-        packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             Layout,
             collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
+        )
+        self.kernels = self._probed_kernels(layout, rows, tell)
+        packed_width, by_lengths = self._packing(rows, tell)
+        layout = partial(
+            layout,
             packed_width=packed_width,
             by_lengths=by_lengths,
             fixed_width=plan.longest_row if config.training.torch_compile else 0,
@@ -68,6 +79,7 @@ class Components:
             plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
         self._check_chunks(rows, tell)
+        self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
         self._ahead = self._prefetcher()
@@ -90,15 +102,41 @@ class Components:
         if self._ahead:
             self._ahead.close()
 
+    def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
+        """Attention and fused kernels of libraries, where they compute what the model's own operations do."""
+        kernels = self.plan.kernels.value
+        library_attends = self.config.model.attn_implementation in FLASH_KERNELS
+        if kernels == "none" and not library_attends:
+            return kernels
+        count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
+        batch = next(windows(rows, range(count), layout(rows=count))).to(self.device)
+        if library_attends:
+            check_attention(self, batch, tell)
+        return use_kernels(self, kernels, batch, tell)
+
+    def _compile_optimizer(self, tell: Tell) -> None:
+        if not self.optimizer.spec.compiles:
+            return
+        started = perf_counter()
+        self.optimizer.compile()
+        seconds = format_seconds(perf_counter() - started)
+        message = f"the step of {self.optimizer.spec.label} was compiled in {seconds}"
+        tell("compiled", message, "the time is not part of any step")
+
     def _packing(self, rows: Rows, tell: Tell) -> tuple[int, bool]:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
         width = self.plan.longest_row
-        if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype):
-            if self._goes_by_lengths(rows):
+        if varlen.goes_by_lengths(self.model):
+            if self._keeps_apart(rows):
                 return width, True
-            varlen.switch_off(self.model)
+        else:
+            for kernel in varlen.kernels(self.device):
+                if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype, kernel):
+                    if self._keeps_apart(rows):
+                        return width, True
+                    varlen.switch_off(self.model)
         leak = packing_leaks(self, rows)
         if leak is None:
             return width, False
@@ -106,7 +144,7 @@ class Components:
         tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
         return 0, False
 
-    def _goes_by_lengths(self, rows: Rows) -> bool:
+    def _keeps_apart(self, rows: Rows) -> bool:
         try:
             return packing_leaks(self, rows, by_lengths=True) is None
         except (RuntimeError, TypeError, ValueError):

@@ -47,6 +47,11 @@ def _index_of(uuid: str) -> int:
     )
 
 
+def breaks_the_device(error: Exception) -> bool:
+    """Whether nothing more can be computed after it: an error inside a kernel stays with the process."""
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+
+
 def bare(uuid: str) -> str:
     """Without the driver's prefix, which torch leaves out."""
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")

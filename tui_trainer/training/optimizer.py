@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tui_trainer.config.sections import TrainingSection
-from tui_trainer.errors import CheckpointError
-from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.errors import CheckpointError, RunError
+from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.safe_text import one_line
 
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _MASTER = "master"
@@ -27,6 +29,24 @@ class RunOptimizer:
         }
         self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
         self.torch = self.spec.build(_groups(self._trained.values(), training.weight_decay), lr, training)
+
+    def compile(self) -> None:
+        """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
+
+        Raises RunError where the compiler fails.
+        """
+        for group in self.torch.param_groups:
+            group["lr"].fill_(0.0)
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        try:
+            self.torch.step()
+        except Exception as error:  # the compiler raises whatever its parts raise
+            reason = one_line(f"{type(error).__name__}: {error}", 200)
+            hint = f"training.optim = {ADAFACTOR} is not compiled"
+            raise RunError(f"the step of {self.name} could not be compiled: {reason}; {hint}") from error
+        self.torch.state.clear()
+        self.torch.zero_grad(set_to_none=True)
 
     def collect(self) -> None:
         """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones."""
@@ -49,7 +69,11 @@ class RunOptimizer:
             scaler.unscale_(self.torch)
         grad_norm = _clip(list(self._trained.values()), max_grad_norm)
         for group in self.torch.param_groups:
-            group["lr"] = lr
+            if isinstance(group["lr"], Tensor):
+                # Of torchao, on the host: its compiled step would be compiled anew for each number.
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
         self._step(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
         if scaler:
             scaler.update()
@@ -74,7 +98,7 @@ class RunOptimizer:
         """
         found = {f"{name}.{_MASTER}": master.detach() for name, master in self._masters.items()}
         for name, parameter in self._trained.items():
-            for key, value in self.torch.state.get(parameter, {}).items():
+            for key, value in _in_parts(self.torch.state.get(parameter, {})).items():
                 if key not in self.spec.state_keys:
                     raise CheckpointError(f"the optimizer {self.name} keeps {key!r}, which cannot be saved")
                 found[f"{name}.{key}"] = _as_tensor(value)
@@ -123,15 +147,28 @@ class RunOptimizer:
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Into the optimizer's own tensors, which stay where they are."""
+        state, begun = begun, _in_parts(begun)
         if odd := sorted(begun.keys() ^ saved.keys()):
             raise CheckpointError(f"the optimizer state of {name} was made otherwise: {', '.join(odd)} differ")
         for key, value in saved.items():
             if key in self.spec.number_keys:
-                begun[key] = value.item()
+                state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
                 raise CheckpointError(f"the optimizer state of {name} has another form: {key} is {value.dtype}")
             else:
                 begun[key].copy_(value)
+
+
+def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
+    """A state whose values of several tensors (torchao's: codes and scales) are one each: `exp_avg_codes`."""
+    found: dict[str, Any] = {}
+    for key, value in state.items():
+        if is_traceable_wrapper_subclass(value):
+            parts, _ = value.__tensor_flatten__()
+            found |= {f"{key}_{part}": getattr(value, part) for part in parts}
+        else:
+            found[key] = value
+    return found
 
 
 def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tui_trainer.errors import CheckpointError
+from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.training.step import StepReport
 
 _RECENT_STEPS = 50
@@ -32,6 +33,8 @@ class Position:
     best_scores: dict[str, float] = field(default_factory=dict)
     evaluations_without_improvement: int = 0
     stopped_early: bool = False
+    kernels: Kernels = "none"
+    """Those that computed it."""
     recent: list[tuple[float, int]] = field(default_factory=list)
     """Loss sum and tokens of the last steps."""
 
@@ -78,6 +81,8 @@ class Position:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Position:
         """Raises CheckpointError when a field is missing or unknown."""
+        # Checkpoints of before there were any name none.
+        values = {"kernels": "none", **values}
         if set(values) != {field.name for field in fields(cls)}:
             raise CheckpointError("the position in the checkpoint was written by another version")
         return cls(**{**values, "recent": [tuple(pair) for pair in values["recent"]]})

@@ -12,6 +12,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.control_handler import ControlHandler
+from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import settings_of
 from tui_trainer.training.recorder import memory_before
@@ -21,7 +22,7 @@ from tui_trainer.training.session import Session
 def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     """Carry out a plan. Raises RunError when it cannot go on; the last checkpoint then stands."""
     plan = job.plan
-    with settings_of(plan), compiler() if plan.config.training.torch_compile else nullcontext():
+    with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)
         journal.append(LibrariesLoaded(resident_bytes=before))
         session = Session(job, journal, controls.has_stop)

@@ -39,11 +39,6 @@ def answering(components: Components, seed: int) -> Iterator[None]:
         components.model.train()
 
 
-def breaks_the_device(error: Exception) -> bool:
-    """Whether nothing more can be computed after it: an error inside a kernel stays with the process."""
-    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
-
-
 def why_no_text(error: Exception) -> tuple[str, str]:
     """(message, hint) about a text that could not be written."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or _CPU_ALLOCATOR in str(error):

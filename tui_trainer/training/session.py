@@ -12,18 +12,20 @@ from safetensors import SafetensorError
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
+from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.batches import windows
 from tui_trainer.training.components import Components
+from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.evaluate import answer_scores, evaluate
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.job import Job
 from tui_trainer.training.model_card import CardFacts
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
-from tui_trainer.training.sample import breaks_the_device, why_no_text, write_text
+from tui_trainer.training.sample import why_no_text, write_text
 from tui_trainer.training.step import take_step
 
 _FAILED_SAVES_IN_A_ROW = 3
@@ -48,6 +50,8 @@ class Session:
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
+            self._compare_kernels(self.position.kernels)
+        self.position.kernels = self.components.kernels
         self._is_interrupted = is_interrupted
         self._saved_step = self.position.step
         self._failed_steps: set[int] = set()
@@ -59,6 +63,12 @@ class Session:
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
         )
+
+    def _compare_kernels(self, before: Kernels) -> None:
+        """A run that goes on with other kernels is told so."""
+        if before != (now := self.components.kernels):
+            message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
+            self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
 
     @property
     def median_step_seconds(self) -> float | None:

@@ -1,9 +1,10 @@
 """Attention of packed rows by the lengths of their documents, on a GPU: no mask is built, and none is computed.
 
-The library flash-attn takes lengths as transformers hands them down, and knows no mask. In SDPA's place comes torch's
-kernel for rows of several documents, registered as an attention function of transformers. What that kernel takes
-differs between versions of torch, so its own signature decides. Whether a model really hands the lengths down to its
-attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits and gradients.
+The library flash-attn takes lengths as transformers hands them down, and knows no mask. In SDPA's place comes a kernel
+for rows of several documents, registered as an attention function of transformers: FlashAttention 3 where it is
+installed and the card is what it was written for, else torch's own, before torch 2.10 that of flash-attn. What a kernel
+takes differs between them and their versions, so its own signature decides. Whether a model really hands the lengths
+down to its attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits and gradients.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,18 +20,32 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
+from tui_trainer.hardware.libraries import read_versions
+
 NAME = "tui_trainer_varlen"
 # Flash kernels: Ampere and newer, 16 bits, heads of at most 256.
 _LEAST_CAPABILITY, _LARGEST_HEAD = (8, 0), 256
+# With one of them a kernel takes fewer heads of keys than of queries; `causal` is flash-attn's, which always does.
+_SHARES_KEYS = {"enable_gqa", "causal"}
 Kernel = Callable[..., Any]
 
 
-def switch_on(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Let the model's attention go by lengths, where card, precision and torch can; whether it does now."""
-    if _is_flash(model):
-        return True
-    kernel = find_kernel()
-    if kernel is None or device.type != "cuda" or dtype == torch.float32:
+def kernels(device: torch.device) -> list[Kernel]:
+    """Those of this machine, the fastest first."""
+    own = find_kernel()
+    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
+    found = (
+        _of_library("flash_attention_3") if hopper else None,
+        own,
+        None if own else _of_library("flash_attention_2"),
+    )
+    return [kernel for kernel in found if kernel]
+
+
+def switch_on(model: Any, device: torch.device, dtype: torch.dtype, kernel: Kernel) -> bool:
+    """Let the model's attention go by lengths, where card, precision and kernel can; whether it does now."""
+    if device.type != "cuda" or dtype == torch.float32:
         return False
     if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY or not _suits(model, kernel):
         return False
@@ -40,15 +56,28 @@ def switch_on(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def switch_off(model: Any) -> None:
-    """From torch's kernel back to SDPA with a mask of documents; what the user chose stays."""
+    """From that kernel back to SDPA with a mask of documents; what the user chose stays."""
     if model.config._attn_implementation == NAME:
         model.set_attn_implementation("sdpa")
 
 
-def _is_flash(model: Any) -> bool:
-    """Whether the user chose flash-attn, from its own package or as a kernel of the hub, which transformers takes in
-    its place (kernels-community/flash-attn2)."""
+def goes_by_lengths(model: Any) -> bool:
+    """Whether its attention takes lengths already: the user chose flash-attn, from its own package or as a kernel of
+    the hub, which transformers takes in its place (kernels-community/flash-attn2)."""
     return "flash" in str(model.config._attn_implementation)
+
+
+def _of_library(name: str) -> Kernel | None:
+    """The kernel for documents of flash-attn's packages, where that version of it is installed."""
+    library = FLASH_KERNELS[name]
+    if library.lack(read_versions((library.distribution,))):
+        return None
+    try:
+        kernel: Kernel = import_module(library.module).flash_attn_varlen_func
+    except (ImportError, OSError, AttributeError):
+        # Built for another torch or another CUDA.
+        return None
+    return kernel
 
 
 @cache
@@ -84,7 +113,7 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
             )
         batch, heads, tokens, _ = query_BHTD.shape
         groups = heads // key_BKTD.shape[1]
-        if groups > 1 and "enable_gqa" not in takes:
+        if groups > 1 and not takes & _SHARES_KEYS:
             key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
         # Norms of queries and keys with fp32 weights give fp32, which the kernel does not take.
         three = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
@@ -104,14 +133,15 @@ def _settings(
     more: dict[str, Any] = {}
     if "window_size" in takes:
         more["window_size"] = (window - 1 if window else -1, 0)
-    else:
-        more["is_causal"] = True
+    for name in takes & {"causal", "is_causal"}:
+        # torch's later kernels have windows in its place.
+        more[name] = True
     if gqa and "enable_gqa" in takes:
         more["enable_gqa"] = True
     if scaling is None:
         return more, query
-    if "scale" in takes:
-        more["scale"] = scaling
+    for name in takes & {"scale", "softmax_scale"}:
+        more[name] = scaling
         return more, query
     return more, query * (scaling * query.shape[-1] ** 0.5)
 

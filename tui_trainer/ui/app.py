@@ -12,37 +12,38 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import App
 from textual.command import CommandPalette
 from textual.events import Event, Key
 from textual.filter import LineFilter
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.widget import AwaitMount
 
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import PLACES, Action, key_sign
+from tui_trainer.ui.actions import PLACES, Action, Place, key_sign
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
-from tui_trainer.ui.dialogs import Dialog, HelpDialog
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.keys_in_order import KeysInOrder
-from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.page import Page, Pages, bindings
 from tui_trainer.ui.preferences import Preferences
-from tui_trainer.ui.screens.checklist import ChecklistPage
-from tui_trainer.ui.screens.config import ConfigPage
-from tui_trainer.ui.screens.hardware import HardwarePage
-from tui_trainer.ui.screens.runs import RunsPage
-from tui_trainer.ui.screens.train import TrainPage
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.too_small import TooSmall
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
+    from tui_trainer.checklist.contract import Finding
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.screens.checklist import ChecklistPage
+    from tui_trainer.ui.screens.train import TrainPage
 
 TICK_SECONDS = 1.0
 # After a key that asks the run for something: its answer should not have to wait for the next tick.
@@ -62,20 +63,20 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False
-    DEFAULT_MODE = PLACES[1]
+    DEFAULT_MODE: ClassVar[Place] = PLACES[1]
     BINDINGS = bindings("app")
     INLINE_PADDING = 0
+    # From the first: with one that comes later all widgets are styled twice.
+    theme: Reactive[str] = Reactive(TERMINAL_THEME)
 
     def __init__(self, bench: Workbench, keymap: Keymap) -> None:
         # Without colours Textual takes only those of the terminal away; those of a theme become shades of grey.
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
         bench.app = self
-        checklist, train = ChecklistPage(bench), TrainPage(bench)
-        self.pages: list[Page] = [HardwarePage(bench), ConfigPage(bench), checklist, train, RunsPage(bench)]
-        self.checked, self.run_changed = checklist.found, train.run_changed
-        for number, page in enumerate(self.pages):
-            self.add_mode(page.place, partial(self.pages.__getitem__, number))
+        self.pages = Pages(bench, self.stylesheet)
+        for place in PLACES[2:]:
+            self.add_mode(place, partial(self.pages.__getitem__, place))
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
         self.guard: TerminalGuard | None = None
         self.crash, self._has_begun = "", False
@@ -84,8 +85,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
-        self._known_pages: set[str] = set()
-        self._is_known_page = False
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
@@ -94,9 +93,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         filters = super().get_line_filters()
         return [*filters, AsciiOnly()] if self.bench.glyphs.ascii else filters
 
-    def on_mount(self) -> None:
-        kept = self.preferences.theme
-        self.theme = kept if kept in self.available_themes else TERMINAL_THEME
+    def get_default_screen(self) -> Screen[None]:
+        # From a mode that is known by now it would come with all style sheets parsed twice.
+        return self.page
+
+    async def on_mount(self) -> None:
+        self.add_mode(self.DEFAULT_MODE, lambda: self.pages[self.DEFAULT_MODE])
+        # Nothing is drawn while this waits: the page is seen when it is whole.
+        await AwaitMount(self.page, [self.page])
+        if self.preferences.theme in self.available_themes:
+            self.theme = self.preferences.theme
         self._event_loop = asyncio.get_running_loop()
         if self.guard is not None:
             # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
@@ -136,11 +142,19 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if document := self.bench.document:
             self.bench.ask_when_free(partial(offer_draft, self.bench, document, draft))
 
+    def checked(self, findings: list[Finding]) -> None:
+        if page := cast("ChecklistPage | None", self.pages.get("checklist")):
+            page.found(findings)
+
+    def run_changed(self) -> None:
+        if page := cast("TrainPage | None", self.pages.get("train")):
+            page.run_changed()
+
     # ------------------------------------------------------------------ drawing
 
     @property
     def page(self) -> Page:
-        return self.pages[self.bench.current]
+        return self.pages[PLACES[1 + self.bench.current]]
 
     @property
     def dialog(self) -> Dialog | None:
@@ -151,15 +165,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Another screen."""
         if not self.is_running:
             return
-        self._is_known_page = PLACES[1 + number] in self._known_pages
-        self._known_pages.add(PLACES[1 + number])
         self.switch_mode(PLACES[1 + number])
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
 
     def delay_update(self, delay: float = 0.05) -> None:
         """Textual hides for so long how a page comes together; one that was shown before is whole at once."""
-        if not self._is_known_page:
+        if not self.page.is_mounted:
             super().delay_update(delay)
 
     def draw(self) -> None:
@@ -187,7 +199,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Whether the action would do something now."""
         if action.name == "start":
             return not self.bench.run_is_ours_and_alive
-        return action.place == "app" or self.page.available(action)
+        return action.place == "app" or not self.page.refusal(action)
 
     def tick(self) -> None:
         """Once a second: what is new is taken in, and drawn where it shows."""
@@ -259,7 +271,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         elif action.name == "start":
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
-            self.bench.tell(self.page.why_not(action), "dim")
+            self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
         if page is self.page:
             self.draw()
         else:
@@ -272,6 +284,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def open(self, dialog: Dialog) -> None:
         """Lay a dialog on the screen."""
         self.push_screen(dialog, mode=self.page.place)
+
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
+        """A question with a key for each answer."""
+        self.open(ChoiceDialog(heading, rows, answers))
 
     def open_next(self, dialog: Dialog) -> None:
         """The same once what is being done is done, such as closing the dialog that asked for it."""
@@ -301,7 +317,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     # ------------------------------------------------------------------ actions
 
     def _step(self, screens: int) -> None:
-        self.bench.go((self.bench.current + screens) % len(self.pages))
+        self.bench.go((self.bench.current + screens) % len(PLACES[1:]))
 
     action_next_screen, action_previous_screen = partialmethod(_step, 1), partialmethod(_step, -1)
 

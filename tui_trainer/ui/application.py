@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.actions import Action
-    from tui_trainer.ui.dialogs import Dialog
+    from tui_trainer.ui.dialogs import Answer, Dialog, Row
     from tui_trainer.ui.keymap import Keymap
 
 
@@ -35,6 +36,7 @@ class Application(Protocol):
     def show_page(self, number: int) -> None: ...
     def soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
     def open_next(self, dialog: Dialog) -> None: ...
     def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
     def key_of(self, action_id: str) -> str: ...

@@ -16,9 +16,9 @@ from textual.widget import Widget
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
 from tui_trainer.ui.frame import KeyHint, hint_at, hints_line
-from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.keymap import Keymap, textual_key
-from tui_trainer.ui.spans import Line, folded, pad, width_of
+from tui_trainer.ui.spans import Line, Span, folded, hanging, pad, paragraph, width_of
+from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
@@ -28,9 +28,15 @@ _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
 Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
+Row = str | Span | Line
+"""A line of plain text, of one role, or of several."""
 
 
-class Dialog(ModalScreen[None], inherit_bindings=False):
+def lines_of(rows: Sequence[Row]) -> list[Line]:
+    return [[(row, "text")] if isinstance(row, str) else [row] if isinstance(row, tuple) else row for row in rows]
+
+
+class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
 
     HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
@@ -41,10 +47,6 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         tighten(self)
-
-    @property
-    def glyphs(self) -> Glyphs:
-        return ASCII if self.app.has_class("-ascii") else UNICODE
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -119,7 +121,7 @@ class DialogKeys(Pane):
     ALLOW_SELECT = False
 
     def __init__(self, dialog: Dialog) -> None:
-        super().__init__(lambda width, _: [hints_line(self._hints, width, dialog.glyphs)])
+        super().__init__(lambda width, _: [hints_line(self._hints, width, self.glyphs)])
         self._dialog = dialog
 
     @property
@@ -129,19 +131,19 @@ class DialogKeys(Pane):
     def get_content_width(self, container: object, viewport: object) -> int:
         # The heading on the frame has a blank and a piece of it on each side.
         heading = cell_len(one_line(self._dialog.heading)) + 2
-        return max(sum(width_of(hint.line(self._dialog.glyphs)) for hint in self._hints), heading)
+        return max(sum(width_of(hint.line(self.glyphs)) for hint in self._hints), heading)
 
     def on_click(self, event: Click) -> None:
-        if hint := hint_at(self._hints, event.x, self.size.width, self._dialog.glyphs):
+        if hint := hint_at(self._hints, event.x, self.size.width, self.glyphs):
             self.app.simulate_key(textual_key(hint.key.split()[0]))
 
 
 class ChoiceDialog(Dialog):
     """A question with one key for each answer. Escape answers nothing."""
 
-    def __init__(self, heading: str, lines: Sequence[Line], answers: Sequence[Answer]) -> None:
+    def __init__(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
         super().__init__()
-        self.heading, self._lines, self._answers = heading, list(lines), list(answers)
+        self.heading, self._lines, self._answers = heading, lines_of(rows), list(answers)
         self.keys = [(key, label) for key, label, _ in answers] + [("escape", "back")]
 
     def lines(self, width: int) -> list[Line]:
@@ -188,9 +190,9 @@ class TextDialog(FieldDialog):
 
     keys = (("enter", "ok"), ("escape", "back"))
 
-    def __init__(self, heading: str, lines: Sequence[Line], text: str, accept: Callable[[str], str]) -> None:
+    def __init__(self, heading: str, rows: Sequence[Row], text: str, accept: Callable[[str], str]) -> None:
         super().__init__(text)
-        self.heading, self._above, self._accept = heading, list(lines), accept
+        self.heading, self._above, self._accept = heading, lines_of(rows), accept
         self._refusal = ""
 
     def inside(self) -> Iterable[Widget]:
@@ -207,7 +209,7 @@ class TextDialog(FieldDialog):
 
 
 class HelpDialog(Dialog):
-    """What every key does, on this screen and everywhere."""
+    """What every key does, on this screen and everywhere. A click on an action does it."""
 
     heading = "Keys"
     keys = (("up down", "scroll"), ("escape", "close"))
@@ -217,20 +219,27 @@ class HelpDialog(Dialog):
         self._keymap, self._place = keymap, place
 
     def lines(self, width: int) -> list[Line]:
-        lines: list[Line] = []
-        for place in (self._place, "app"):
-            lines += [[(TITLES[place], "title")]]
-            for action in self._keymap.of(place):
-                lines += self._entry(action, width)
-            lines.append([])
-        return lines[:-1]
+        return [line for _, line in self._rows(width)]
 
     def press(self, key: str, character: str | None) -> bool:
         found = self._keymap.find("app", key, character)
         return key != "enter" and (found is None or found.id != "app.help")
 
-    def _entry(self, action: Action, width: int) -> list[Line]:
-        keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
-        first, *rest = textwrap.wrap(action.help, max(width - _KEYS_WIDTH, 20))
-        more: list[Line] = [[(" " * _KEYS_WIDTH, "text"), (line, "text")] for line in rest]
-        return [[(pad(f"  {keys}", _KEYS_WIDTH), "key"), (first, "text")], *more]
+    def on_click(self, event: Click) -> None:
+        pane, _ = self.get_widget_at(*event.screen_offset)
+        rows = [action for action, _ in self._rows(pane.size.width)]
+        if pane is self.query_one("#inside Pane") and (action := rows[event.screen_y - pane.region.y]):
+            self.close()
+            self.app.call_next(self.app.carry_out, action.id)
+
+    def _rows(self, width: int) -> list[tuple[Action | None, Line]]:
+        rows: list[tuple[Action | None, Line]] = []
+        for place in (self._place, "app"):
+            rows.append((None, [(TITLES[place], "title")]))
+            for action in self._keymap.of(place):
+                keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
+                start: Line = [(pad(f"  {keys}", _KEYS_WIDTH), "key")]
+                text = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
+                rows += [(action, line) for line in hanging(start, text)]
+            rows.append((None, []))
+        return rows[:-1]

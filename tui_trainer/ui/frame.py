@@ -1,4 +1,4 @@
-"""The last line of a screen: its keys."""
+"""The last line of a screen or a dialog: its keys."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from textual.events import Event, Key
 
 @runtime_checkable
 class TakesKeys(Protocol):
-    """A screen that is asked before its bindings are."""
+    """A screen or a field that is asked before its bindings are."""
 
     def take_key(self, event: Key) -> bool:
         """Do what the key means; whether it is done with."""

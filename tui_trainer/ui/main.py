@@ -6,6 +6,7 @@ when the screens fail, it asks the run to save.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -13,14 +14,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
-from tui_trainer.standard_files import ONE_PRESS_SECONDS, tell
+from tui_trainer.standard_files import Interrupts, tell
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 from tui_trainer.ui.terminal_output import LastWords
@@ -56,6 +56,8 @@ def run_screens(
     `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at.
     """
     refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
+    # What is imported stays: to look for garbage in it again and again is a tenth of the time to the first screen.
+    gc.disable()
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     from tui_trainer.runs.registry import state_folder
@@ -69,6 +71,8 @@ def run_screens(
     logs = state_folder() / "logs"
 
     def show_run() -> None:
+        gc.freeze()
+        gc.enable()
         if attach_to is not None:
             bench.attach_to(attach_to)
         elif resumed is not None:
@@ -85,6 +89,7 @@ def run_screens(
                 app.run(mouse=mouse and has_mouse(os.environ))
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
+        gc.enable()
         with LastWords() as signals.last_words:
             code = _afterwards(app, bench, signals, logs)
     if bench.is_writing_text:
@@ -99,7 +104,7 @@ class Signals:
     def __init__(self, app: TrainerApp) -> None:
         self._app = app
         self._before: dict[int, object] = {}
-        self._first_interrupt: float | None = None
+        self._interrupts = Interrupts(self._end_last_words)
         self.heard: list[int] = []
         self.last_words: LastWords | None = None
 
@@ -124,31 +129,20 @@ class Signals:
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
 
+    def _end_last_words(self) -> None:
+        if self.last_words is not None:
+            self.last_words.end()
+
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         """Only notes it: a handler that waits for a lock could wait for the very code that it interrupted."""
         self.heard.append(number)
         if self._app.is_running:
             self.pass_on()
         elif number == signal.SIGINT:
-            self._leave_when_pressed_again()
-
-    def _leave_when_pressed_again(self) -> None:
-        now = monotonic()
-        if self._first_interrupt is None:
-            self._first_interrupt = now
-        elif now - self._first_interrupt > ONE_PRESS_SECONDS:
-            tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
-            if self.last_words is not None:
-                self.last_words.end()
-            os._exit(EXIT_FAILED)
+            self._interrupts.note()
 
 
-def _afterwards(
-    app: TrainerApp,
-    bench: Workbench,
-    signals: Signals,
-    logs: Path,
-) -> int:
+def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
     from tui_trainer.journal_printer import Follower
     from tui_trainer.ui.application import Leaving
@@ -208,16 +202,14 @@ def _tell_crash(report: str, logs: Path) -> None:
 
 def _tell_end(run: CurrentRun, follower: Follower | None = None) -> None:
     """The last lines of the run, as without a screen."""
-    from tui_trainer.exporting.weights import adapter_base
-    from tui_trainer.lines import end_lines
+    from tui_trainer.journal_printer import ending
 
     run.poll()
-    folder, base = run.folder, adapter_base(run.folder.model)
     with suppress(OSError, ValueError):
         if follower is not None:
             follower.end()
         else:
-            print("\n".join(end_lines(run.state, folder.name, str(folder.root), base)), file=sys.stdout, flush=True)
+            print("\n".join(ending(run.folder, run.state)), file=sys.stdout, flush=True)
     if run.outcome is not None:
         for problem in run.outcome.problems:
             tell(str(problem))

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from functools import partialmethod
-from typing import TYPE_CHECKING, ClassVar
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.css.stylesheet import Stylesheet
 from textual.events import Click, Key, ScreenResume
 from textual.screen import Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
 from tui_trainer.ui.keymap import textual_key
+from tui_trainer.ui.keys_in_order import TakesKeys
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.tight_updates import tighten
-from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from tui_trainer.ui.workbench import Workbench
 
-MOST_LINES = 1_000_000
-"""More than any list has."""
+# More than any list has.
+_MOST_LINES = 1_000_000
+NOTHING_TO_DO = "nothing to do now"
+_SCREENS = "tui_trainer.ui.screens"
 
 
 def bindings(place: Place) -> list[BindingType]:
@@ -76,13 +81,9 @@ class Page(Screen[None], inherit_bindings=False):
         """`(key, what it does)` for the last line while `is_typing`."""
         return []
 
-    def available(self, action: Action) -> bool:
-        """Whether the action would do something now."""
-        return True
-
-    def why_not(self, action: Action) -> str:
-        """Why an action does nothing now."""
-        return f"{action.label}: nothing to do now"
+    def refusal(self, action: Action) -> str:
+        """Why the action would do nothing now; empty when it would do something."""
+        return ""
 
     def label_of(self, action: Action) -> str:
         """What the last line calls the action now."""
@@ -106,17 +107,35 @@ class Page(Screen[None], inherit_bindings=False):
 
     def take_key(self, event: Key) -> bool:
         """A key for the field that has the focus; whether it was taken."""
-        return isinstance(self.focused, LineField | ChoiceField) and self.focused.take_key(event)
+        return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")
 
 
+class Pages(dict[Place, Page]):
+    """The screens. Each is imported, made and gets its style sheet when it is first asked for.
+
+    One that brought its style sheet along as `CSS_PATH` would have all others parsed again.
+    """
+
+    def __init__(self, bench: Workbench, styles: Stylesheet) -> None:
+        super().__init__()
+        self._bench, self._styles = bench, styles
+
+    def __missing__(self, place: Place) -> Page:
+        module = import_module(f"{_SCREENS}.{place}")
+        self[place] = page = getattr(module, f"{place.title()}Page")(self._bench)
+        self._styles.read(Path(str(module.__file__)).with_suffix(".tcss"))
+        self._styles.parse()
+        return cast("Page", page)
+
+
 class ListPage(Page):
-    """A screen with a list of which one line is chosen."""
+    """A screen that moves by lines and pages: the choice of a list, or what is shown."""
 
     def move(self, lines: int) -> None:
-        """The choice so many lines down; it stops at both ends."""
+        """So many lines down; it stops at both ends."""
         raise NotImplementedError
 
     @property
@@ -129,7 +148,7 @@ class ListPage(Page):
 
     action_up, action_down = partialmethod(_move, -1), partialmethod(_move, 1)
     action_page_up, action_page_down = partialmethod(_move, pages=-1), partialmethod(_move, pages=1)
-    action_first, action_last = partialmethod(_move, -MOST_LINES), partialmethod(_move, MOST_LINES)
+    action_first, action_last = partialmethod(_move, -_MOST_LINES), partialmethod(_move, _MOST_LINES)
 
 
 class TopLine(Pane):

@@ -9,7 +9,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs, bar
-from tui_trainer.ui.spans import Line, Role, wrapped
+from tui_trainer.ui.spans import Line, Role, paragraph, wrapped
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
@@ -108,7 +108,7 @@ class PreviewDialog(Dialog):
 
     def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
         if self._refusals:
-            return [[(line, "bad")] for refusal in self._refusals for line in wrapped(refusal, width)]
+            return [line for refusal in self._refusals for line in paragraph(refusal, width, "bad")]
         what, done, total, unit = self._far
         if not total:
             return [[(f"{one_line(what)} ...", "dim")]]
@@ -130,8 +130,7 @@ class PreviewDialog(Dialog):
         lines: list[Line] = []
         for text in summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS):
             first, *rest = [text] if len(text) <= width else wrapped(text, width - 2)
-            lines.append([(first, "text")])
-            lines += [[(f"  {row}", "text")] for row in rest]
+            lines += [[(row, "text")] for row in (first, *(f"  {row}" for row in rest))]
         return lines
 
     # ------------------------------------------------------------------- keys

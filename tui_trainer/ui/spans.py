@@ -84,11 +84,27 @@ def wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line or not lines else lines
 
 
+def paragraph(text: str, width: int, role: Role = "text") -> list[Line]:
+    """The words in lines of one role."""
+    return [[(row, role)] for row in wrapped(text, width)]
+
+
+def hanging(start: Line, rows: Iterable[Line]) -> list[Line]:
+    """The rows of a text behind `start`, the later ones below the first."""
+    indent: Line = [(" " * width_of(start), "text")]
+    return [[*(indent if at else start), *row] for at, row in enumerate(rows)]
+
+
+def labelled(label: str, text: str, cells: int, width: int, role: Role = "text") -> list[Line]:
+    """A word in so many cells, and the text beside it."""
+    return hanging([(pad(label, cells), "dim")], paragraph(text, width - cells, role))
+
+
 def folded(line: Line, width: int) -> list[Line]:
     """A line of one span that is too long in several, at its words; another one as it is."""
     if len(line) != 1 or width_of(line) <= width:
         return [line]
-    return [[(row, line[0][1])] for row in wrapped(line[0][0], width)]
+    return paragraph(line[0][0], width, line[0][1])
 
 
 def harmless(line: Line, width: int) -> Line:

@@ -15,7 +15,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
-from tui_trainer.ui.dialogs import ChoiceDialog
+from tui_trainer.ui.dialogs import Row
 from tui_trainer.ui.screens.config_plan import figure_text, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
@@ -53,7 +53,7 @@ def offer_start(bench: Workbench) -> None:
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
-    bench.app.open(ChoiceDialog(title, _what_would_happen(bench, plan), answers))
+    bench.app.ask(title, _what_would_happen(bench, plan), answers)
 
 
 def _is_refused_now(bench: Workbench) -> bool:
@@ -128,8 +128,7 @@ def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
     """What stands against a run, with the way to the settings."""
     rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in textwrap.wrap(one_line(str(one)), _PROBLEM_CELLS)]
-    lines: list[Line] = [[(row, "text")] for row in rows] or [[("the plan is not made yet", "text")]]
-    bench.app.open(ChoiceDialog(title, lines, [("c", "to the settings", lambda: bench.go(1))]))
+    bench.app.ask(title, rows or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
 
 
 def start(bench: Workbench) -> None:
@@ -156,13 +155,12 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
         folder = bench.run.folder
     if folder is None or _is_refused_now(bench):
         return
-    chosen = bench.chosen_gpu
-    place = "the CPU" if chosen == "none" else f"GPU {chosen}"
-    where = "" if chosen is None else f", on {place}"
-    same = "to the bit where it was there before" if where else "to the bit: as if it had never stopped"
-    lines: list[Line] = [[(f"from the newest checkpoint{where}, {same}", "text")]]
-    title = f"Go on with {one_line(folder.name)}?"
-    bench.app.open(ChoiceDialog(title, lines, [("enter", "go on", lambda: _resume(bench, folder))]))
+    gpu = bench.chosen_gpu
+    how = ", to the bit: as if it had never stopped"
+    if gpu is not None:
+        how = f", on {'the CPU' if gpu == 'none' else f'GPU {gpu}'}, to the bit where it was there before"
+    answers = [("enter", "go on", lambda: _resume(bench, folder))]
+    bench.app.ask(f"Go on with {one_line(folder.name)}?", [f"from the newest checkpoint{how}"], answers)
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
@@ -192,8 +190,8 @@ def carry_out(bench: Workbench, opened: OpenRun) -> None:
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
     """Saving and stopping is asked once. Without `folder`, of the run on the Train screen."""
-    lines: list[Line] = [[("The run saves after this step. It can go on later, to the bit.", "text")]]
-    bench.app.open(ChoiceDialog("Save and stop?", lines, [("enter", "save and stop", lambda: _stop(bench, folder))]))
+    rows = ["The run saves after this step. It can go on later, to the bit."]
+    bench.app.ask("Save and stop?", rows, [("enter", "save and stop", lambda: _stop(bench, folder))])
 
 
 def _stop(bench: Workbench, folder: RunFolder | None) -> None:
@@ -211,21 +209,22 @@ def _stop(bench: Workbench, folder: RunFolder | None) -> None:
 def offer_quit(bench: Workbench) -> None:
     """Leave; with a run alive only after an answer, with unsaved edits after a word."""
     if bench.run_is_ours_and_alive:
-        lines: list[Line] = [
-            [("A run is alive in this process.", "text")],
-            [("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim")],
-            [("`tui-trainer attach` shows the run again.", "dim")],
+        rows: list[Row] = [
+            "A run is alive in this process.",
+            ("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim"),
+            ("`tui-trainer attach` shows the run again.", "dim"),
         ]
         answers = [
             ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
         ]
-        bench.app.open(ChoiceDialog("Leave?", lines, answers))
+        bench.app.ask("Leave?", rows, answers)
     elif bench.has_unsaved_edits:
-        lines = [[("Settings that you changed are in no file yet.", "text")]]
-        lines += [[("They are kept aside and offered at the next start.", "dim")]]
-        answers = [("q", "leave", bench.app.leave), ("s", "save first", lambda: _save_config(bench))]
-        bench.app.open(ChoiceDialog("Leave?", lines, answers))
+        rows = ["Settings that you changed are in no file yet."]
+        rows.append(("They are kept aside and offered at the next start.", "dim"))
+        bench.app.ask(
+            "Leave?", rows, [("q", "leave", bench.app.leave), ("s", "save first", lambda: _save_config(bench))]
+        )
     else:
         bench.app.leave()
 
@@ -240,11 +239,10 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     if bench.run is not None:
         return
     newest = living[-1]
-    lines: list[Line] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]
+    rows: list[Row] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]
     if len(living) > 1:
-        lines.append([(f"{len(living) - 1} more: `tui-trainer runs` lists them, `attach NAME` opens one", "dim")])
-    answers = [("enter", "watch it", lambda: bench.attach_to(newest))]
-    bench.app.open(ChoiceDialog("A run is alive", lines, answers))
+        rows.append((f"{len(living) - 1} more: `tui-trainer runs` lists them, `attach NAME` opens one", "dim"))
+    bench.app.ask("A run is alive", rows, [("enter", "watch it", lambda: bench.attach_to(newest))])
 
 
 def stop_and_leave(bench: Workbench) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from tui_trainer.safe_text import one_line
+from tui_trainer.ui.actions import PLACES, TITLES
 from tui_trainer.ui.glyphs import Glyphs, sparkline
 from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line, beside, width_of
@@ -22,7 +23,6 @@ _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
-TITLES = ("Hardware", "Config", "Checklist", "Train", "Runs")
 Tab = tuple[str, str]
 """The title of a screen and its state."""
 
@@ -65,7 +65,8 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
     run = _run_mark(bench.run.state) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run = f"{run} {curve}"
-    return list(zip(TITLES, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
+    titles = [TITLES[place] for place in PLACES[1:]]
+    return list(zip(titles, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
 
 
 def _loss_curve(state: RunState, glyphs: Glyphs) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.style import Style
 from textual.color import Color
 
+from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
@@ -60,6 +61,16 @@ def role_styles(app: App[Any]) -> dict[str, Style]:
     if app.native_ansi_color:
         return styles_for(app.console.color_system, no_color=app.no_color)
     return _themed(app.theme, tuple(app.theme_variables.items()))
+
+
+class HasGlyphs:
+    """A widget or a screen that draws with the signs of this terminal."""
+
+    app: Any
+
+    @property
+    def glyphs(self) -> Glyphs:
+        return ASCII if self.app.has_class("-ascii") else UNICODE
 
 
 def _hex(variables: Mapping[str, str], word: str) -> str:

@@ -9,7 +9,7 @@ from tui_trainer.checklist.memory_fit import setup_with
 from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.estimate import activation_bytes_per_token
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -31,7 +31,7 @@ def look(context: Context) -> Verdict:
         return warned(sentence, fix={_KEY: "auto"}, switch="fused attention: off")
     if basis.shape.attention_dropout:
         return _with_dropout(context, fused)
-    name = "torch's" if requested in ("auto", "sdpa") else requested
+    name = _kernel_by_lengths(context) or ("torch's" if requested in ("auto", "sdpa") else requested)
     mask = "by documents" if context.planned.packing.value else "without a mask"
     details = (_MASK_IS_FREE,) if basis.setup.packed and basis.setup.device == "cpu" else ()
     sentence = f"{name} fused attention {mask}{_kernel(context)}: {fused} of activations, no scores kept"
@@ -70,6 +70,19 @@ def _kernel(context: Context) -> str:
     if gpu is None or gpu.capability is None:
         return ""
     return f" ({attention_words(abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes)))})"
+
+
+def _kernel_by_lengths(context: Context) -> str:
+    """The library that packed rows are tried with first, as `training/varlen.py` does; empty: torch's own."""
+    gpu, name = context.basis.target.gpu, "flash_attention_3"
+    requested, packed = context.config.model.attn_implementation, context.planned.packing.value
+    if requested not in ("auto", "sdpa") or not packed or context.planned.precision.value == "fp32":
+        return ""
+    hopper = gpu is not None and gpu.capability is not None and gpu.capability[0] == HOPPER
+    libraries = context.hardware.libraries
+    if not hopper or FLASH_KERNELS[name].lack(libraries):
+        return ""
+    return f"flash-attn-3 {libraries[FLASH_KERNELS[name].distribution]}, if it passes the probe,"
 
 
 def _no_flash(context: Context, requested: str) -> str:

@@ -38,10 +38,10 @@ def _missing(context: Context) -> Verdict | None:
         if installed.get(library, "") is None:
             sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
             return failed(sentence, advice=f"install it: uv pip install {library}")
-    optimizer = config.training.optim
-    if OPTIMIZERS[optimizer].needs_bitsandbytes and installed.get("bitsandbytes", "") is None:
-        sentence = f'training.optim = "{optimizer}" needs bitsandbytes, which is not installed'
-        return failed(sentence, fix={"training.optim": DEFAULT}, advice="uv pip install bitsandbytes")
+    library = OPTIMIZERS[config.training.optim].library
+    if library and installed.get(library, "") is None:
+        sentence = f'training.optim = "{config.training.optim}" needs {library}, which is not installed'
+        return failed(sentence, fix={"training.optim": DEFAULT}, advice=f"uv pip install {library}")
     return None
 
 

@@ -83,7 +83,8 @@ IMPORTER = Importer(
                 "training.gradient_checkpointing", "the other way round", values={True: False, False: True}
             ),
             "use_unsloth": To("model.provider", values={False: _OFF, True: hf.NO_UNSLOTH}),
-            "enable_liger_kernel kernel_config": hf.OWN_KERNELS,
+            "enable_liger_kernel": hf.LIGER,
+            "kernel_config": hf.OWN_KERNELS,
             "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "early_stopping_steps": "evaluation.early_stopping_patience",
             "plot_loss": Always("the loss is drawn while it falls"),

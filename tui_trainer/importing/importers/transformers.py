@@ -23,6 +23,7 @@ NOT_SENT = NotNeeded("nothing is sent anywhere")
 OTHER_TOOL = NotNeeded("it concerns the other tool only")
 RESUMED = NotNeeded("`tui-trainer resume RUN` goes on with a run")
 NO_STEP_LIMIT = NotNeeded("the epochs decide")
+LIGER = To("model.kernels", "where liger-kernel is installed", values={True: "auto", False: "none"})
 OWN_KERNELS = Automatic("head and loss are computed in chunks; attention is torch's fused one")
 LIVING_THREADS = Automatic("the threads that make batches live as long as the run")
 CACHED = Automatic("prepared data is kept, and made anew when text, tokenizer or length change")
@@ -125,7 +126,8 @@ ARGUMENTS: Table = {
     "torch_compile_backend": Same(("inductor",), "inductor compiles", "inductor compiles here"),
     "torchdynamo": Off("training.torch_compile says it here"),
     "torch_empty_cache_steps": "training.empty_cache_steps",
-    "use_liger_kernel liger_kernel_config": OWN_KERNELS,
+    "use_liger_kernel": LIGER,
+    "liger_kernel_config": OWN_KERNELS,
     "group_by_length": "data.group_by_length",
     "train_sampling_strategy": To("data.group_by_length", values={"group_by_length": True, "random": NEW_ORDER}),
     "length_column_name": Automatic("lengths are counted when the data is prepared"),

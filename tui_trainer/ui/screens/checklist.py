@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.app import ComposeResult
 
+from tui_trainer.checklist.contract import Finding
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import ListPage, bindings
+from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
+from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
@@ -19,28 +19,19 @@ from tui_trainer.ui.widgets.scroller import Scroller
 from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
 
-if TYPE_CHECKING:
-    from tui_trainer.checklist.contract import Finding
-    from tui_trainer.ui.screens.checklist_view import ChecklistModel
-
 
 class ChecklistPage(ListPage):
     place = "checklist"
     BINDINGS = bindings("checklist")
-    CSS_PATH = "checklist.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
+        self.model = ChecklistModel()
+        self.model.replace(bench.findings)
         self._listed: list[Finding] = []
         self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
-        self._finding = Scroller(Pane(self._finding_lines), glyphs=bench.glyphs, id="chosen")
-
-    @cached_property
-    def model(self) -> ChecklistModel:
-        """Made when it is first needed: what it imports is not needed by the first screen."""
-        model: ChecklistModel = self._view.ChecklistModel()
-        return model
+        self._finding = Scroller(Pane(self._finding_lines), id="chosen")
 
     def body(self) -> ComposeResult:
         yield Pane(self._counts, id="counts")
@@ -60,23 +51,17 @@ class ChecklistPage(ListPage):
             self._listed = self.model.visible
             super().redraw()
 
-    @cached_property
-    def _view(self) -> ModuleType:
-        from tui_trainer.ui.screens import checklist_view
-
-        return checklist_view
-
     def _counts(self, width: int, _: int) -> list[Line]:
         first, rows = self._list.seen_places.start, self._list.size.height
-        return [self._view.counts_line(self.model, first, rows, width, self.bench.glyphs)]
+        return [counts_line(self.model, first, rows, width, self.bench.glyphs)]
 
     def _row(self, place: int, width: int) -> Line:
         is_chosen, cells = place == self.model.cursor, self.model.title_cells
-        return list(self._view.finding_row(self._listed[place], is_chosen, cells, width, self.bench.glyphs))
+        return finding_row(self._listed[place], is_chosen, cells, width, self.bench.glyphs)
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
         chosen = self.model.selected
-        return self._view.finding_lines(chosen, width, self.bench.glyphs) if chosen else []
+        return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
 
     def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         """A click on a line."""
@@ -87,7 +72,7 @@ class ChecklistPage(ListPage):
 
     def move(self, lines: int) -> None:
         self.model.move(lines)
-        self._finding.to_top()
+        self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
 
     @property
     def page_lines(self) -> int:
@@ -100,17 +85,13 @@ class ChecklistPage(ListPage):
             # Nobody looks at the list: the worst may come first again.
             self.model.sort()
 
-    def available(self, action: Action) -> bool:
+    def refusal(self, action: Action) -> str:
         if action.name in ("apply", "show_fix"):
-            return self._chosen_fix is not None
+            return "" if self._chosen_fix else "there is no fix to apply"
         if action.name == "apply_all":
-            return any(finding.fix and finding.is_open for finding in self.model.findings)
-        if action.name == "undo":
-            return self.bench.document is not None and self.bench.document.can_undo
-        return True
-
-    def why_not(self, action: Action) -> str:
-        return f"{action.label}: there is no fix to apply" if "fix" in action.label else super().why_not(action)
+            return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
+        document = self.bench.document
+        return NOTHING_TO_DO if action.name == "undo" and not (document and document.can_undo) else ""
 
     @property
     def _chosen_fix(self) -> Finding | None:

@@ -13,7 +13,7 @@ from tui_trainer.checklist.contract import STATUSES, Finding, Status
 from tui_trainer.checklist.run import counts
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, beside, fit, pad, width_of, wrapped
+from tui_trainer.ui.spans import Line, Role, beside, fit, labelled, pad, paragraph, width_of
 
 _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
@@ -127,23 +127,17 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
     lines: list[Line] = [_ends([(finding.title, "bold")], status, width, glyphs)]
-    lines += [[(text, "text")] for text in wrapped(one_line(verdict.evidence), width)]
+    lines += paragraph(one_line(verdict.evidence), width)
     for change in finding.changes:
         words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
-        lines += _labelled("fix", words, width, "accent")
+        lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
-        lines += _labelled("do", one_line(verdict.advice), width, "text")
+        lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
     if check.claim or finding.fix:
         claim = f"; the guides claim: {check.claim}" if check.claim else ""
-        lines += _labelled("gain", f"{finding.gain_words}{claim}", width, "text")
-    lines += _labelled("why", check.why, width, "text")
-    lines += _labelled("guides", ", ".join(check.guides) or "none: a check of our own", width, "dim")
+        lines += labelled("gain", f"{finding.gain_words}{claim}", _LABEL_COLUMNS, width)
+    lines += labelled("why", check.why, _LABEL_COLUMNS, width)
+    lines += labelled("guides", ", ".join(check.guides) or "none: a check of our own", _LABEL_COLUMNS, width, "dim")
     for place, detail in enumerate(verdict.details):
-        lines += _labelled("" if place else "more", one_line(detail), width, "dim")
+        lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
     return lines
-
-
-def _labelled(label: str, text: str, width: int, role: Role) -> list[Line]:
-    parts = wrapped(text, width - _LABEL_COLUMNS)
-    labels = [label, *[""] * len(parts)]
-    return [[(f"{name:<{_LABEL_COLUMNS}}", "dim"), (part, role)] for name, part in zip(labels, parts, strict=False)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial, partialmethod
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from textual.widget import Widget
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import ListPage, bindings
+from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 class ConfigPage(ListPage):
     place = "config"
-    CSS_PATH = "config.tcss"
     AUTO_FOCUS = ""
     BINDINGS = bindings("config")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-widest")]  # noqa: RUF012
@@ -35,7 +34,7 @@ class ConfigPage(ListPage):
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self.editor: Editor | None = None
-        self.table = SettingsTable(bench.glyphs)
+        self.table = SettingsTable()
         self.head = Horizontal(id="head")
         self.filter_field, self.value_field = LineField(id="filter"), LineField(classes="field")
         self.choice_field = ChoiceField(self._choice, self._jump, classes="field")
@@ -201,19 +200,18 @@ class ConfigPage(ListPage):
 
     # ------------------------------------------------------------- actions
 
-    def available(self, action: Action) -> bool:
+    def refusal(self, action: Action) -> str:
         document = self.bench.document
         if document is None:
-            return False
-        if action.name in ("undo", "redo"):
-            return document.can_undo if action.name == "undo" else document.can_redo
-        if action.name == "clear":
-            return bool(self.model.filter)
-        if action.name == "next_problem":
-            return bool(document.problems)
-        if action.name == "preview":
-            return document.loaded is not None and not document.own_problems
-        return True
+            return NOTHING_TO_DO
+        can: dict[str, Callable[[], object]] = {
+            "undo": lambda: document.can_undo,
+            "redo": lambda: document.can_redo,
+            "clear": lambda: self.model.filter,
+            "next_problem": lambda: document.problems,
+            "preview": lambda: document.loaded is not None and not document.own_problems,
+        }
+        return "" if can.get(action.name, lambda: True)() else NOTHING_TO_DO
 
     def move(self, lines: int) -> None:
         self.table.move(lines)

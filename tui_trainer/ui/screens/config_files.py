@@ -22,8 +22,7 @@ from tui_trainer.config.save import save as write_config
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.drafts import discard_draft
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.dialogs import Answer, ChoiceDialog, TextDialog
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -43,14 +42,14 @@ def save(bench: Workbench, document: Document) -> None:
 
 def save_as(bench: Workbench, document: Document) -> None:
     """To a file whose name is asked for."""
-    lines: list[Line] = [[("Your own values are written, on top of the recipe's name.", "dim")], []]
+    rows: list[Row] = [("Your own values are written, on top of the recipe's name.", "dim"), ""]
     start = str(document.file or Path.cwd() / _DEFAULT_FILE)
 
     def write(text: str) -> str:
         name = text.strip()
         return _write(bench, document, Path(name).expanduser()) if name else "write the name of a file"
 
-    bench.app.open(TextDialog("Save as", lines, start, write))
+    bench.app.open(TextDialog("Save as", rows, start, write))
 
 
 def _write(bench: Workbench, document: Document, path: Path, *, force: bool = False) -> str:
@@ -74,11 +73,11 @@ def _ask_to_overwrite(bench: Workbench, document: Document, path: Path, error: O
         document.reload()
         bench.note_change("loaded again; your unsaved edits lie on top")
 
-    lines: list[Line] = [[(row, "text")] for row in textwrap.wrap(one_line(str(error.problems[0])), 70)]
+    rows = textwrap.wrap(one_line(str(error.problems[0])), 70)
     answers: list[Answer] = [("o", "overwrite it", lambda: _write(bench, document, path, force=True))]
     if path == document.file:
         answers.append(("l", "load it, keep my edits", load_again))
-    bench.app.open_next(ChoiceDialog("Overwrite?", lines, answers))
+    bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
 
 
 def edit(app: App[Any], bench: Workbench, document: Document, refused_text: str) -> str:
@@ -161,12 +160,9 @@ def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
         bench.tell("discarded")
 
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
-    lines: list[Line] = [
-        [(f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved.", "text")],
-        [("They were kept when the connection or the program ended.", "dim")],
-    ]
-    lines += [[(row, "dim")] for row in textwrap.wrap(f"Made for {one_line(draft.subject)}.", 70)]
+    rows: list[Row] = [f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved."]
+    rows.append(("They were kept when the connection or the program ended.", "dim"))
+    rows += [(row, "dim") for row in textwrap.wrap(f"Made for {one_line(draft.subject)}.", 70)]
     if draft.digest != document.digest:
-        lines.append([("The config file has changed since: look at them before you save.", "warn")])
-    answers: list[Answer] = [("r", "restore them", restore), ("d", "discard them", discard)]
-    bench.app.open(ChoiceDialog("Unsaved edits", lines, answers))
+        rows.append(("The config file has changed since: look at them before you save.", "warn"))
+    bench.app.ask("Unsaved edits", rows, [("r", "restore them", restore), ("d", "discard them", discard)])

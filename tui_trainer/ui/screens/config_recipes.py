@@ -18,7 +18,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_model import name_cells
-from tui_trainer.ui.spans import Line, Role, pad, title_rule, wrapped
+from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, value_cells
 
@@ -125,10 +125,10 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     What would change has the most room. On a low screen what stays is only named.
     """
     recipe = chooser.recipe
-    lines = _wrapped(f"{chooser.chosen + 1} of {len(chooser.recipes)}: {recipe.summary}", width, "text")
-    lines += _wrapped(f"source: {recipe.source}", width, "dim") if recipe.source and not is_low else []
+    lines = paragraph(one_line(f"{chooser.chosen + 1} of {len(chooser.recipes)}: {recipe.summary}"), width)
+    lines += paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source and not is_low else []
     if chooser.preview is None:
-        return [*lines, [], *_wrapped(f"{glyphs.bad} {chooser.error}", width, "bad")]
+        return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
     changes, stays = chooser.preview.changes, chooser.preview.stays
     title = f"It changes {_settings(len(changes))}" if changes else "It changes nothing"
     note = "your own values stay" if chooser.keep_own else "your own values go"
@@ -174,10 +174,6 @@ def _table(
         ]
         for (name, old, new), (name_role, old_role, new_role) in rows
     ]
-
-
-def _wrapped(text: str, width: int, role: Role) -> list[Line]:
-    return [[(line, role)] for line in wrapped(one_line(text), width)]
 
 
 def _settings(count: int) -> str:

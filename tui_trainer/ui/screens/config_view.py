@@ -22,7 +22,7 @@ from tui_trainer.ui.screens.config_plan import (
     memory_budget,
     memory_lines,
 )
-from tui_trainer.ui.spans import Line, Span, beside, pad, title_rule, wrapped
+from tui_trainer.ui.spans import Line, Span, beside, labelled, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 
@@ -141,20 +141,21 @@ def detail_lines(
     """Problem, help, what it takes, where it comes from, effects; whole parts only, the last ones left out first."""
     problems = [editor.error] if editor else [reason(problem) for problem in document.problems_of(setting.key)]
     parts: list[list[Line]] = [
-        [[(line, "bad")] for text in problems if text for line in wrapped(one_line(f"{glyphs.bad} {text}"), width)]
+        [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
     ]
     if editor and editor.options:
         parts.append(_option_lines(editor, width, height - len(parts[0]), glyphs))
-    parts.append([[(line, "text")] for line in wrapped(setting.help, width)])
+    parts.append(paragraph(setting.help, width))
     takes = setting.expected
     if document.where(setting.key) != "default":
         takes += f" (default {display_text(setting, setting.default)})"
-    parts += [
-        _labelled("takes", "" if editor and editor.closed else takes, width),
-        _labelled("value", _value_and_source(document, setting), width),
-        _labelled("memory", setting.memory, width),
-        _labelled("speed", setting.speed, width),
-    ]
+    rows = {
+        "takes": "" if editor and editor.closed else takes,
+        "value": _value_and_source(document, setting),
+        "memory": setting.memory,
+        "speed": setting.speed,
+    }
+    parts += [labelled(label, one_line(text), _DETAIL_CELLS, width) for label, text in rows.items() if text]
     lines: list[Line] = []
     for part in parts:
         if len(lines) + len(part) <= height:
@@ -194,9 +195,3 @@ def _value_and_source(document: Document, setting: Setting) -> str:
     if document.is_changed(setting.key):
         text += f" (preset {display_text(setting, document.preset_value(setting.key))})"
     return f"{text}; advanced" if setting.advanced else text
-
-
-def _labelled(label: str, text: str, width: int) -> list[Line]:
-    """The label in a column of its own, the text beside it on as many lines as it takes."""
-    lines = wrapped(one_line(text), width - _DETAIL_CELLS) if text else []
-    return [[((" " if at else label).ljust(_DETAIL_CELLS), "dim"), (line, "text")] for at, line in enumerate(lines)]

@@ -18,7 +18,7 @@ from tui_trainer.hardware.probe import probe_again
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.page import Page, bindings
+from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens import hardware_view as view
 from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
 from tui_trainer.ui.screens.hardware_view import LABEL, Machine, Section
@@ -57,15 +57,9 @@ class Part(Pane):
             super().redraw()
 
 
-def _scrolling(scroll: Callable[..., None], *steps: int) -> Callable[[HardwarePage], None]:
-    """An action that scrolls."""
-    return lambda page: scroll(page._scroller, *steps)
-
-
-class HardwarePage(Page):
+class HardwarePage(ListPage):
     place = "hardware"
     BINDINGS = bindings("hardware")
-    CSS_PATH = "hardware.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy")]  # noqa: RUF012
 
@@ -75,7 +69,7 @@ class HardwarePage(Page):
         self._runs_folder = Path()
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
         self._trail = Area(Part(view.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
-        self._scroller = Scroller(Area(*self._columns(), id="columns"), glyphs=bench.glyphs)
+        self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
         yield Area(
@@ -133,25 +127,23 @@ class HardwarePage(Page):
             shown = replace(gauge, share=share, label=pad(gauge.label, LABEL))
             self._bars[name].show(shown, sparks.get(gauge.spark, ()))
 
-    def available(self, action: Action) -> bool:
-        if action.name == "next_gpu":
-            return len(self.bench.hardware.gpus) > 1
-        if action.name in ("up", "down", "page_up", "page_down", "first", "last"):
-            return self._scroller.is_overflowing
-        return True
+    def refusal(self, action: Action) -> str:
+        can = len(self.bench.hardware.gpus) > 1 if action.name == "next_gpu" else self._scroller.is_overflowing
+        return "" if can or action.name == "look_again" else NOTHING_TO_DO
+
+    def move(self, lines: int) -> None:
+        self._scroller.scroll_lines(lines)
+
+    @property
+    def page_lines(self) -> int:
+        # A line stays on the screen.
+        return self._scroller.scrolled.size.height - 1
 
     def _diagnose(self) -> None:
         bench = self.bench
         self._diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
         self._profile = (profile.name if profile else "none"), why
-
-    action_up = _scrolling(Scroller.scroll_lines, -1)
-    action_down = _scrolling(Scroller.scroll_lines, 1)
-    action_page_up = _scrolling(Scroller.scroll_pages, -1)
-    action_page_down = _scrolling(Scroller.scroll_pages, 1)
-    action_first = _scrolling(Scroller.to_top)
-    action_last = _scrolling(Scroller.to_end)
 
     def action_next_gpu(self) -> None:
         """The cards one after the other, then no choice again: the freest."""

@@ -18,7 +18,7 @@ from tui_trainer.hardware.problems import Severity
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, target_words
-from tui_trainer.ui.spans import Line, Role, pad, title_rule, width_of, wrapped
+from tui_trainer.ui.spans import Line, Role, hanging, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.units import GIB
 
 Section = list[Line]
@@ -47,12 +47,10 @@ class Machine:
 
     def hanging(self, start: Line, text: str, role: Role = "text") -> list[Line]:
         """The text behind `start`, continued below itself."""
-        indent = width_of(start)
-        rows: list[Line] = [[(" " * indent, "text"), (row, role)] for row in wrapped(text, self.width - indent)]
-        return [[*start, rows[0][1]], *rows[1:]]
+        return hanging(start, paragraph(text, self.width - width_of(start), role))
 
     def row(self, label: str, text: str, role: Role = "text") -> list[Line]:
-        return self.hanging([(pad(label, LABEL), "dim")], text, role)
+        return labelled(label, text, LABEL, self.width, role)
 
     def rows(self, title: str, rows: list[describe.Row]) -> Section:
         """A section of labelled rows; none without any."""

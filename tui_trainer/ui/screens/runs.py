@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.events import ScreenResume
 
 from tui_trainer.errors import ConfigError, FolderError
+from tui_trainer.lines import age_words
+from tui_trainer.runs import at_rest
 from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.overview import Overviews, RunOverview
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
+from tui_trainer.ui.dialogs import Row, TextDialog
 from tui_trainer.ui.page import ListPage, bindings
+from tui_trainer.ui.screens import runs_view as view
+from tui_trainer.ui.screens.runs_compare import CompareDialog
+from tui_trainer.ui.screens.runs_view import RunsModel
 from tui_trainer.ui.spans import Line, Role, beside
+from tui_trainer.ui.starting import offer_resume, offer_stop
+from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
-
-if TYPE_CHECKING:
-    from tui_trainer.runs.overview import Overviews, RunOverview
-    from tui_trainer.ui.screens.runs_view import RunsModel
 
 _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
@@ -39,11 +41,11 @@ _READING, _MEASURING = "list of runs", "sizes of runs"
 class RunsPage(ListPage):
     place = "runs"
     BINDINGS = bindings("runs")
-    CSS_PATH = "runs.tcss"
     AUTO_FOCUS = ""
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
+        self.model, self._overviews = RunsModel(), Overviews()
         self._list = LineList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
@@ -51,49 +53,30 @@ class RunsPage(ListPage):
         self._measured: dict[Path, str] = {}
         """In which minute of its last event the size of a folder was measured."""
 
-    @cached_property
-    def model(self) -> RunsModel:
-        """Made when it is first needed: what it imports is not needed by the first screen."""
-        model: RunsModel = self._view.RunsModel()
-        return model
-
-    @cached_property
-    def _overviews(self) -> Overviews:
-        from tui_trainer.runs.overview import Overviews
-
-        return Overviews()
-
     # ------------------------------------------------------------- the view
 
     def body(self) -> ComposeResult:
-        yield Pane(lambda width, _: [self._view.head(width)], id="head")
+        yield Pane(lambda width, _: [view.head(width)], id="head")
         yield self._list
         yield self._filter
         yield Pane(self._details, id="details")
         yield Pane(self._summary, id="summary")
 
-    @cached_property
-    def _view(self) -> ModuleType:
-        from tui_trainer.ui.screens import runs_view
-
-        return runs_view
-
     def _row(self, place: int, width: int) -> Line:
-        row: Line = self._view.run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
-        return row
+        return view.run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
-        return self._view.detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
+        return view.detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self._list.seen_places, len(self.model.shown)
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        return [beside([(self._view.summary(self.model), "dim")], [(where, "dim")], width)]
+        return [beside([(view.summary(self.model), "dim")], [(where, "dim")], width)]
 
     def by_clock(self, width: int) -> object:
         now, shown = _now(), self.model.shown
-        return [self._view.age_words(shown[place], now) for place in self._list.seen_places]
+        return [age_words(shown[place], now) for place in self._list.seen_places]
 
     # --------------------------------------------------- what is on the disk
 
@@ -190,13 +173,7 @@ class RunsPage(ListPage):
 
     # -------------------------------------------------- what can be done now
 
-    def available(self, action: Action) -> bool:
-        return not self._refusal(action)
-
-    def why_not(self, action: Action) -> str:
-        return f"{action.label}: {self._refusal(action)}"
-
-    def _refusal(self, action: Action) -> str:
+    def refusal(self, action: Action) -> str:
         one = self.model.chosen
         if action.name in ("filter", "again"):
             return ""
@@ -207,7 +184,7 @@ class RunsPage(ListPage):
             return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
             return "no run is shown"
-        return str(self._view.refusal(action.name, one, self.bench.app.key_of("runs.stop")))
+        return view.refusal(action.name, one, self.bench.app.key_of("runs.stop"))
 
     @property
     def _chosen(self) -> RunOverview:
@@ -229,13 +206,9 @@ class RunsPage(ListPage):
             self.bench.attach_to(folder)
 
     def action_resume(self) -> None:
-        from tui_trainer.ui.starting import offer_resume
-
         offer_resume(self.bench, self._folder)
 
     def action_stop(self) -> None:
-        from tui_trainer.ui.starting import offer_stop
-
         offer_stop(self.bench, self._folder)
 
     def action_copy(self) -> None:
@@ -254,22 +227,17 @@ class RunsPage(ListPage):
             self.move(1)
 
     def action_compare(self) -> None:
-        from tui_trainer.ui.screens.runs_compare import CompareDialog
-
         self.bench.app.open(CompareDialog(self.bench, [RunFolder(path) for path in self.model.marked]))
 
     # ------------------------------------------------------ rename and delete
 
     def action_rename(self) -> None:
         one = self._chosen
-        lines: list[Line] = [[("Its folder is renamed as well.", "dim")], []]
-        self.bench.app.open(TextDialog(f"Rename {one.name}", lines, one.name, partial(self._rename, one.path)))
+        rows: list[Row] = [("Its folder is renamed as well.", "dim"), ""]
+        self.bench.app.open(TextDialog(f"Rename {one.name}", rows, one.name, partial(self._rename, one.path)))
 
     def _rename(self, path: Path, name: str) -> str:
         """Empty when it was renamed, else why not."""
-        from tui_trainer.runs import at_rest
-        from tui_trainer.ui.watch import WatchedRun
-
         bench, name = self.bench, name.strip()
         own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
         if own is not None:
@@ -302,9 +270,9 @@ class RunsPage(ListPage):
         what = f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports."
         if one.status == "gone":
             what = "It is only taken off the list: its folder is gone."
-        lines: list[Line] = [[(what, "text")], [(one_line(str(one.path)), "dim")]]
+        rows: list[Row] = [what, (one_line(str(one.path)), "dim")]
         answers = [("D", "delete it", partial(self._delete, one))]
-        self.bench.app.open(ChoiceDialog(f"Delete {one_line(one.name, 50)}?", lines, answers))
+        self.bench.app.ask(f"Delete {one_line(one.name, 50)}?", rows, answers)
 
     def _delete(self, one: RunOverview) -> None:
         bench = self.bench
@@ -328,9 +296,9 @@ class RunsPage(ListPage):
         if not self.bench.has_unsaved_edits:
             self._take_config(one)
             return
-        lines: list[Line] = [[("Settings that you changed are in no file yet. Undo brings them back.", "text")]]
+        rows = ["Settings that you changed are in no file yet. Undo brings them back."]
         answers = [("enter", "take those of the run", partial(self._take_config, one))]
-        self.bench.app.open(ChoiceDialog(f"Replace them by those of {one_line(one.name, 40)}?", lines, answers))
+        self.bench.app.ask(f"Replace them by those of {one_line(one.name, 40)}?", rows, answers)
 
     def _take_config(self, one: RunOverview) -> None:
         bench, file = self.bench, RunFolder(one.path).config
@@ -365,8 +333,6 @@ def _sentence(error: FolderError) -> str:
 
 def _freed_bytes(path: Path) -> int | str:
     """What deleting the run would free, or why it is refused."""
-    from tui_trainer.runs import at_rest
-
     try:
         return at_rest.bytes_to_free(path)
     except FolderError as error:
@@ -374,8 +340,6 @@ def _freed_bytes(path: Path) -> int | str:
 
 
 def _deleted(one: RunOverview) -> tuple[str, Role]:
-    from tui_trainer.runs import at_rest
-
     try:
         deleted = at_rest.delete(one.path)
     except FolderError as error:

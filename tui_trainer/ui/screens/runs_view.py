@@ -14,7 +14,7 @@ from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs, sparkline
-from tui_trainer.ui.spans import Line, Role, fit, pad, wrapped
+from tui_trainer.ui.spans import Line, Role, fit, pad, paragraph
 from tui_trainer.units import format_bytes
 
 SIGNS: Final = "ABCDEF"
@@ -189,9 +189,8 @@ def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) ->
     begin += [(f" {one.status} ", _STATE_ROLES.get(one.status, "dim"))]
     rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
-    lines += [[(row, "text")] for text in rows for row in wrapped(text, width)]
-    lines += [[(row, "dim")] for row in wrapped(one_line(str(one.path)), width)]
-    return lines
+    lines += [row for text in rows for row in paragraph(text, width)]
+    return lines + paragraph(one_line(str(one.path)), width, "dim")
 
 
 def _facts(one: RunOverview, now: datetime) -> list[str]:

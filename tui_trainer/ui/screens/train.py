@@ -12,9 +12,13 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
-from tui_trainer.ui.page import KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.page import NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.screens.train_scene import TrainScene
+from tui_trainer.ui.screens.train_view import PARTS, visible_parts
+from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop
+from tui_trainer.ui.trying import offer_try
+from tui_trainer.ui.watch import tail_of
 from tui_trainer.ui.widgets.loss_chart import LossChart
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.section import Area, Section
@@ -43,7 +47,6 @@ class TrainPage(Page):
 
     place = "train"
     BINDINGS = bindings("train")
-    CSS_PATH = "train.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
 
@@ -71,8 +74,6 @@ class TrainPage(Page):
                 yield from map(self._part, _BESIDE_THE_CHART)
 
     def _part(self, name: str) -> Pane:
-        from tui_trainer.ui.screens.train_view import PARTS
-
         draw, heading = PARTS[name]
         if heading is None:
             return Pane(lambda width, height: draw(self._scene, width, height), id=name)
@@ -116,8 +117,6 @@ class TrainPage(Page):
 
     def _arrange(self) -> None:
         """Show the parts that have something to show, in the places of this phase of a run."""
-        from tui_trainer.ui.screens.train_view import PARTS, visible_parts
-
         scene, visible = self._scene, visible_parts(self._scene)
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
@@ -162,47 +161,36 @@ class TrainPage(Page):
         bench = self.bench
         if bench.plan is None or bench.is_planning:
             return ["the plan is being made ..." if bench.is_planning else "the config has a problem: 2 shows it"]
-        from tui_trainer.ui.starting import offer_lines
-
         return offer_lines(bench.plan)
 
     def _log(self) -> list[str]:
         guard = self.bench.guard
         if not self._log_open or guard is None:
             return []
-        from tui_trainer.ui.watch import tail_of
-
         return tail_of(guard.log_path, _LOG_ROWS)
 
     # ---------------------------------------------------------- the run
 
-    def available(self, action: Action) -> bool:
-        return not self._refusal(action)
-
-    def why_not(self, action: Action) -> str:
-        return self._refusal(action)
-
-    def _refusal(self, action: Action) -> str:
-        """Why an action does nothing now; nothing when it would do something."""
-        run, name, nothing = self.bench.run, action.name, super().why_not(action)
+    def refusal(self, action: Action) -> str:
+        run, name = self.bench.run, action.name
         if name not in _OF_A_RUN or (name == "table" and self._table_open):
             return ""
         if run is None:
-            return f"{action.label}: nothing is training; {self.bench.app.key_of('app.start')} starts"
+            return f"nothing is training; {self.bench.app.key_of('app.start')} starts"
         if name in _OF_THE_RUN:
             can_go_on = name == "pause" and (run.is_interrupted or run.state.status in ("stopped", "failed"))
-            return "" if run.alive or can_go_on else f"{action.label}: the run is over"
+            return "" if run.alive or can_go_on else "the run is over"
         if name == "try_model" and run.alive:
-            return "the model can be tried when the run has stopped or ended"
+            return "it can be tried when the run has stopped or ended"
         if name == "try_model":
-            return "" if run.state.checkpoints or run.state.finished else nothing
+            return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
         if self._frozen:
             return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
         is_there = self.is_mounted and self._chart.view.cross_step is not None if name == "clear" else run.state.steps
-        return "" if is_there else nothing
+        return "" if is_there else NOTHING_TO_DO
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
@@ -216,8 +204,6 @@ class TrainPage(Page):
         if run is not None and run.alive:
             self.bench.ask_run("resume" if run.state.phase == "paused" else "pause")
         else:
-            from tui_trainer.ui.starting import offer_resume
-
             offer_resume(self.bench)
 
     def action_save(self) -> None:
@@ -228,14 +214,10 @@ class TrainPage(Page):
 
     def action_stop(self) -> None:
         """Save and stop, after one more key."""
-        from tui_trainer.ui.starting import offer_stop
-
         offer_stop(self.bench)
 
     def action_try_model(self) -> None:
         """Let the newest weights continue a text."""
-        from tui_trainer.ui.trying import offer_try
-
         offer_try(self.bench)
 
     # --------------------------------------------------------- the view

@@ -12,7 +12,7 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, fit
+from tui_trainer.ui.spans import Line, Role, fit, hanging
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,5 +68,4 @@ class TrainScene:
 
     def labelled(self, label: str, text: str, width: int, cells: int, role: Role = "text") -> list[Line]:
         """A word in so many cells and a text beside it, on as many lines as it takes."""
-        rows = self.wrapped(text, width - cells, role=role)
-        return [[(("" if at else label).ljust(cells), "dim"), *row] for at, row in enumerate(rows)]
+        return hanging([(label.ljust(cells), "dim")], self.wrapped(text, width - cells, role=role))

@@ -13,9 +13,8 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Line, fit, harmless, text_of, width_of
-from tui_trainer.ui.theme import role_styles
+from tui_trainer.ui.theme import HasGlyphs, role_styles
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
 _GAP_CELLS = 6
@@ -24,7 +23,7 @@ _ANY_SIZE = 10_000
 _Cell = tuple[str, str]
 
 
-class Pane(Widget):
+class Pane(HasGlyphs, Widget):
     """What `draw(width, height)` returns, in cells; lines that are missing are blank, longer ones are cut.
 
     With `height: auto` it is as high as its lines, with `width: auto` as wide as the longest one.
@@ -46,11 +45,6 @@ class Pane(Widget):
     def lines(self) -> Sequence[Line]:
         """What is shown."""
         return self._lines
-
-    @property
-    def glyphs(self) -> Glyphs:
-        """The signs of this terminal."""
-        return ASCII if self.app.has_class("-ascii") else UNICODE
 
     def redraw(self) -> None:
         """Compute the lines, and send what changed."""

@@ -6,7 +6,6 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
-from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.section import Area
@@ -30,10 +29,9 @@ class Scroller(Area):
     Scroller.-overflowing > .position { display: block; }
     """
 
-    def __init__(self, *content: Widget, glyphs: Glyphs, id: str | None = None) -> None:
+    def __init__(self, *content: Widget, id: str | None = None) -> None:
         super().__init__(id=id)
         self.scrolled = _Scrolled(*content)
-        self._glyphs = glyphs
         self._position = Pane(lambda *_: [self._position_line()], classes="position")
 
     def compose(self) -> ComposeResult:
@@ -55,16 +53,6 @@ class Scroller(Area):
         """Down by so many lines, up when negative; stops at both ends."""
         self.scrolled.scroll_relative(y=lines, animate=False, immediate=True)
 
-    def scroll_pages(self, pages: int) -> None:
-        """The same in pages, with a line that stays on the screen."""
-        self.scroll_lines(pages * (self.scrolled.size.height - 1))
-
-    def to_top(self) -> None:
-        self.scrolled.scroll_home(animate=False, immediate=True)
-
-    def to_end(self) -> None:
-        self.scrolled.scroll_end(animate=False, immediate=True, force=True)
-
     def _moved(self) -> None:
         self.set_class(self.is_overflowing, "-overflowing")
         self._position.redraw()
@@ -72,6 +60,6 @@ class Scroller(Area):
     def _position_line(self) -> Line:
         above = round(self.scrolled.scroll_y)
         below = self.scrolled.virtual_size.height - above - self.scrolled.size.height
-        up, down = ("Up", "Down") if self._glyphs.ascii else ("\u2191", "\u2193")
+        up, down = ("Up", "Down") if self._position.glyphs.ascii else ("\u2191", "\u2193")
         words = [f"{up} {above} above"] * (above > 0) + [f"{down} {below} more below"] * (below > 0)
         return [("   ".join(words), "dim")]

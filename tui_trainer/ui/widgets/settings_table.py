@@ -99,12 +99,12 @@ class SettingsTable(VerticalScroll, can_focus=False):
         key: str
         is_double: bool
 
-    def __init__(self, glyphs: Glyphs, name_cells: int = 0, id: str | None = None) -> None:
+    def __init__(self, name_cells: int = 0, id: str | None = None) -> None:
         """`name_cells`: of the longest name there may be, so that a filter moves no column."""
         super().__init__(id=id)
         self.rows: Sequence[Row] = ()
         self.key, self.empty, self.name_cells = "", "", name_cells
-        self._glyphs, self._place = glyphs, 0
+        self._place = 0
         self._pane = Pane(self._draw, classes="rows")
         self._field: Widget | None = None
         self._drawn: tuple[object, list[Line]] = (None, [])
@@ -116,7 +116,9 @@ class SettingsTable(VerticalScroll, can_focus=False):
         state = (self.rows, self.key, self._field, self.empty, width)
         if self._drawn[0] != state:
             lines = [
-                row_line(row, width, self.name_cells, self._glyphs, here=here, edited=here and self._field is not None)
+                row_line(
+                    row, width, self.name_cells, self._pane.glyphs, here=here, edited=here and self._field is not None
+                )
                 for row in self.rows
                 for here in [bool(row.key) and row.key == self.key]
             ]
@@ -205,13 +207,12 @@ class SettingsTable(VerticalScroll, can_focus=False):
 
 
 if __name__ == "__main__":
-    from tui_trainer.ui.glyphs import UNICODE
     from tui_trainer.ui.widgets.demo import Demo
 
     def sixty_settings() -> list[SettingsTable]:
         names = [f"made_up_{n}" for n in range(60)]
         rows = [Row(key=name, name=name, value=f"{n} steps", is_changed=n % 7 == 1) for n, name in enumerate(names)]
-        table = SettingsTable(UNICODE, 28)
+        table = SettingsTable(28)
         table.show([Row(name="Training"), *rows], names[0])
         return [table]
 

@@ -1,0 +1,103 @@
+"""liger-kernel for a simulated card, where triton does not run: its functions with the same names, for the same layers.
+
+What it changes in a model and in the modules of transformers is what the library changes, and its kernels round where
+that rounds: once, at the end. Source: liger-kernel 0.8.5, `transformers/monkey_patch.py`, `ops/rms_norm.py` (mode
+`llama`), `ops/swiglu.py` and `ops/rope.py`. Patching a model by the library itself, and taking that back, is tested
+where it is installed (`tests/training/test_liger.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from tests.simulated_card.module_stand_ins import imported_as, modules_named
+
+VERSION = "0.8.5"
+FAMILIES = ("llama", "qwen2")
+calls = SimpleNamespace(norms=0, norms_backward=0)
+
+
+class RMSNormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        calls.norms += 1
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return norm(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        calls.norms_backward += 1
+        # Once: with recomputed layers they are there for one reading.
+        saved = ctx.saved_tensors
+        with torch.enable_grad(), torch.autocast("cuda", enabled=False):
+            x, weight = (t.detach().float().requires_grad_() for t in saved)
+            found = torch.autograd.grad(_normed(x, weight, ctx.eps), (x, weight), gradient.float())
+        return found[0].to(saved[0].dtype), found[1].to(saved[1].dtype), None
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    with torch.autocast("cuda", enabled=False):
+        return _normed(x.float(), weight.float(), eps).to(x.dtype)
+
+
+def _norm_forward(self: Any, x: Tensor) -> Tensor:
+    return RMSNormFunction.apply(x, self.weight, self.variance_epsilon)
+
+
+def _mlp_forward(self: Any, x: Tensor) -> Tensor:
+    gate, up = self.gate_proj(x), self.up_proj(x)
+    return self.down_proj((nn.functional.silu(gate.float()) * up.float()).to(gate.dtype))
+
+
+def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    cos, sin = cos.float().unsqueeze(1), sin.float().unsqueeze(1)
+    return tuple((x.float() * cos + _half_turned(x.float()) * sin).to(x.dtype) for x in (q, k))  # type: ignore[return-value]
+
+
+def _half_turned(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+def apply_to_instance(model: Any, cross_entropy: bool, fused_linear_cross_entropy: bool) -> None:
+    assert not cross_entropy and not fused_linear_cross_entropy, "the loss here is another"
+    kind = model.config.model_type
+    if kind not in FAMILIES:
+        return
+    names = sys.modules[f"transformers.models.{kind}.modeling_{kind}"]
+    names.apply_rotary_pos_emb = rotary  # type: ignore[attr-defined]
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.in_place = True
+            module.forward = MethodType(_norm_forward, module)
+            module._get_name = MethodType(lambda self: "LigerRMSNorm", module)
+        elif type(module).__name__.endswith("MLP"):
+            module.forward = MethodType(_mlp_forward, module)
+
+
+@contextmanager
+def liger_stand_in(apply: Callable[..., None] = apply_to_instance) -> Iterator[None]:
+    """`import liger_kernel` finds this one, and so does transformers."""
+    calls.norms = calls.norms_backward = 0
+    modules = modules_named("liger_kernel", "liger_kernel.transformers")
+    modules["liger_kernel.transformers"]._apply_liger_kernel_to_instance = (  # type: ignore[attr-defined]
+        lambda model, **settings: apply(model, **settings)
+    )
+    with (
+        imported_as(modules),
+        patch("transformers.integrations.liger.is_liger_kernel_available", lambda: True),
+    ):
+        yield

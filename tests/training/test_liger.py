@@ -1,0 +1,91 @@
+"""liger-kernel itself, where it is installed: `uv run --with liger-kernel pytest tests/training/test_liger.py`.
+
+What it changes in a model is taken back to the last name. In fp32 its kernels are also computed, by Triton's
+interpreter (which knows no bf16), and pass the probe.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from tests.tiny_models import tiny_model
+from tui_trainer.planning.fused_kernels import LIGER_FAMILIES
+from tui_trainer.training import fused_kernels
+from tui_trainer.training.fused_kernels import taken_back
+
+pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
+PROBE = """
+    class Number(float):
+        # A kernel's argument: the interpreter hands plain ones over, which have no dtype.
+        def to(self, dtype):
+            return self
+
+    import triton, triton.language as tl
+    from triton.runtime.interpreter import GridExecutor
+    call = GridExecutor.__call__
+    def number(x):
+        return Number(x) if type(x) is float else x
+    GridExecutor.__call__ = lambda self, *args, **kwargs: call(
+        self, *map(number, args), **{name: number(x) for name, x in kwargs.items()})
+
+    import numpy as np, torch
+    from types import SimpleNamespace
+    from dataclasses import replace
+    from liger_kernel.ops import rms_norm
+    @triton.jit
+    def rsqrt(x):
+        return 1.0 / tl.sqrt(x)
+    # That of CUDA's library of mathematics.
+    rms_norm.rsqrt = rsqrt
+
+    from tests.tiny_models import tiny_model
+    from tui_trainer.data.batching.pack import collate_packed
+    from tui_trainer.losses.micro_batch import micro_batch
+    from tui_trainer.losses.next_token import NextTokenLoss
+    from tui_trainer.training.fused_kernels import _switch_on
+    from tui_trainer.training.precision import MixedPrecision
+    from tui_trainer.training.rounding_probe import difference
+    cpu = torch.device("cpu")
+    draw = np.random.default_rng(1)
+    batch = micro_batch(collate_packed([[draw.integers(3, 90, size=n, dtype=np.int32)] for n in (20, 11)], 0))
+    batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
+    for family in ("llama", "qwen3"):
+        model = tiny_model(family)
+        run = SimpleNamespace(model=model, loss=NextTokenLoss(model), device=cpu,
+                              mixed_precision=MixedPrecision("fp32", cpu))
+        assert difference(run, batch, lambda: _switch_on(model, "liger")) == "", family
+    print("the same")
+"""
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "mistral", "phi3", "qwen2", "qwen3"])
+def test_what_it_changes_is_taken_back_to_the_last_name(family):
+    model, tokens = tiny_model(family), torch.arange(4, 12)[None]
+    names = sys.modules[type(model).__module__]
+    before = [dict(vars(names)), *(dict(vars(module)) for module in model.modules())]
+    expected = model(input_ids=tokens).logits
+    with taken_back():
+        assert fused_kernels._switch_on(model, "liger") >= 7, "three layers' worth of norms and MLPs"
+        assert vars(names)["apply_rotary_pos_emb"].__module__.startswith("liger_kernel")
+        assert type(model).forward.__module__ == names.__name__ and "forward" not in vars(model), "the loss is ours"
+    assert [dict(vars(names)), *(dict(vars(module)) for module in model.modules())] == before
+    assert torch.equal(model(input_ids=tokens).logits, expected)
+
+
+def test_the_families_that_plans_count_on_are_known_to_it():
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+
+    assert MODEL_TYPE_TO_APPLY_LIGER_FN.keys() >= LIGER_FAMILIES
+
+
+def test_its_kernels_pass_the_probe_when_they_are_interpreted():
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROBE)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip().endswith("the same"), done.stderr[-2000:]

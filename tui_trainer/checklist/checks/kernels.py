@@ -1,0 +1,54 @@
+"""Fused kernels for what lies between the matmuls: those of liger-kernel, where card and model have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.planning.fused_kernels import KEY, LIBRARIES, lack
+
+_PROBED = (
+    "logits and gradients are compared with the model's own before the first step, and where they differ it is off"
+)
+
+
+def look(context: Context) -> Verdict:
+    basis, planned = context.basis, context.planned.kernels
+    compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))
+    if planned.value == "none":
+        return _without(context, compiled or deterministic)
+    name = f"{LIBRARIES[planned.value]} {basis.hardware.libraries.get(LIBRARIES[planned.value]) or ''}".strip()
+    switch = f"fused kernels: {LIBRARIES[planned.value]}"
+    if planned.value == "liger" and compiled:
+        # Liger-Kernel #1330, B300.
+        sentence = f"{name} in compiled layers: a compiled SwiGLU was 3.1 times as fast as Liger's (published)"
+        return warned(sentence, fix={KEY: "auto"}, switch=switch)
+    if deterministic:
+        return warned(f"{name}: torch cannot tell whether it gives the same bits", fix={KEY: "auto"}, switch=switch)
+    return passed(f"{name} for {basis.shape.model_type}; not measured on a card yet", _PROBED, switch=switch)
+
+
+def _without(context: Context, other_way: bool) -> Verdict:
+    basis, planned = context.basis, context.planned.kernels
+    why_not = lack("liger", basis.hardware, basis.target, basis.shape)
+    library = LIBRARIES["liger"]
+    version = basis.hardware.libraries.get(library)
+    if context.config.model.kernels == "none" and not why_not and not other_way:
+        installed = f"{library} {version} is installed and knows {basis.shape.model_type}"
+        return warned(f'off by model.kernels = "none": {installed}', fix={KEY: "auto"}, switch="fused kernels: off")
+    reason = why_not or planned.reason.removeprefix("auto: ")
+    with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, library: "installed"})
+    would_do = version is None and not lack("liger", with_it, basis.target, basis.shape)
+    advice = f"uv pip install {library}, and they are tried" if would_do else ""
+    return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
+
+
+CHECK = Check(
+    look,
+    order=145,
+    title="Fused kernels",
+    guides=(),
+    claim="",
+    why="Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.",
+    fallback={KEY: "auto"},
+)

@@ -1,0 +1,72 @@
+"""Which library's kernels compute what lies between a model's matmuls: `model.kernels`, resolved for this machine.
+
+Whether they give the same numbers is asked of the very model at the start of each run (`training/fused_kernels.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.planned import Planned
+
+Kernels = Literal["none", "liger", "hub"]
+
+KEY = "model.kernels"
+LIBRARIES: dict[Kernels, str] = {"liger": "liger-kernel", "hub": "kernels"}
+"""The distribution that each comes with."""
+# Decoders of text. Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of 0.8.5.
+LIGER_FAMILIES = frozenset(
+    "exaone4 gemma gemma2 gemma3_text glm4 granite hunyuan_v1_dense llama ministral mistral mixtral nemotron olmo2 "
+    "olmo3 phi3 qwen2 qwen3 qwen3_moe smollm3".split()
+)
+NOT_USED: Planned[Kernels] = Planned(value="none", exact=True, reason="the model's own operations")
+
+
+def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Kernels]:
+    """What `auto` becomes. Refusals are the matter of `kernel_problems`."""
+    config = loaded.config
+    requested = config.model.kernels
+    if requested != "auto":
+        return Planned(value=requested, exact=True, reason=f"from {loaded.where(KEY)}")
+    # Kernels of the hub are code that came from there: only on the user's word.
+    why_not = lack("liger", hardware, target, shape)
+    if not why_not and config.training.torch_compile:
+        # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
+        why_not = "compiled layers fuse the same operations"
+    if not why_not and config.training.deterministic:
+        why_not = "torch cannot tell whether kernels of a library give the same bits each time"
+    if why_not:
+        return Planned(value="none", exact=True, reason=f"auto: {why_not}")
+    version = hardware.libraries.get(LIBRARIES["liger"])
+    return Planned(value="liger", exact=False, reason=f"auto: liger-kernel {version} knows {shape.model_type}")
+
+
+def kernel_problems(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> list[Problem]:
+    """Kernels that were asked for by name and cannot be here."""
+    requested = loaded.config.model.kernels
+    if requested == "auto" or requested == "none" or not (why_not := lack(requested, hardware, target, shape)):
+        return []
+    return [loaded.problem(KEY, f"{requested}: {why_not}", "set it to auto, which takes what there is")]
+
+
+def lack(kernels: Kernels, hardware: Hardware, target: Target, shape: ModelShape) -> str:
+    """Why this machine or this model has none of them, as a clause; empty where both have."""
+    library = LIBRARIES[kernels]
+    if target.device == "cpu":
+        return "they are for GPUs, and this run is on the CPU"
+    if hardware.libraries.get(library) is None:
+        return f"{library} is not installed"
+    if kernels == "liger" and hardware.libraries.get("triton", "") is None:
+        return "triton, which they are written in, is not installed"
+    capability = target.gpu.capability if target.gpu else None
+    if capability and capability < TENSOR_CORES_FROM:
+        return f"they need compute capability 7.0, this card has {dotted(capability)}"
+    if kernels == "liger" and shape.model_type not in LIGER_FAMILIES:
+        return f"liger-kernel has none for {shape.model_type}"
+    return ""
