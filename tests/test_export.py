@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,3 +201,27 @@ def test_an_adapter_in_its_own_folder_is_the_trained_one_and_a_full_run_has_none
 
 def test_each_file_is_one_format():
     assert {"merged", "adapter", "onnx"} <= set(format_names())
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(
+    find_spec("onnxruntime") is None, reason="needs onnx, onnxscript and onnxruntime"
+)
+def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(trained, capsys):
+    model = trained()
+    assert main(["export", model.run.name, "--to", "onnx", "--to", "onnx-int8", "--json"]) == 0
+    plain, small = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert plain["logit_difference"] < 1e-4 < small["logit_difference"] < 0.25
+    code = f"""
+import numpy, onnxruntime, sys
+session = onnxruntime.InferenceSession({plain["folder"] + "/model.onnx"!r})
+ids = numpy.arange(3, 23).reshape(1, 20)
+logits = session.run(["logits"], {{"input_ids": ids, "attention_mask": numpy.ones_like(ids)}})[0]
+assert "torch" not in sys.modules
+print(logits.argmax(-1).tolist()[0])
+"""
+    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (
+        json.loads(alone.stdout)
+        == model.load(dtype="float32")(input_ids=torch.arange(3, 23)[None]).logits.argmax(-1).tolist()[0]
+    )

@@ -37,15 +37,17 @@ def export(
     if out and len(to) > 1:
         raise InputError("--out names the folder of one format", hint="export them one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
+    from tui_trainer.exporting.certificate import Certifier
     from tui_trainer.exporting.export import export as write
     from tui_trainer.exporting.export import target_of
     from tui_trainer.exporting.trained_model import TrainedModel
 
     trained = TrainedModel.of(folder)
+    certifier = Certifier(trained)
     targets = [target_of(trained, one, out) for one in formats]
     is_good = True
     for one, target in zip(formats, targets, strict=True):
-        done = write(trained, one, target, show_progress)
+        done = write(trained, one, target, certifier, show_progress)
         is_good &= not done.certificate.faults
         if as_json:
             print(json.dumps({"folder": str(done.folder), **json.loads(done.certificate.text())}))

@@ -70,55 +70,50 @@ class Certificate:
         return json.dumps({"is_good": not self.faults, **asdict(self)}, indent=1)
 
 
-def certify(trained: TrainedModel, export_format: Format, folder: Path) -> Certificate:
-    """Raises RunError where the trained model itself cannot be measured."""
-    tolerance = export_format.tolerance(trained)
-    with tempfile.TemporaryDirectory() as place:
-        logits = [Path(place) / f"{name}.npy" for name in ("trained", "exported")]
+class Certifier:
+    """Compares exports with one trained model, which is measured once."""
+
+    def __init__(self, trained: TrainedModel) -> None:
+        self._trained = trained
+        self._before: dict[str, Any] = {}
+
+    def certify(self, export_format: Format, folder: Path) -> Certificate:
+        """Raises RunError where the trained model itself cannot be measured."""
         try:
-            before = _ask(trained, trained.folder, "", logits[0], None)
+            self._before = before = self._before or self._ask(self._trained.folder, "", None)
         except ChildFailed as failure:
             raise RunError(f"the trained model cannot be measured: it {failure}") from None
-        known = Measured(bytes=trained.weight_bytes, **_figures(before))
+        tolerance, difference, exported = export_format.tolerance(self._trained), None, None
         try:
-            after = _ask(trained, folder, export_format.name, logits[1], before["texts"])
+            after = self._ask(folder, export_format.name, before["texts"])
         except ChildFailed as failure:
-            return Certificate(
-                format=export_format.name,
-                rows=before["rows"],
-                logit_difference=None,
-                tolerance=tolerance,
-                trained=known,
-                exported=None,
-                faults=(f"it cannot be loaded again: {failure.reason or failure}",),
-            )
-        one, other = (np.load(path) for path in logits)
-    difference = _difference(one, other)
-    found = Measured(bytes=folder_size(folder).bytes, **_figures(after))
-    return Certificate(
-        format=export_format.name,
-        rows=before["rows"],
-        logit_difference=difference,
-        tolerance=tolerance,
-        trained=known,
-        exported=found,
-        faults=tuple(_faults(before, after, difference, tolerance)),
-    )
+            faults = [f"it cannot be loaded again: {failure.reason or failure}"]
+        else:
+            difference = _difference(before["logits"], after["logits"])
+            exported = Measured(bytes=folder_size(folder).bytes, **_figures(after))
+            faults = _faults(before, after, difference, tolerance)
+        return Certificate(
+            format=export_format.name,
+            rows=before["rows"],
+            logit_difference=difference,
+            tolerance=tolerance,
+            trained=Measured(bytes=self._trained.weight_bytes, **_figures(before)),
+            exported=exported,
+            faults=tuple(faults),
+        )
 
-
-def _ask(trained: TrainedModel, folder: Path, name: str, logits: Path, texts: list[str] | None) -> dict[str, Any]:
-    question = {
-        "run": str(trained.run.root),
-        "folder": str(folder),
-        "format": name,
-        "rows": ROWS,
-        "logits": str(logits),
-        "texts": texts,
-    }
-    answer: dict[str, Any] = json.loads(
-        ask_child("tui_trainer.exporting.measured", json.dumps(question), _TIMEOUT_SECONDS)
-    )
-    return answer
+    def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
+        question = {
+            "run": str(self._trained.run.root),
+            "folder": str(folder),
+            "format": name,
+            "rows": ROWS,
+            "texts": texts,
+        }
+        with tempfile.TemporaryDirectory() as place:
+            question["logits"] = f"{place}/logits.npy"
+            answer = ask_child("tui_trainer.exporting.measured", json.dumps(question), _TIMEOUT_SECONDS)
+            return {**json.loads(answer), "logits": np.load(f"{place}/logits.npy")}
 
 
 def _figures(answer: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 from tui_trainer.errors import FolderError, InputError, RunError
@@ -41,14 +45,17 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
     return target
 
 
-def export(trained: TrainedModel, export_format: Format, target: Path, tell: Tell) -> Exported:
+def export(
+    trained: TrainedModel, export_format: Format, target: Path, certifier: certificate.Certifier, tell: Tell
+) -> Exported:
     """Raises RunError where it cannot be written; then nothing is left of it. What its certificate finds faulty stays,
     under the name `failed-FORMAT`."""
     beside = target.with_name(f".writing-{target.name}")
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(mode=0o700, parents=True)
-        export_format.write(trained, beside, tell)
+        with _quiet():
+            export_format.write(trained, beside, tell)
         make_durable(beside)
     except BaseException as error:  # Ctrl+C as well
         shutil.rmtree(beside, ignore_errors=True)
@@ -58,7 +65,7 @@ def export(trained: TrainedModel, export_format: Format, target: Path, tell: Tel
         raise RunError(f"{trained.run.name} could not be exported to {export_format.name}: {reason}") from error
     tell("comparing with the trained model", 0, None, "")
     try:
-        found = certificate.certify(trained, export_format, beside)
+        found = certifier.certify(export_format, beside)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -69,3 +76,20 @@ def export(trained: TrainedModel, export_format: Format, target: Path, tell: Tel
     beside.rename(target)
     sync_folder(target.parent)
     return Exported(folder=target, certificate=found)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Libraries tell their own steps, on standard output as well, where JSON may be wanted."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stdout(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()

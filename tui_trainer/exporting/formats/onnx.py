@@ -53,9 +53,11 @@ class Onnx:
         ids = torch.zeros(_EXAMPLE_ROWS, _EXAMPLE_TOKENS, dtype=torch.int64)
         # Without a cache the graph gives logits alone, as a comparison wants them.
         model.config.use_cache = False
-        return OnnxExporter().export(
-            model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, OnnxConfig(dynamic=True)
-        )
+        settings = OnnxConfig(dynamic=True, quantizer=self._quantizer())
+        return OnnxExporter().export(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, settings)
+
+    def _quantizer(self) -> Any:
+        return None
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         from transformers.exporters.base import ExportedModel
