@@ -79,7 +79,7 @@ class TrainingSection(Section):
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
         DEFAULT,
         "The optimizer; those in 8 and 4 bits need bitsandbytes or torchao.",
-        memory="AdamW keeps 8 bytes a trained parameter, in 8 bits 2, in 4 bits 1, Adafactor almost none",
+        memory="8 bytes a trained parameter, 2 in 8 bits, 1 in 4 bits, Adafactor few",
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
         "auto",
