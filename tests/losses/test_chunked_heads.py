@@ -1,9 +1,12 @@
 """Logits in chunks are those of the model, whatever becomes of its head's product; a plan counts on no other chunks."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -205,3 +208,27 @@ def test_every_name_of_a_rule_is_a_kind_of_model():
     assert len([name for name in logits._RULES if name in CONFIG_MAPPING]) >= 15
     if "gemma4_unified_text" in CONFIG_MAPPING:  # the version that the table was read from
         assert not [name for name in (*logits._RULES, *logits._OTHERWISE) if name not in CONFIG_MAPPING]
+
+
+class LiveBlocks(TorchDispatchMode):
+    """How many blocks of a size there are at one time, at the most."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.size_bytes, self.most = size_bytes, 0
+        self._live: weakref.WeakSet = weakref.WeakSet()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and (storage := result.untyped_storage()).nbytes() == self.size_bytes:
+            self._live.add(storage)
+            self.most = max(self.most, len({each.data_ptr() for each in self._live}))
+        return result
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_logits_of_one_chunk_are_there_at_a_time(learns):
+    hidden, weight = torch.randn(60, 8, requires_grad=learns), torch.randn(300, 8, requires_grad=learns)
+    with LiveBlocks(10 * 300 * 4) as seen:
+        chunked_head_loss(hidden, weight, torch.arange(60), 10)
+    assert seen.most == 1

@@ -78,8 +78,8 @@ class TrainingSection(Section):
     seed: int = option(42, "Decides the initial weights, the order of the rows and dropout.", low=0, high=2**63 - 1)
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
         DEFAULT,
-        "The optimizer; adamw_8bit and the paged ones need bitsandbytes and a GPU, adamw_torch_8bit and 4bit torchao.",
-        memory="AdamW keeps 8 bytes a trained parameter, in 8 bits 2, in 4 bits 1, Adafactor almost none",
+        "The optimizer; those in 8 and 4 bits need bitsandbytes or torchao.",
+        memory="8 bytes a trained parameter, 2 in 8 bits, 1 in 4 bits, Adafactor few",
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
         "auto",

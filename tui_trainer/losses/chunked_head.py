@@ -74,7 +74,10 @@ class _ChunkedHeadLoss(torch.autograd.Function):
             slope = transform_product(logits, transform, with_slope=wants_any)
             chunk_loss, shares = _loss(logits, labels, label_smoothing)
             loss += chunk_loss
+            # The next chunk's logits take the place of these, and do not come beside them.
+            del logits
             if not wants_any:
+                del shares
                 continue
             grad = shares.scatter_add_(-1, labels, torch.full_like(labels, label_smoothing - 1, dtype=shares.dtype))
             if label_smoothing:
@@ -89,6 +92,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
                 torch.mm(grad, weight_Vh, out=hidden_grad[chunk])
             if weight_grad is not None:
                 weight_grad += grad.T @ hidden
+            del shares, grad
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.dtypes = hidden_Nh.dtype, weight_Vh.dtype, None if bias_V is None else bias_V.dtype
         return loss
