@@ -204,9 +204,7 @@ def test_each_file_is_one_format():
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(
-    find_spec("onnxruntime") is None, reason="needs onnx, onnxscript and onnxruntime"
-)
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnx, onnxscript and onnxruntime")
 def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(trained, capsys):
     model = trained()
     assert main(["export", model.run.name, "--to", "onnx", "--to", "onnx-int8", "--json"]) == 0

@@ -15,8 +15,8 @@ from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.runs.folder import folder_size
-from tui_trainer.runs.score_words import number
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.runs.score_words import number, plain
+from tui_trainer.units import format_bytes
 
 ROWS = 200
 FILE = "certificate.json"
@@ -54,14 +54,14 @@ class Certificate:
             return [f"{self.format}: not as it was trained: {'; '.join(self.faults)}"]
         before, after = self.trained, self.exported
         scores = "".join(
-            f", {name} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
+            f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
         )
         return [
             f"reloaded in a fresh process and compared on {self.rows} held-out rows:",
             f"  logits differ by {self.logit_difference:.1e} of the largest (allowed {self.tolerance.logits:.0e})",
             f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{scores}",
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
-            f"{format_seconds(before.seconds_per_row)} -> {format_seconds(after.seconds_per_row)} a row on the CPU",
+            f"{1e3 * before.seconds_per_row:.2g} -> {1e3 * after.seconds_per_row:.2g} ms a row on the CPU",
             *(f"  not as it was trained: {fault}" for fault in self.faults),
         ]
 

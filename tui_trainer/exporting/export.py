@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging as standard_logging
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -86,10 +87,12 @@ def _quiet() -> Iterator[None]:
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    standard_logging.disable(standard_logging.WARNING)
     try:
         with redirect_stdout(StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        standard_logging.disable(standard_logging.NOTSET)
         logging.set_verbosity(before)
         logging.enable_progress_bar()
