@@ -43,7 +43,7 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
         raise InputError("the data changed since this run, so its held-out rows cannot be read again")
     own = find_format(question["format"]) if question["format"] else None
     tokenizer = _tokenizer(folder)
-    model = own.load(trained, folder) if own else trained.load(dtype=torch.float32)
+    model = own.load(trained, folder) if own else trained.load(dtype=trained.compared_dtype)
     found = _on_held_out_rows(trained, data, model, question["rows"], Path(question["logits"]))
     texts = question["texts"]
     if texts is None:

@@ -15,6 +15,7 @@ from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Task
+from tui_trainer.units import GIB
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,11 @@ class TrainedModel:
     def weight_bytes(self) -> int:
         """Of the files of the whole model, without an adapter."""
         return sum(path.stat().st_size for path in (self.base or self.folder).glob("*.safetensors"))
+
+    @property
+    def compared_dtype(self) -> str:
+        """In which it is compared with an export: fp32, unless that would take more than 16 GiB of memory."""
+        return "float32" if self.weight_bytes < 4 * GIB else "auto"
 
     def load(self, *, dtype: torch.dtype | str = "auto", merge: bool = False) -> Any:
         """The model on the CPU, with its adapter, or with `merge` as one with it. A classifier's config tells its

@@ -34,7 +34,7 @@ class Adapter:
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return TrainedModel(
             run=trained.run, plan=trained.plan, folder=folder, head=trained.head, base=trained.base
-        ).load(dtype="float32")
+        ).load(dtype=trained.compared_dtype)
 
 
 FORMAT = Adapter()

@@ -54,7 +54,9 @@ class Merged:
         trained.save_beside_weights(folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        return auto_class(trained.head).from_pretrained(folder, dtype="float32", local_files_only=True).eval()
+        return (
+            auto_class(trained.head).from_pretrained(folder, dtype=trained.compared_dtype, local_files_only=True).eval()
+        )
 
 
 def _merge_in_memory(trained: TrainedModel, folder: Path) -> None:
