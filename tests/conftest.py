@@ -61,6 +61,11 @@ def _freeze() -> None:
     _frozen_modules = len(sys.modules)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process a core, and one more for the time in which others wait for a program or a terminal."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()
 

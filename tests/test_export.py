@@ -73,10 +73,15 @@ def logits(model) -> torch.Tensor:
         ("llama", {"tuning.modules_to_save": "embed_tokens"}),
         ("gpt2", {"tuning.use_rslora": "true"}),
         ("qwen2", {"tuning.use_dora": "true"}),
-        ("gemma2", {}),
-        ("phi", {"tuning.target_modules": "all-linear"}),
-        ("mistral", {"tuning.modules_to_save": "lm_head"}),
-        ("opt", {}),
+        *(
+            pytest.param(family, changes, marks=pytest.mark.e2e)
+            for family, changes in {
+                "gemma2": {},
+                "phi": {"tuning.target_modules": "all-linear"},
+                "mistral": {"tuning.modules_to_save": "lm_head"},
+                "opt": {},
+            }.items()
+        ),
     ],
 )
 def test_a_merged_model_is_the_adapted_one_and_loads_with_transformers_alone(family, changes, trained, tmp_path):

@@ -80,6 +80,7 @@ def test_a_real_layer_keeps_what_the_formula_says(model, lora):
     assert layer.made == pytest.approx(counted["made"], rel=0.05)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("model", "changes"),
     each_value_once(

@@ -136,6 +136,7 @@ def test_the_panes_say_what_it_starts_from_and_what_would_be_saved():
     assert text_of(panes.names(80, 1)).split()[-3:] == model.count.split()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("glyphs", first_by_default([ASCII, UNICODE]), ids=["ascii", "unicode"])
 def test_every_state_fits_every_size_in_both_sets(glyphs):
     """Unsafe values, an editor, a wrong text, choices, a filter, nothing found, recipes."""

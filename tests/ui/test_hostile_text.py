@@ -271,6 +271,7 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     assert swept == 6 * len(TEXTS)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("ascii_only", first_by_default([False, True]), ids=["unicode", "ascii"])
 def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
     async def look() -> int:
@@ -294,6 +295,7 @@ def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
     assert asyncio.run(look()) == len(TEXTS)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("ascii_only", first_by_default([False, True]), ids=["unicode", "ascii"])
 def test_a_question_about_them_stays_in_its_frame(ascii_only):
     """Headings and lines are made safe by the dialog itself."""

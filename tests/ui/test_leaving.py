@@ -30,6 +30,7 @@ def test_the_screens_are_left_and_the_run_trains_on_until_it_is_stopped(open_ter
     assert terminal.text.count("stopped at step") == 1
 
 
+@pytest.mark.e2e
 def test_resume_opens_the_screens_and_goes_on(open_terminal, small_config, environment):
     config = small_config(steps=400)
     terminal = open_terminal(config)

@@ -44,9 +44,10 @@ def assert_no_step_is_missing(terminal, steps: int) -> None:
     assert terminal.steps == list(range(1, steps + 1))
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "controlling",
-    [pytest.param(True, id="SIGHUP"), pytest.param(False, id="only the end of input", marks=pytest.mark.e2e)],
+    [pytest.param(True, id="SIGHUP"), pytest.param(False, id="only the end of input")],
 )
 def test_a_run_trains_on_without_its_terminal_and_ends_by_itself(open_terminal, small_config, controlling):
     terminal = open_terminal(small_config(steps=STEPS, rows=ROWS), controlling=controlling)
