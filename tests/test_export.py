@@ -204,8 +204,11 @@ def test_an_adapter_in_its_own_folder_is_the_trained_one_and_a_full_run_has_none
         assert "trained all weights" in capsys.readouterr().err
 
 
-def test_each_file_is_one_format():
+def test_each_file_is_one_format_and_the_help_names_them(capsys):
     assert {"merged", "adapter", "onnx"} <= set(format_names())
+    assert main(["export", "--help"]) == 0
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert all(name in help_text for name in format_names())
 
 
 @pytest.mark.e2e

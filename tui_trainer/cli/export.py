@@ -18,7 +18,9 @@ def export(
     run: RunReference = "last",
     to: Annotated[
         list[str] | None,
-        typer.Option("--to", metavar="FORMAT", help="What to make of it; may be repeated.", show_default=False),
+        typer.Option(
+            "--to", metavar="FORMAT", help="merged, adapter, onnx or onnx-int8; may be repeated.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,

@@ -72,5 +72,5 @@ def find_format(name: str) -> Format:
         raise InputError(f"there is no format {name[:60]!r}", hint=known)
     found: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
     if lacking := [library for library in found.libraries if find_spec(library) is None]:
-        raise InputError(f"{name} needs {' and '.join(lacking)}, not installed here", hint=f"`{found.install}`")
+        raise InputError(f"{name} needs {', '.join(lacking)}: not installed here", hint=f"`{found.install}`")
     return found
