@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tui_trainer.errors import RunError
@@ -139,13 +140,16 @@ def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Op
     return torch.optim.SGD(groups, lr=lr, fused=True)
 
 
-def _bitsandbytes(class_name: str) -> Build:
+def _by_library(module: str, class_name: str) -> Build:
+    """By a class of another library, which is loaded when the optimizer is made."""
+
     def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
         try:
-            import bitsandbytes.optim as bnb
+            found = import_module(module)
         except ImportError as error:
-            raise RunError(f"training.optim needs bitsandbytes, which cannot be loaded: {error}") from None
-        optimizer: Optimizer = getattr(bnb, class_name)(groups, lr=lr, **_adam(training))
+            library = module.partition(".")[0]
+            raise RunError(f"training.optim needs {library}, which cannot be loaded: {error}") from None
+        optimizer: Optimizer = getattr(found, class_name)(groups, lr=lr, **_adam(training))
         return optimizer
 
     return build
@@ -163,19 +167,6 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
                 state: dict[str, Any] = optimizer.state[parameter]
                 return state
     raise ValueError("the parameter is not one of this optimizer")
-
-
-def _torchao(class_name: str) -> Build:
-    def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
-        try:
-            import torchao.optim as ao
-        except ImportError as error:
-            raise RunError(f"training.optim needs torchao, which cannot be loaded: {error}") from None
-        # What is trained is fp32, also where weights are not: there is nothing to round stochastically.
-        optimizer: Optimizer = getattr(ao, class_name)(groups, lr=lr, **_adam(training))
-        return optimizer
-
-    return build
 
 
 def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
@@ -196,7 +187,7 @@ def _of_torchao(
     return OptimizerSpec(
         label=label,
         help=help,
-        build=_torchao(class_name),
+        build=_by_library("torchao.optim", class_name),
         modules=("torchao.optim",),
         learning_rates=ADAPTIVE,
         library="torchao",
@@ -217,7 +208,7 @@ def _of_bitsandbytes(
     return OptimizerSpec(
         label=label,
         help=help,
-        build=_bitsandbytes(class_name),
+        build=_by_library("bitsandbytes.optim", class_name),
         modules=("bitsandbytes.optim",),
         aliases=aliases,
         learning_rates=ADAPTIVE,

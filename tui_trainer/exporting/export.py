@@ -17,7 +17,7 @@ from tui_trainer.exporting.certificate import Certificate
 from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.places import nearest_existing
-from tui_trainer.runs.folder import make_durable, sync_folder, write_atomically
+from tui_trainer.runs.folder import make_durable, put_in_place, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
@@ -72,10 +72,7 @@ def export(
         raise
     write_atomically(beside / certificate.FILE, found.text().encode())
     target = target.with_name(f"failed-{target.name}") if found.faults else target
-    if target.exists():
-        shutil.rmtree(target)
-    beside.rename(target)
-    sync_folder(target.parent)
+    put_in_place(beside, target)
     return Exported(folder=target, certificate=found)
 
 

@@ -317,6 +317,18 @@ def _raise(error: OSError) -> None:
     raise error
 
 
+def put_in_place(beside: Path, target: Path) -> None:
+    """Gives a whole folder its name; what had the name is moved aside, and removed when the new one is there."""
+    old = target.with_name(f".removing-{target.name}")
+    if replaces := target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    beside.rename(target)
+    if replaces:
+        shutil.rmtree(old)
+    sync_folder(target.parent)
+
+
 def sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

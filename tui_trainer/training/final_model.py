@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.folder import make_durable, sync_folder
+from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.training.components import Components
 from tui_trainer.training.model_card import CardFacts, model_card
 from tui_trainer.training.position import Position
@@ -28,12 +28,4 @@ def write_final_model(
     components.tokenizer.save_pretrained(beside)
     (beside / "README.md").write_text(model_card(plan, position, facts), encoding="utf-8")
     make_durable(beside)
-    if target.exists():
-        old = target.with_name(f".removing-{target.name}")
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-        beside.rename(target)
-        shutil.rmtree(old)
-    else:
-        beside.rename(target)
-    sync_folder(target.parent)
+    put_in_place(beside, target)

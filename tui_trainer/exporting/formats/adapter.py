@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,7 @@ class Adapter:
             shutil.copyfile(path, folder / path.name, follow_symlinks=False)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        return TrainedModel(
-            run=trained.run, plan=trained.plan, folder=folder, head=trained.head, base=trained.base
-        ).load(dtype=trained.compared_dtype)
+        return replace(trained, folder=folder).load(dtype=trained.compared_dtype)
 
 
 FORMAT = Adapter()
