@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -37,12 +38,14 @@ SETTINGS = {
 def trained(tmp_path, sheep):
     """`trained("llama", "lora", {...})`: a tiny run that is finished, by its name."""
 
-    def train(family: str = "llama", method: str = "lora", changes: dict | None = None) -> TrainedModel:
+    def train(
+        family: str = "llama", method: str = "lora", changes: dict | None = None, *, data: Path = sheep, **config
+    ) -> TrainedModel:
         from tui_trainer.config.load import Request
         from tui_trainer.launching.carry_out import carry_out
         from tui_trainer.launching.start import load_config, open_new
 
-        save_tiny_model(tmp_path / family, family)
+        save_tiny_model(tmp_path / family, family, **config)
         settings = {
             **SETTINGS,
             "task.type": "causal_lm",
@@ -53,11 +56,20 @@ def trained(tmp_path, sheep):
             **(changes or {}),
         }
         assignments = tuple(f"{key}={value}" for key, value in settings.items())
-        run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(sheep)})))
+        run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
         assert carry_out(run).exit_code == 0
         return TrainedModel.of(run.folder)
 
     return train
+
+
+@pytest.fixture
+def classified(trained, tmp_path):
+    """A run that tells two kinds of texts apart."""
+    rows = [{"text": f"{word} and {n}", "label": word} for n in range(12) for word in ("sheep", "goat")]
+    data = tmp_path / "kinds.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    return trained("bert", "lora", {"task.type": "sequence_classification"}, data=data)
 
 
 def logits(model) -> torch.Tensor:
@@ -158,6 +170,23 @@ def test_what_is_not_the_trained_model_is_found_kept_and_marked(spoil, words, ad
     assert [path.name for path in (adapted.run.root / "export").iterdir()] == ["failed-merged"]
 
 
+def test_labels_in_another_order_are_found(classified, monkeypatch, capsys):
+    write = merged.Merged.write
+
+    def spoiled(self, trained, folder, tell) -> None:
+        write(self, trained, folder, tell)
+        config = json.loads((folder / "config.json").read_text())
+        config["id2label"] = {"0": config["id2label"]["1"], "1": config["id2label"]["0"]}
+        (folder / "config.json").write_text(json.dumps(config))
+
+    assert main(["export", classified.run.name, "--to", "merged"]) == 0
+    config = json.loads((classified.run.root / "export/merged/config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    monkeypatch.setattr(merged.Merged, "write", spoiled)
+    assert main(["export", classified.run.name, "--to", "merged"]) == 1
+    assert "its labels are" in capsys.readouterr().out
+
+
 def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(adapted, tmp_path, monkeypatch, capsys):
     name, full = adapted.run.name, adapted.run.root / "full"
     full.write_text("a file")
@@ -211,23 +240,114 @@ def test_each_file_is_one_format_and_the_help_names_them(capsys):
     assert all(name in help_text for name in format_names())
 
 
-@pytest.mark.e2e
-@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnx, onnxscript and onnxruntime")
-def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(trained, capsys):
-    model = trained()
-    assert main(["export", model.run.name, "--to", "onnx", "--to", "onnx-int8", "--json"]) == 0
-    plain, small = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert plain["logit_difference"] < 1e-4 < small["logit_difference"] < 0.25
-    code = f"""
-import numpy, onnxruntime, sys
-session = onnxruntime.InferenceSession({plain["folder"] + "/model.onnx"!r})
-ids = numpy.arange(3, 23).reshape(1, 20)
-logits = session.run(["logits"], {{"input_ids": ids, "attention_mask": numpy.ones_like(ids)}})[0]
-assert "torch" not in sys.modules
-print(logits.argmax(-1).tolist()[0])
+ALONE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, {folder!r})
+from run_onnx import Graphs
+graphs = Graphs(Path({folder!r}))
+ids = np.arange(3, 23).reshape(1, 20)
+found = {{"written": graphs.written(list(range(3, 23)), 30)}}
+if not graphs.has_encoder:
+    found["logits"] = graphs.logits(ids, np.ones_like(ids)).tolist()
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+print(json.dumps(found))
 """
-    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (
-        json.loads(alone.stdout)
-        == model.load(dtype="float32")(input_ids=torch.arange(3, 23)[None]).logits.argmax(-1).tolist()[0]
+
+
+def answers_alone(folder: str) -> dict:
+    """Of the graphs, in a process with ONNX Runtime and without torch."""
+    command = [sys.executable, "-c", ALONE.format(folder=folder)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def written_by(model) -> list[int]:
+    """What the trained model writes, the likeliest token at a time, without the end."""
+    ids = torch.arange(3, 23)[None]
+    end = model.generation_config.eos_token_id
+    new = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False, num_beams=1, min_length=0
+    )[0].tolist()
+    new = new[1:] if model.config.is_encoder_decoder else new[20:]
+    return new[: new.index(end)] if end in new else new
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("family", "method", "config"),
+    [
+        ("llama", "lora", {}),
+        ("mistral", "full", {"sliding_window": 12}),
+        pytest.param("gpt2", "full", {}, marks=pytest.mark.slow),
+        pytest.param("gemma2", "full", {"sliding_window": 12}, marks=pytest.mark.slow),
+        pytest.param("opt", "full", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(family, method, config, trained, capsys):
+    model = trained(family, method, **config)
+    assert main(["export", model.run.name, "--to", "onnx", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["logit_difference"] < 1e-4
+    alone, own = answers_alone(plain["folder"]), model.load(dtype="float32", merge=True)
+    with torch.no_grad():
+        wanted = own(input_ids=torch.arange(3, 23)[None]).logits
+    torch.testing.assert_close(torch.tensor(alone["logits"]), wanted, atol=1e-4, rtol=1e-4)
+    assert alone["written"] == written_by(own)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.slow)])
+def test_an_encoder_with_a_decoder_is_three_graphs_that_write_as_the_trained_model(family, trained, tmp_path, capsys):
+    rows = [{"source": f"{n} and {n}", "target": f"{2 * n} in all"} for n in range(24)]
+    data = tmp_path / "sums.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    model = trained(family, "full", {"task.type": "seq2seq"}, data=data)
+    assert main(["export", model.run.name, "--to", "onnx", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["logit_difference"] < 1e-4
+    assert {path.stem for path in Path(found["folder"]).glob("*.onnx")} == {"encoder", "decoder", "decoder_with_past"}
+    assert answers_alone(found["folder"])["written"] == written_by(model.load(dtype="float32"))
+
+
+@pytest.mark.e2e
+def test_a_classifier_in_int8_is_a_quarter_and_answers_with_its_labels(classified, capsys):
+    formats = ["onnx-int8", *(["int8"] if find_spec("torchao") else [])]
+    for name in formats:
+        assert main(["export", classified.run.name, "--to", name, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert 0 < found["logit_difference"] < 0.25
+    run = subprocess.run(
+        [sys.executable, str(classified.run.root / "export/onnx-int8/run_onnx.py"), "sheep and 3"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    assert re.fullmatch(r"(sheep|goat) 0\.\d\d, (sheep|goat) 0\.\d\d\n", run.stdout)
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
+def test_what_torchao_cannot_quantise_is_refused_and_leaves_nothing(trained, capsys):
+    model = trained("gpt2", "full")
+    assert main(["export", model.run.name, "--to", "int8"]) == 2
+    assert "no linear layers" in capsys.readouterr().err
+    assert list((model.run.root / "export").iterdir()) == []
+
+
+def test_gguf_names_the_command_that_gets_the_converter(adapted, classified, monkeypatch, capsys):
+    monkeypatch.setenv("LLAMA_CPP_DIR", "/nowhere")
+    monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
+    assert main(["export", adapted.run.name, "--to", "gguf"]) == 2
+    assert "git clone" in capsys.readouterr().err
+    assert main(["export", classified.run.name, "--to", "gguf"]) == 2
+    assert "no classifiers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["Traceback\nNotImplementedError: unknown tokenizer", ""])
+def test_a_converter_that_fails_is_told_with_its_last_words(words, adapted, tmp_path, monkeypatch, capsys):
+    (tmp_path / "convert_hf_to_gguf.py").write_text(f"import sys\nprint({words!r}, file=sys.stderr)\nsys.exit(1)")
+    monkeypatch.setenv("LLAMA_CPP_DIR", str(tmp_path))
+    monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
+    assert main(["export", adapted.run.name, "--to", "gguf"]) == 1
+    assert f"converter: {words.splitlines()[-1] if words else 'exit code 1'}" in capsys.readouterr().err
+    assert list((adapted.run.root / "export").iterdir()) == []

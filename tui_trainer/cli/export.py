@@ -19,7 +19,10 @@ def export(
     to: Annotated[
         list[str] | None,
         typer.Option(
-            "--to", metavar="FORMAT", help="merged, adapter, onnx or onnx-int8; may be repeated.", show_default=False
+            "--to",
+            metavar="FORMAT",
+            help="merged, adapter, int8, onnx, onnx-int8 or gguf; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[

@@ -58,6 +58,20 @@ class Format(Protocol):
         It has `config`, `parameters()` and `get_output_embeddings()` as a model of transformers has.
         """
 
+    def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
+        """The one that was written: called with a text it gives `input_ids`. None where there is none."""
+        return saved_tokenizer(folder)
+
+
+def saved_tokenizer(folder: Path) -> Any:
+    """As transformers reads it; None where the folder has none."""
+    from transformers import AutoTokenizer
+
+    # Where its files are missing, transformers may make one of what the config says.
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+        return None
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
 
 def format_names() -> list[str]:
     """By which `export --to` knows them."""

@@ -60,9 +60,10 @@ def export(
         make_durable(beside)
     except BaseException as error:  # Ctrl+C as well
         shutil.rmtree(beside, ignore_errors=True)
-        if not isinstance(error, Exception):
+        if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        reason = f"{type(error).__name__}: {one_line(str(error), 300)}"
+        kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
+        reason = f"{kind}{one_line(str(error), 300)}"
         raise RunError(f"{trained.run.name} could not be exported to {export_format.name}: {reason}") from error
     tell("comparing with the trained model", 0, None, "")
     try:

@@ -22,7 +22,7 @@ from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import InputError
-from tui_trainer.exporting.contract import find_format
+from tui_trainer.exporting.contract import find_format, saved_tokenizer
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
@@ -42,7 +42,7 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     if data.folder.name != trained.plan.data_key:
         raise InputError("the data changed since this run, so its held-out rows cannot be read again")
     own = find_format(question["format"]) if question["format"] else None
-    tokenizer = _tokenizer(folder)
+    tokenizer = own.tokenizer(trained, folder) if own else saved_tokenizer(folder)
     model = own.load(trained, folder) if own else trained.load(dtype=trained.compared_dtype)
     found = _on_held_out_rows(trained, data, model, question["rows"], Path(question["logits"]))
     texts = question["texts"]
@@ -56,16 +56,6 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
         "texts": texts,
         "token_ids": [tokenizer(text)["input_ids"] for text in texts] if tokenizer else None,
     }
-
-
-def _tokenizer(folder: Path) -> Any:
-    """None where the folder has none."""
-    from transformers import AutoTokenizer
-
-    # Where its files are missing, transformers may make one of what the config says.
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
-        return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def _on_held_out_rows(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
 
 
-class Adapter:
+class Adapter(Format):
     """See `exporting/contract.py` for what each part promises."""
 
     name = "adapter"

@@ -14,15 +14,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files import shards
+from tui_trainer.models.files.headers import read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
 
 _STEM = "model.safetensors"
 
 
-class Merged:
+class Merged(Format):
     """See `exporting/contract.py` for what each part promises."""
 
     name = "merged"
@@ -38,7 +39,7 @@ class Merged:
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         # The sum is rounded to the type that the weights are kept in: bf16 has 8 bits.
-        exact = _stored_dtypes(trained.base or trained.folder) <= {"F32", "F64"}
+        exact = {facts.dtype for facts in read_headers(trained.base or trained.folder).values()} <= {"F32", "F64"}
         return Tolerance(logits=1e-4, loss=1e-4) if exact else Tolerance(logits=0.05, loss=0.02)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
@@ -185,19 +186,10 @@ def _write_shards(model: Any, base: _StoredTensors, names: list[str], folder: Pa
     if len(parts) > 1:
         index = shards.index_of(dict(zip(files, parts, strict=True)), written)
         (folder / f"{_STEM}.index.json").write_text(json.dumps(index, indent=1))
+    inner.config.architectures = [type(inner).__name__]
     inner.config.save_pretrained(folder)
     if (generation := getattr(inner, "generation_config", None)) is not None:
         generation.save_pretrained(folder)
-
-
-def _stored_dtypes(folder: Path) -> set[str]:
-    from safetensors import safe_open
-
-    found: set[str] = set()
-    for path in shards.files_of(folder, _STEM):
-        with safe_open(path, framework="np") as file:
-            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-    return found
 
 
 FORMAT = Merged()

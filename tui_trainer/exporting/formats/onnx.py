@@ -1,23 +1,27 @@
-"""ONNX, for ONNX Runtime: one graph with the model's logits, and for decoders those of generation with a KV cache.
+"""ONNX, for ONNX Runtime: one graph of a classifier or a decoder with its key-value cache, or an encoder and a decoder.
 
-By transformers' own exporter (`transformers.exporters`, which versions from 5.20 on have); loaded again by
-`transformers.exporters.ExportedModel.from_pretrained`, or by ONNX Runtime alone.
+By transformers' own exporter (`transformers.exporters`, which versions from 5.20 on have). `run_onnx.py` is written
+beside the graphs: it answers with NumPy, ONNX Runtime and tokenizers alone, and is what the certificate runs.
 """
 
 from __future__ import annotations
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tui_trainer.exporting.contract import Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
 
-# Two rows of unequal sizes, as torch takes a size of 1 for a constant.
-_EXAMPLE_ROWS, _EXAMPLE_TOKENS = 2, 7
+if TYPE_CHECKING:
+    import torch
+
+# Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
+_ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
 
 
-class Onnx:
+class Onnx(Format):
     """See `exporting/contract.py` for what each part promises."""
 
     name = "onnx"
@@ -28,66 +32,106 @@ class Onnx:
     def refusal(self, trained: TrainedModel) -> str:
         if find_spec("transformers.exporters") is None:
             return "the installed transformers has no exporters: `uv pip install -U transformers`"
-        if trained.head == "seq2seq_lm":
-            return "an encoder with a decoder is not exported to ONNX yet"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
-        return 2 * trained.weight_bytes
+        # A decoder that answers is written twice: as it begins, and as it goes on.
+        return (3 if trained.head == "seq2seq_lm" else 2) * trained.weight_bytes
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         return Tolerance(logits=1e-3, loss=1e-3)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+        from tui_trainer.exporting import run_onnx
+
         tell("loading", 0, None, "")
         model = trained.load(dtype="float32", merge=True)
+        # As save_pretrained() of a model writes it; the exporter saves the configuration alone.
+        model.config.architectures = [type(model).__name__]
         tell("tracing the model", 0, None, "")
-        self._graph(model).save_pretrained(folder)
+        exported = self._graphs(model, trained.head)
+        if trained.head in ("causal_lm", "seq2seq_lm"):
+            exported.generation_config = model.generation_config
+        tell("writing", 0, None, "")
+        exported.save_pretrained(folder)
         trained.save_beside_weights(folder)
+        shutil.copyfile(run_onnx.__file__, folder / "run_onnx.py")
 
-    def _graph(self, model: Any) -> Any:
+    def _graphs(self, model: Any, head: str) -> Any:
         import torch
+        from transformers import GenerationConfig
+        from transformers.exporters.base import ExportedModel
         from transformers.exporters.configs import OnnxConfig
         from transformers.exporters.exporter_onnx import OnnxExporter
 
-        ids = torch.zeros(_EXAMPLE_ROWS, _EXAMPLE_TOKENS, dtype=torch.int64)
-        # Without a cache the graph gives logits alone, as a comparison wants them.
-        model.config.use_cache = False
-        settings = OnnxConfig(dynamic=True, quantizer=self._quantizer())
-        return OnnxExporter().export(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, settings)
+        exporter, settings = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
+        ids = torch.zeros(_ROWS, _TOKENS, dtype=torch.int64)
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if head == "sequence_classification" or head == "token_classification":
+            if getattr(model.config, "type_vocab_size", 0) > 1:
+                inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
+            model.config.use_cache = False
+            return exporter.export(model, inputs, settings)
+        # The cache as generate() builds it, whatever the model's own settings say of beams and lengths.
+        own = model.generation_config
+        plain = GenerationConfig(
+            do_sample=False,
+            **{name: getattr(own, name) for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")},
+        )
+        if head == "causal_lm":
+            both = exporter.export_for_generation(
+                model, inputs, settings, generation_config=plain, multi_token_decode=True
+            )
+            # It reads a text as well, after a cache that holds nothing.
+            return ExportedModel({"model": both.components["decode"]}, both.export_format, config=model.config)
+        answers = torch.zeros(_ROWS, _ANSWER_TOKENS, dtype=torch.int64)
+        both = exporter.export_for_generation(
+            model, {**inputs, "decoder_input_ids": answers}, settings, generation_config=plain
+        )
+        components = {
+            "encoder": exporter.export(model.get_encoder(), inputs, settings).components["model"],
+            "decoder": both.components["prefill"],
+            "decoder_with_past": both.components["decode"],
+        }
+        return ExportedModel(components, both.export_format, config=model.config)
 
     def _quantizer(self) -> Any:
         return None
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        from transformers.exporters.base import ExportedModel
+        from tui_trainer.exporting.run_onnx import Graphs
 
-        return _as_module(ExportedModel.from_pretrained(folder))
+        return _as_module(Graphs(folder), folder)
 
 
-def _as_module(exported: Any) -> Any:
+def _as_module(graphs: Any, folder: Path) -> Any:
     """Called as a model of transformers: its head is a layer that changes nothing, so that a loss can choose places in
     front of it."""
     import torch
     from torch import nn
+    from transformers import AutoConfig
+    from transformers.modeling_outputs import SequenceClassifierOutput
 
     class _Module(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.config = exported.config
+            self.config = AutoConfig.from_pretrained(folder)
             self._head = nn.Identity()
             self._none = nn.Parameter(torch.zeros(0))
 
         def get_output_embeddings(self) -> nn.Module:
             return self._head
 
-        def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            found = exported(input_ids=input_ids, attention_mask=mask)
-            found.logits = self._head(found.logits)
-            return found
+            given = {name: values.numpy() for name, values in more.items() if name in _READ}
+            read = graphs.answer_logits if graphs.has_encoder else graphs.logits
+            logits = torch.from_numpy(read(input_ids.numpy(), mask.numpy(), **given))
+            return SequenceClassifierOutput(logits=self._head(logits))
 
     return _Module().eval()
 
+
+_READ = ("token_type_ids", "decoder_input_ids")
 
 FORMAT = Onnx()

@@ -1,0 +1,122 @@
+"""GGUF, for llama.cpp and what is built on it, by llama.cpp's own converter, in the precision of the stored weights.
+
+The certificate reads the file back with the package `gguf`: its tensors and its tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.errors import RunError
+from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.exporting.formats import merged
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.models.files.headers import read_headers
+from tui_trainer.models.heads import CLASSIFYING, auto_class
+from tui_trainer.safe_text import one_line
+
+FILE = "model.gguf"
+_SCRIPT = "convert_hf_to_gguf.py"
+_GET = "`git clone --depth 1 https://github.com/ggml-org/llama.cpp ~/llama.cpp`"
+
+
+class Gguf(Format):
+    """See `exporting/contract.py` for what each part promises."""
+
+    name = "gguf"
+    title = "GGUF, for llama.cpp"
+    libraries: tuple[str, ...] = ("gguf", "sentencepiece")
+    install = "uv pip install gguf sentencepiece"
+
+    def refusal(self, trained: TrainedModel) -> str:
+        if trained.head in CLASSIFYING:
+            return "llama.cpp has no classifiers"
+        if _converter() is None:
+            return f"llama.cpp's converter is not on this machine: {_GET}, or name its folder in LLAMA_CPP_DIR"
+        return ""
+
+    def needed_bytes(self, trained: TrainedModel) -> int:
+        return (2 if trained.base else 1) * trained.weight_bytes
+
+    def tolerance(self, trained: TrainedModel) -> Tolerance:
+        return Tolerance(logits=1e-3, loss=1e-3)
+
+    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+            whole = Path(place)
+            if trained.base:
+                merged.FORMAT.write(trained, whole, tell)
+            else:
+                for path in trained.folder.iterdir():
+                    (whole / path.name).symlink_to(path)
+            _say_begin_and_end(whole)
+            tell("converting", 0, None, "")
+            command = [sys.executable, str(_converter()), str(whole), "--outfile", str(folder / FILE)]
+            found = subprocess.run(
+                [*command, "--outtype", _stored_type(whole)], capture_output=True, text=True, errors="replace"
+            )
+        if found.returncode or not (folder / FILE).is_file():
+            last = (found.stderr.strip() or f"exit code {found.returncode}").splitlines()[-1]
+            raise RunError(f"llama.cpp's converter: {one_line(last, 300)}")
+
+    def load(self, trained: TrainedModel, folder: Path) -> Any:
+        """Its tensors put back into the model of transformers."""
+        return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
+
+    def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
+        """Cuts as the trained one does, with the numbers of the file. The order of merges is not read back: of
+        SentencePiece's kind the file has scores, from which transformers makes another order than llama.cpp has."""
+        from gguf import GGUFReader
+        from transformers import AutoTokenizer
+
+        fields = GGUFReader(folder / FILE).fields
+        told = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in fields.items()}
+        numbers = {token: number for number, token in enumerate(told["tokens"])}
+        own = AutoTokenizer.from_pretrained(trained.folder, local_files_only=True)
+        before = [told["bos_token_id"]] if told.get("add_bos_token") else []
+        behind = [told["eos_token_id"]] if told.get("add_eos_token") else []
+
+        def read(text: str) -> dict[str, list[int]]:
+            return {"input_ids": [*before, *(numbers.get(token, -1) for token in own.tokenize(text)), *behind]}
+
+        return read
+
+
+def _say_begin_and_end(folder: Path) -> None:
+    """Whether the tokenizer puts a token before and behind a text: the converter takes a usual answer where its
+    settings do not say."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    ids = tokenizer("a")["input_ids"]
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_bytes())
+    settings["add_bos_token"] = ids[0] == tokenizer.bos_token_id
+    settings["add_eos_token"] = ids[-1] == tokenizer.eos_token_id
+    path.unlink()  # it may be a link
+    path.write_text(json.dumps(settings, indent=1))
+
+
+def _converter() -> Path | None:
+    named = os.environ.get("LLAMA_CPP_DIR")
+    folders = [Path(named).expanduser()] if named else [Path.home() / "llama.cpp"]
+    on_path = shutil.which(_SCRIPT)
+    places = [*(folder / _SCRIPT for folder in folders), *([Path(on_path)] if on_path else [])]
+    return next((place for place in places if place.is_file()), None)
+
+
+def _stored_type(folder: Path) -> str:
+    """That of most tensors, in llama.cpp's words."""
+    [(most, _)] = Counter(facts.dtype for facts in read_headers(folder).values()).most_common(1)
+    return {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, "auto")
+
+
+FORMAT = Gguf()

@@ -1,0 +1,61 @@
+"""int8 for CPUs, by torchao: weights in 8 bits, activations quantised as they come. transformers loads the folder as
+any other model, with torchao installed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.errors import InputError
+from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.models.heads import auto_class
+
+
+class Int8(Format):
+    """See `exporting/contract.py` for what each part promises."""
+
+    name = "int8"
+    title = "int8, for CPUs, by torchao"
+    libraries: tuple[str, ...] = ("torchao",)
+    install = "uv pip install torchao"
+
+    def refusal(self, trained: TrainedModel) -> str:
+        return ""
+
+    def needed_bytes(self, trained: TrainedModel) -> int:
+        # The whole model stands beside until it is quantised.
+        return 2 * trained.weight_bytes
+
+    def tolerance(self, trained: TrainedModel) -> Tolerance:
+        return Tolerance(logits=0.25, loss=0.05)
+
+    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+        import torch
+        from torchao.quantization import Int8DynamicActivationInt8WeightConfig
+        from transformers import TorchAoConfig
+
+        quantised = TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
+        with tempfile.TemporaryDirectory(dir=folder.parent) as whole:
+            tell("loading", 0, None, "")
+            trained.load(dtype="float32", merge=True).save_pretrained(whole)
+            tell("quantising", 0, None, "")
+            model = auto_class(trained.head).from_pretrained(
+                whole,
+                quantization_config=quantised,
+                dtype=torch.float32,
+                trust_remote_code=trained.plan.config.model.trust_remote_code,
+            )
+        if not any(type(parameter).__name__ == "Int8Tensor" for parameter in model.parameters()):
+            kind = model.config.model_type
+            hint = "onnx-int8 does them"
+            raise InputError(f"torchao has nothing to quantise in a model of type {kind}: no linear layers", hint=hint)
+        model.save_pretrained(folder)
+        trained.save_beside_weights(folder)
+
+    def load(self, trained: TrainedModel, folder: Path) -> Any:
+        return auto_class(trained.head).from_pretrained(folder).eval()
+
+
+FORMAT = Int8()
