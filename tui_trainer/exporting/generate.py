@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import FolderError
-from tui_trainer.exporting.weights import adapter_base, weights_of
-from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.exporting.trained_model import base_of, head_of, load_model
+from tui_trainer.exporting.weights import weights_of
 from tui_trainer.models.writing import Sampling
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
@@ -29,14 +27,13 @@ class Writer:
 
     def __init__(self, run: RunFolder) -> None:
         """Load the final model, or the newest checkpoint of a run that has none yet. Raises FolderError."""
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
         self.source = weights_of(run)
         self._run = run
         self._task: Any = find_task(_task_type(run))
         self._tokenizer = AutoTokenizer.from_pretrained(self.source)
-        self._model = _load(self.source, getattr(self._task, "head", "causal_lm"))
-        self._model.eval()
+        head = head_of(self._task.name)
+        self._base = base_of(self.source, head)
+        self._model = load_model(self.source, head, self._base)
         self.unknown_tokens = 0
         """How many tokens of the last prompt the model does not know."""
 
@@ -48,8 +45,12 @@ class Writer:
     def answer(self, text: str, sampling: Sampling) -> str:
         """What the model makes of a text, made safe for a terminal. Raises FolderError for a damaged plan.json."""
         text = text.encode("utf-8", "replace").decode("utf-8")
+        config = _config(self._run)
+        if self._base:
+            # An adapter is loaded with the settings of its base model.
+            self._task.set_generation(config, self._model, self._tokenizer)
         torch.manual_seed(sampling.seed)
-        return visible(self._task.answer(_config(self._run), self._model, self._tokenizer, text, sampling))
+        return visible(self._task.answer(config, self._model, self._tokenizer, text, sampling))
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
@@ -103,18 +104,6 @@ def _config(run: RunFolder) -> Config:
         return read_plan_file(run.plan.read_bytes()).config
     except (OSError, ValueError) as error:
         raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
-
-
-def _load(source: Path, head: Head) -> Any:
-    """The model, or the one that an adapter is for with the adapter. A classifier's config tells its labels."""
-    build: Any = auto_class(head)
-    base = adapter_base(source)
-    if not base or head not in CLASSIFYING:
-        return build.from_pretrained(source)
-    from peft import PeftModel
-
-    whole = build.from_pretrained(base, config=AutoConfig.from_pretrained(source), ignore_mismatched_sizes=True)
-    return PeftModel.from_pretrained(whole, source)
 
 
 class _Pieces(TextStreamer):
