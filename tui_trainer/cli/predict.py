@@ -55,8 +55,9 @@ def predict(
 
     folder = find_run(run)
     from tui_trainer.exporting.device import inference_device
-    from tui_trainer.exporting.predicting import Requested, Sampling, predict_file
+    from tui_trainer.exporting.predicting import Requested, predict_file
     from tui_trainer.exporting.trained_model import TrainedModel
+    from tui_trainer.models.writing import Sampling
     from tui_trainer.units import format_seconds
 
     trained = TrainedModel.of(folder)

@@ -9,15 +9,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source, open_source
 from tui_trainer.errors import RunError
 from tui_trainer.exporting.predicted_file import AskedRows, PredictedFile
-from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.models.tokenizing.languages import set_languages
+from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.models.writing import Sampling, ignores_left_padding
 from tui_trainer.tasks.contract import InputRow, Task
 from tui_trainer.units import format_seconds
@@ -189,12 +188,3 @@ def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampli
         # An adapter is loaded with the settings of its base model.
         trained.task.set_generation(trained.plan.config, model, tokenizer)
     return Predictor(trained.task, trained.plan.config, model, tokenizer, sampling, batch_size)
-
-
-def load_tokenizer(trained: TrainedModel) -> PreTrainedTokenizerBase:
-    """As it was saved with the model, marking texts with the languages of the run."""
-    trusted = trained.plan.config.model.trust_remote_code
-    tokenizer = AutoTokenizer.from_pretrained(trained.folder, trust_remote_code=trusted, local_files_only=True)
-    set_languages(trained.plan.config, tokenizer)
-    found: PreTrainedTokenizerBase = tokenizer
-    return found

@@ -10,6 +10,7 @@ from tui_trainer.errors import FolderError
 from tui_trainer.exporting.weights import adapter_base, source_words, weights_of
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.tokenizing.languages import set_languages
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
@@ -19,6 +20,7 @@ from tui_trainer.units import GIB
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,3 +122,16 @@ def load_model(
         more |= {"config": AutoConfig.from_pretrained(folder), "ignore_mismatched_sizes": True}
     model = PeftModel.from_pretrained(build.from_pretrained(base, **more), folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
+
+
+def load_tokenizer(trained: TrainedModel) -> PreTrainedTokenizerBase:
+    """As it was saved with the model, marking texts with the languages of the run."""
+    from transformers import AutoTokenizer
+
+    config = trained.plan.config
+    trusted = config.model.trust_remote_code
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        trained.folder, trust_remote_code=trusted, local_files_only=True
+    )
+    set_languages(config, tokenizer)
+    return tokenizer

@@ -167,6 +167,18 @@ class Task(Protocol):
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
 
+    def prepare_file(
+        self,
+        config: Config,
+        path: str,
+        tokenizer: PreTrainedTokenizerBase,
+        model_config: Mapping[str, Any],
+        folder: Path,
+        progress: Progress,
+    ) -> PreparedData:
+        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side.
+        Raises DataError."""
+
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         """How much data there is, exactly."""
 
