@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from tui_trainer.cli import evaluate, export, importing, machine, models, predict, preview, runs, settings, train
+from tui_trainer.cli import (
+    evaluate,
+    export,
+    importing,
+    machine,
+    models,
+    predict,
+    preview,
+    runs,
+    settings,
+    train,
+    trying,
+)
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
@@ -21,6 +33,7 @@ __all__ = [
     "runs",
     "settings",
     "train",
+    "trying",
 ]
 
 

@@ -19,10 +19,9 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import ConfigError, FolderError, InputError
+from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.held_out import batches, layout_of, prepared_data
-from tui_trainer.exporting.trained_model import TrainedModel, base_of, load_model, load_tokenizer
-from tui_trainer.models.facts import find_model
+from tui_trainer.exporting.trained_model import TrainedModel, base_of, labels_of, load_model, load_tokenizer
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run
@@ -117,21 +116,10 @@ class Evaluator:
             return None
         if against != BASE:
             return candidate_of(against, self.trained)
-        config, head = self.trained.plan.config, self.trained.head
-        if config.model.init == "scratch" or not config.model.model_name_or_path:
-            return None
-        name = config.model.model_name_or_path
-        try:
-            folder = self.trained.base or find_model(name, config.model.revision, head=head).folder
-        except ConfigError:
-            folder = None
-        if folder is None:
-            self.notes.append(f"the base model {name} is not on this disk: left out")
-            return None
-        if head in CLASSIFYING and _labels(folder) != _labels(self.trained.folder):
-            self.notes.append("the base model has no head for these labels: left out")
-            return None
-        return Candidate(BASE, folder, None)
+        folder, reason = self.trained.base_model()
+        if reason:
+            self.notes.append(f"{reason}: left out")
+        return Candidate(BASE, folder, None) if folder else None
 
     def _refuse_others(self, one: Candidate, own: Any) -> None:
         """Raises InputError for a model that has other tokens or labels: its figures could not be compared."""
@@ -144,7 +132,7 @@ class Evaluator:
             raise InputError(
                 f"{one.name} has other tokens than {self.trained.run.name}, so their losses differ in kind"
             )
-        if head in CLASSIFYING and _labels(one.folder) != _labels(self.trained.folder):
+        if head in CLASSIFYING and labels_of(one.folder) != labels_of(self.trained.folder):
             raise InputError(f"{one.name} tells other labels apart than {self.trained.run.name}")
 
     @contextmanager
@@ -257,7 +245,3 @@ def run_of(name: str) -> RunFolder:
 
 def is_model_folder(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
-
-
-def _labels(folder: Path) -> list[str]:
-    return [str(name) for name in (AutoConfig.from_pretrained(folder).id2label or {}).values()]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.exporting.weights import adapter_base, source_words, weights_of
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
@@ -57,6 +58,23 @@ class TrainedModel:
     def task(self) -> Task:
         return find_task(self.plan.config.task.type)
 
+    def base_model(self) -> tuple[Path | None, str]:
+        """The folder of the model that training began with, or why it cannot stand beside the trained one: a sentence,
+        empty for a run from scratch."""
+        config = self.plan.config
+        name = config.model.model_name_or_path
+        if config.model.init == "scratch" or not name:
+            return None, ""
+        try:
+            folder = self.base or find_model(name, config.model.revision, head=self.head).folder
+        except ConfigError:
+            folder = None
+        if folder is None:
+            return None, f"the base model {name} is not on this disk"
+        if self.head in CLASSIFYING and labels_of(folder) != labels_of(self.folder):
+            return None, "the base model has no head for these labels"
+        return folder, ""
+
     @property
     def weight_bytes(self) -> int:
         """Of the files of the whole model, without an adapter."""
@@ -77,6 +95,13 @@ class TrainedModel:
         from transformers import AutoTokenizer
 
         AutoTokenizer.from_pretrained(self.folder).save_pretrained(folder)
+
+
+def labels_of(folder: Path) -> list[str]:
+    """What the classifier in a folder tells apart, in the order of its logits."""
+    from transformers import AutoConfig
+
+    return [str(name) for name in (AutoConfig.from_pretrained(folder).id2label or {}).values()]
 
 
 def head_of(task: str) -> Head:
@@ -120,7 +145,9 @@ def load_model(
 
     if head in CLASSIFYING:
         more |= {"config": AutoConfig.from_pretrained(folder), "ignore_mismatched_sizes": True}
-    model = PeftModel.from_pretrained(build.from_pretrained(base, **more), folder)
+    with warnings.catch_warnings():  # peft asks transformers by names that it has renamed
+        warnings.simplefilter("ignore", FutureWarning)
+        model = PeftModel.from_pretrained(build.from_pretrained(base, **more), folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
 
 

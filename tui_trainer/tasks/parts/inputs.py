@@ -16,6 +16,7 @@ from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_column
 from tui_trainer.data.columns.marked_spans import word_places
+from tui_trainer.data.columns.messages import Message
 from tui_trainer.data.columns.pair_columns import PairColumns
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words
 from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
@@ -93,7 +94,10 @@ class ConversationInputs:
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
 
     def of_text(self, text: str) -> Rendered:
-        return self._renderer.render_prompt([{"role": "user", "content": text}])
+        return self.of_messages([{"role": "user", "content": text}])
+
+    def of_messages(self, messages: Sequence[Message]) -> Rendered:
+        return self._renderer.render_prompt(messages)
 
 
 class WordInputs:

@@ -83,7 +83,7 @@ class LearnsNextToken:
     ) -> list[dict[str, Any]]:
         """The text that follows, or answers."""
         fitting = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
-        return [{"text": text} for text in written(model, tokenizer, [row.ids for row in rows], fitting)]
+        return [{"text": text} for text in written(model, tokenizer, [list(row.ids) for row in rows], fitting)]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return str(prediction["text"])
