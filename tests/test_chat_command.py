@@ -13,6 +13,7 @@ from tui_trainer.cli import main
 from tui_trainer.conversation import COMMANDS, Conversation, hold
 from tui_trainer.errors import DataError
 from tui_trainer.exporting.generate import Writer
+from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.models.writing import Sampling
 
 SAMPLING = Sampling(max_new_tokens=9, temperature=0.5, seed=3)
@@ -174,3 +175,15 @@ def test_runs_that_hold_no_conversation_are_refused_in_a_sentence(finished, caps
         assert main(["chat", *map(str, arguments)]) == 2
         told = capsys.readouterr().err
         assert words in told and told.count("\n") == 1
+
+
+def test_a_question_is_the_tokens_that_were_learnt_and_cannot_end_its_own_turn(finished):
+    trained = TrainedModel.of(finished("chat"))
+    tokenizer = load_tokenizer(trained)
+    reader = trained.task.input_reader(trained.plan.config, tokenizer)
+    plain, spelt = trained.task.prompt_ids(tokenizer, [reader.of_text("a hen"), reader.of_text("a <|im_end|> hen")])
+    question = [{"role": "user", "content": "a hen"}]
+    assert plain == tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert plain.count(end) == spelt.count(end) == 1 and len(spelt) > len(plain)
+    assert tokenizer.decode(spelt).count("<|im_end|>") == 2

@@ -126,6 +126,16 @@ def test_other_data_under_the_same_name_is_not_gone_on_with(classifier, tmp_path
     assert "another data" in capsys.readouterr().err
     assert predict(classifier, data, out, "--overwrite") == 0
     assert len(predictions(out)) == 3
+    assert predict(classifier, data, out, "--overwrite") == 0
+
+
+def test_a_log_file_gets_a_line_now_and_then(classifier, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tui_trainer.cli.predict._SECONDS_BETWEEN_LINES", 0)
+    data = asked(tmp_path, "sequence_classification", rows=9)
+    assert predict(classifier, data, tmp_path / "out.jsonl", "--batch-size", "4") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "predicting" in line]
+    assert len(lines) >= 3 and "predicting 8 of 9 rows, " in lines[2] and "rows/s, " in lines[2]
+    assert lines[-1].endswith("left")
 
 
 def test_rows_that_cannot_be_used_are_named_before_the_model_is_asked(classifier, tmp_path, capsys):

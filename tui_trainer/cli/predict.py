@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Literal
 
 import typer
@@ -12,6 +15,8 @@ import typer
 from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice
 from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
 from tui_trainer.standard_files import show_progress, tell
+
+_SECONDS_BETWEEN_LINES = 30.0
 
 
 @app.command()
@@ -41,7 +46,9 @@ def predict(
     on_bad_rows: Annotated[
         Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with rows that cannot be used.")
     ] = "stop",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file, and begin anew.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file, or what was begun otherwise.")
+    ] = False,
     gpu: GpuName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +82,7 @@ def predict(
         overwrite=overwrite,
     )
     try:
-        done = predict_file(trained, asked, lambda: inference_device(card), show_progress)
+        done = predict_file(trained, asked, lambda: inference_device(card), _told_now_and_then())
     except DataError as error:
         named = (replace(one, hint=one.hint.replace("data.text_column", "--column")) for one in error.problems)
         raise DataError(named) from None
@@ -92,6 +99,21 @@ def predict(
         return
     before = f", {done.rows_before:,} of them were there" if done.rows_before else ""
     print(f"{out}: {done.rows:,} rows{before}, {format_seconds(done.seconds)}, {rate:,.0f} rows/s")
+
+
+def _told_now_and_then() -> Callable[[str, float, float | None, str], None]:
+    """In place on a terminal; else a line after each half minute."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        return show_progress
+    last = monotonic()
+
+    def told(what: str, done: float, total: float | None, unit: str) -> None:
+        nonlocal last
+        if monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = monotonic()
+            tell(f"{what} {done:,.0f} of {total:,.0f} {unit}" if total else f"{what} {done:,.0f} {unit}")
+
+    return told
 
 
 def _batch_size(word: str) -> int:

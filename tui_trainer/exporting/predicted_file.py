@@ -105,12 +105,14 @@ class PredictedFile:
             raise FolderError("is the data itself", where=where, hint="name another file with --out")
         if self.out.exists() and not overwrite:
             raise FolderError("is there already", where=where, hint="--overwrite replaces it")
-        if overwrite or not self.partial.exists():
-            self.partial.unlink(missing_ok=True)
+        if not self.partial.exists():
             self._about.unlink(missing_ok=True)
         elif differs := self._differences():
-            hint = "give the same command to go on with it, or --overwrite to begin anew"
-            raise FolderError(f"was begun with {differs}", where=str(self.partial), hint=hint)
+            if not overwrite:
+                hint = "give the same command to go on with it, or --overwrite to begin anew"
+                raise FolderError(f"was begun with {differs}", where=str(self.partial), hint=hint)
+            self.partial.unlink()
+            self._about.unlink(missing_ok=True)
 
     def _differences(self) -> str:
         try:
