@@ -135,3 +135,22 @@ def tiny_run(tiny_config: Callable[..., LoadedConfig]) -> Callable[..., tuple[Ru
         return run.folder, carry_out(run)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
+    """`finished("seq2seq")`: a tiny finished run of a task, trained once; its folder must not be changed."""
+    from tests.trained_runs import train
+
+    found: dict[str, RunFolder] = {}
+
+    def make(task: str) -> RunFolder:
+        if task not in found:
+            with pytest.MonkeyPatch.context() as patch:
+                place = tmp_path_factory.mktemp(task)
+                patch.setenv("TUI_TRAINER_HOME", str(place / "home"))
+                patch.setattr(fit, "measure_layer", lambda *_, **__: DryRun(layer=None, reason="not counted in tests"))
+                found[task] = train(place, task)
+        return found[task]
+
+    return make

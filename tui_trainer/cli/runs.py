@@ -177,37 +177,6 @@ def ask(
     _ask(run, action)
 
 
-@app.command()
-def generate(
-    run: RunReference = "last",
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False),
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed writes the same text.")] = 0,
-) -> None:
-    """Try a trained model: it continues a text, or answers one as its task does."""
-    from tui_trainer.runs.registry import find_run
-
-    folder = find_run(run)
-    from tui_trainer.exporting.weights import source_words, weights_of
-
-    # Before torch is loaded, which takes seconds.
-    source = source_words(weights_of(folder))
-    from tui_trainer.conversation import continue_once, converse
-    from tui_trainer.exporting.generate import Sampling, Writer
-
-    writer = Writer(folder)
-    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    print(f"{folder.name}: {source}", file=sys.stderr)
-    if prompt is not None:
-        continue_once(writer, prompt, sampling)
-        return
-    converse(writer, sampling)
-
-
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls
     from tui_trainer.runs.lock import owner

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
 
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.messages import Message
 from tui_trainer.errors import FolderError
-from tui_trainer.exporting.weights import adapter_base, weights_of
-from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
-from tui_trainer.models.writing import Sampling
+from tui_trainer.exporting.trained_model import base_of, head_of, load_model
+from tui_trainer.exporting.weights import weights_of
+from tui_trainer.models.writing import Sampling, generated, most_tokens
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import visible
@@ -27,16 +28,17 @@ __all__ = ["Sampling", "Writer"]
 class Writer:
     """A trained model that continues texts, or answers."""
 
-    def __init__(self, run: RunFolder) -> None:
-        """Load the final model, or the newest checkpoint of a run that has none yet. Raises FolderError."""
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
+    def __init__(self, run: RunFolder, *, device: torch.device | None = None, base: Path | None = None) -> None:
+        """Load the final model, or the newest checkpoint of a run that has none yet; with `base` the model in that
+        folder instead, with the tokenizer of the run. Raises FolderError."""
         self.source = weights_of(run)
         self._run = run
         self._task: Any = find_task(_task_type(run))
         self._tokenizer = AutoTokenizer.from_pretrained(self.source)
-        self._model = _load(self.source, getattr(self._task, "head", "causal_lm"))
-        self._model.eval()
+        head = head_of(self._task.name)
+        self._base = base or base_of(self.source, head)
+        model = load_model(base, head, None) if base else load_model(self.source, head, self._base)
+        self._model = model.to(device) if device else model
         self.unknown_tokens = 0
         """How many tokens of the last prompt the model does not know."""
 
@@ -47,9 +49,38 @@ class Writer:
 
     def answer(self, text: str, sampling: Sampling) -> str:
         """What the model makes of a text, made safe for a terminal. Raises FolderError for a damaged plan.json."""
-        text = text.encode("utf-8", "replace").decode("utf-8")
+        text, config = whole_text(text), self._generation_config()
         torch.manual_seed(sampling.seed)
-        return visible(self._task.answer(_config(self._run), self._model, self._tokenizer, text, sampling))
+        return visible(self._task.answer(config, self._model, self._tokenizer, text, sampling))
+
+    def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
+        """Go on with a conversation, telling `show` each new piece as it is. Returns how many of its first messages,
+        but for the system's, did not fit. Raises DataError for one that the chat template does not take.
+
+        A model that continues texts goes on with all that was said.
+        """
+        if self.continues:
+            self._go_on(_text_of(messages), sampling, show)
+            return 0
+        config, first = self._generation_config(), int(messages[0]["role"] == "system")
+        reader = self._task.input_reader(config, self._tokenizer)
+        for left_out in range(0, len(messages) - first, 2):
+            kept = [*messages[:first], *messages[first + left_out :]]
+            asked = [reader.of_messages(kept)]
+            [row] = self._task.encode_inputs(config, self._model, self._tokenizer, asked, sampling)
+            if not row.is_cut:
+                break
+        torch.manual_seed(sampling.seed)
+        room = min(sampling.max_new_tokens, most_tokens(self._model, self._tokenizer) - len(row))
+        self._write(list(row.ids), room, sampling, show)
+        return left_out
+
+    def _generation_config(self) -> Config:
+        """The settings of the run. An adapter is loaded with how its base model begins and ends texts."""
+        config = _config(self._run)
+        if self._base:
+            self._task.set_generation(config, self._model, self._tokenizer)
+        return config
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
@@ -57,9 +88,10 @@ class Writer:
         A model reads at most as many tokens as it was trained on. Of a longer prompt the end counts, and when the text
         has filled the window, writing goes on from its last half.
         """
-        # An argument that was no UTF-8 has lone surrogates, which the tokenizer refuses.
-        text = prompt.encode("utf-8", "replace").decode("utf-8")
-        ids = self._tokenizer(text)["input_ids"] or [self._tokenizer.eos_token_id]
+        return self._go_on(prompt, sampling, lambda piece: show(visible(piece)))
+
+    def _go_on(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
+        ids = self._tokenizer(whole_text(prompt))["input_ids"] or [self._tokenizer.eos_token_id]
         self.unknown_tokens = ids.count(self._tokenizer.unk_token_id)
         window = self._tokenizer.model_max_length
         torch.manual_seed(sampling.seed)
@@ -74,19 +106,22 @@ class Writer:
         return max(0, len(ids) - (window - 1))
 
     def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
-        choice: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature:
-            choice = {"do_sample": True, "temperature": sampling.temperature}
-        ids_BT = torch.tensor([context])
-        output_BT = self._model.generate(
-            ids_BT,
-            attention_mask=torch.ones_like(ids_BT),
-            max_new_tokens=new_tokens,
-            pad_token_id=self._tokenizer.pad_token_id,
-            streamer=_Pieces(self._tokenizer, show),
-            **choice,
-        )
-        return list(output_BT[0, len(context) :].tolist())
+        streamer = _Pieces(self._tokenizer, show)
+        settings = replace(sampling, max_new_tokens=new_tokens).settings()
+        return list(generated(self._model, self._tokenizer, [context], streamer=streamer, **settings)[0][0].tolist())
+
+
+def whole_text(text: str) -> str:
+    """An argument that was no UTF-8 has lone surrogates, which tokenizers refuse."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _text_of(messages: Sequence[Message]) -> str:
+    """All that was said as one text: each turn of a person begins on a line of its own."""
+    parts = [
+        f"\n{one['content']}" if one["role"] == "user" and at else one["content"] for at, one in enumerate(messages)
+    ]
+    return "".join(parts)
 
 
 def _task_type(run: RunFolder) -> str:
@@ -105,24 +140,12 @@ def _config(run: RunFolder) -> Config:
         raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
 
 
-def _load(source: Path, head: Head) -> Any:
-    """The model, or the one that an adapter is for with the adapter. A classifier's config tells its labels."""
-    build: Any = auto_class(head)
-    base = adapter_base(source)
-    if not base or head not in CLASSIFYING:
-        return build.from_pretrained(source)
-    from peft import PeftModel
-
-    whole = build.from_pretrained(base, config=AutoConfig.from_pretrained(source), ignore_mismatched_sizes=True)
-    return PeftModel.from_pretrained(whole, source)
-
-
 class _Pieces(TextStreamer):
-    """Passes on what is new, made safe for a terminal."""
+    """Passes on what is new."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._show = show
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        self._show(visible(text))
+        self._show(text)

@@ -10,7 +10,6 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,15 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format, saved_tokenizer
+from tui_trainer.exporting.held_out import batches, layout_of, prepared_data
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.hardware.places import prepared_data_folder
-from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
-from tui_trainer.models.writing import pad_token_id
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.folder import RunFolder
 
 # Rows whose logits are compared, and in one forward pass.
@@ -38,9 +35,7 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     """The answer; `question` has run, format, folder, rows, logits (a file to write), texts."""
     trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
     folder = Path(question["folder"])
-    data = trained.task.prepare(trained.plan.config, prepared_data_folder(), lambda *_: None)
-    if data.folder.name != trained.plan.data_key:
-        raise InputError("the data changed since this run, so its held-out rows cannot be read again")
+    data = prepared_data(trained)
     own = find_format(question["format"]) if question["format"] else None
     tokenizer = own.tokenizer(trained, folder) if own else saved_tokenizer(folder)
     model = own.load(trained, folder) if own else trained.load(dtype=trained.compared_dtype)
@@ -69,10 +64,8 @@ def _on_held_out_rows(
     observe = scorer.observe if scorer else objective
     total, labels, seconds = 0.0, 0, 0.0
     kept: list[Any] = []
-    pad_id = pad_token_id(task.load_tokenizer(config, data))
-    layout = RowLayout(collate=task.collate(model, pad_id), pad_id=pad_id, rows=ROWS_AT_A_TIME)
     with torch.inference_mode():
-        for batch in _batches(rows, chosen, layout):
+        for batch in batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)):
             started = perf_counter()
             total += float(observe(batch))
             seconds += perf_counter() - started
@@ -86,11 +79,6 @@ def _on_held_out_rows(
         "scores": dict(scorer.scores().values) if scorer else {},
         "seconds_per_row": seconds / len(chosen),
     }
-
-
-def _batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[MicroBatch]:
-    for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
-        yield micro_batch(layout.batch(rows_of_pass))
 
 
 def _logits(model: Any, batch: MicroBatch) -> Any:

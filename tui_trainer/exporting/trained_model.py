@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.errors import FolderError
-from tui_trainer.exporting.weights import adapter_base, source_words
+from tui_trainer.errors import ConfigError, FolderError
+from tui_trainer.exporting.weights import adapter_base, source_words, weights_of
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.tokenizing.languages import set_languages
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
@@ -19,6 +21,7 @@ from tui_trainer.units import GIB
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,29 +35,45 @@ class TrainedModel:
     base: Path | None
 
     @classmethod
-    def of(cls, run: RunFolder) -> TrainedModel:
-        """Raises FolderError for a run that has no final model, or whose plan another version wrote."""
-        if not run.model.is_dir():
+    def of(cls, run: RunFolder, *, unfinished: bool = False) -> TrainedModel:
+        """The final model, or with `unfinished` the newest checkpoint where there is none.
+
+        Raises FolderError for a run that has none, or whose plan another version wrote.
+        """
+        if not run.model.is_dir() and not unfinished:
             hint = f"`tui-trainer resume {run.name}` goes on with it"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
+        folder = weights_of(run)
         try:
             plan = read_plan_file(run.plan.read_bytes())
         except (OSError, ValueError) as error:
             raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
-        if not any(run.model.glob("*.safetensors")):
-            raise FolderError("there are no weights in its folder `model`", where=run.name)
-        source_words(run.model)
-        head: Head = getattr(find_task(plan.config.task.type), "head", "causal_lm")
-        name = adapter_base(run.model)
-        base = find_model(name, plan.config.model.revision, head=head).folder if name else None
-        if name and base is None:
-            hint = f"`tui-trainer download {name}` fetches it"
-            raise FolderError(f"the adapter is for {name}, which is not on this disk", where=run.name, hint=hint)
-        return cls(run=run, plan=plan, folder=run.model, head=head, base=base)
+        if not any(folder.glob("*.safetensors")):
+            raise FolderError(f"there are no weights in its folder `{folder.name}`", where=run.name)
+        head = head_of(plan.config.task.type)
+        base = base_of(folder, head, plan.config.model.revision)
+        return cls(run=run, plan=plan, folder=folder, head=head, base=base)
 
     @property
     def task(self) -> Task:
         return find_task(self.plan.config.task.type)
+
+    def base_model(self) -> tuple[Path | None, str]:
+        """The folder of the model that training began with, or why it cannot stand beside the trained one: a sentence,
+        empty for a run from scratch."""
+        config = self.plan.config
+        name = config.model.model_name_or_path
+        if config.model.init == "scratch" or not name:
+            return None, ""
+        try:
+            folder = self.base or find_model(name, config.model.revision, head=self.head).folder
+        except ConfigError:
+            folder = None
+        if folder is None:
+            return None, f"the base model {name} is not on this disk"
+        if self.head in CLASSIFYING and labels_of(folder) != labels_of(self.folder):
+            return None, "the base model has no head for these labels"
+        return folder, ""
 
     @property
     def weight_bytes(self) -> int:
@@ -67,23 +86,79 @@ class TrainedModel:
         return "float32" if self.weight_bytes < 4 * GIB else "auto"
 
     def load(self, *, dtype: torch.dtype | str = "auto", merge: bool = False) -> Any:
-        """The model on the CPU, with its adapter, or with `merge` as one with it. A classifier's config tells its
-        labels."""
-        from transformers import AutoConfig
-
-        build = auto_class(self.head)
-        more = {"dtype": dtype, "trust_remote_code": self.plan.config.model.trust_remote_code, "local_files_only": True}
-        if self.base is None:
-            return build.from_pretrained(self.folder, **more).eval()
-        from peft import PeftModel
-
-        if self.head in CLASSIFYING:
-            more |= {"config": AutoConfig.from_pretrained(self.folder), "ignore_mismatched_sizes": True}
-        model = PeftModel.from_pretrained(build.from_pretrained(self.base, **more), self.folder)
-        return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
+        """The model on the CPU, with its adapter, or with `merge` as one with it."""
+        trusted = self.plan.config.model.trust_remote_code
+        return load_model(self.folder, self.head, self.base, dtype=dtype, merge=merge, trust_remote_code=trusted)
 
     def save_beside_weights(self, folder: Path) -> None:
         """The tokenizer and its chat template."""
         from transformers import AutoTokenizer
 
         AutoTokenizer.from_pretrained(self.folder).save_pretrained(folder)
+
+
+def labels_of(folder: Path) -> list[str]:
+    """What the classifier in a folder tells apart, in the order of its logits."""
+    from transformers import AutoConfig
+
+    return [str(name) for name in (AutoConfig.from_pretrained(folder).id2label or {}).values()]
+
+
+def head_of(task: str) -> Head:
+    head: Head = getattr(find_task(task), "head", "causal_lm")
+    return head
+
+
+def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
+    """The folder of the model that the adapter in `folder` is for; None for a whole model. Raises FolderError where it
+    is not on this disk."""
+    source_words(folder)
+    name = adapter_base(folder)
+    base = find_model(name, revision, head=head).folder if name else None
+    if name and base is None:
+        hint = f"`tui-trainer download {name}` fetches it"
+        raise FolderError(f"the adapter is for {name}, which is not on this disk", where=folder.name, hint=hint)
+    return base
+
+
+def load_model(
+    folder: Path,
+    head: Head,
+    base: Path | None,
+    *,
+    dtype: torch.dtype | str = "auto",
+    merge: bool = False,
+    trust_remote_code: bool = False,
+) -> Any:
+    """What `folder` holds, on the CPU: a whole model, or one with its adapter, or with `merge` as one with it. A
+    classifier's config tells its labels."""
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    build = auto_class(head)
+    more = {"dtype": dtype, "trust_remote_code": trust_remote_code, "local_files_only": True}
+    if base is None:
+        return build.from_pretrained(folder, **more).eval()
+    from peft import PeftModel
+
+    if head in CLASSIFYING:
+        more |= {"config": AutoConfig.from_pretrained(folder), "ignore_mismatched_sizes": True}
+    with warnings.catch_warnings():  # peft asks transformers by names that it has renamed
+        warnings.simplefilter("ignore", FutureWarning)
+        model = PeftModel.from_pretrained(build.from_pretrained(base, **more), folder)
+    return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
+
+
+def load_tokenizer(trained: TrainedModel) -> PreTrainedTokenizerBase:
+    """As it was saved with the model, marking texts with the languages of the run."""
+    from transformers import AutoTokenizer
+
+    config = trained.plan.config
+    trusted = config.model.trust_remote_code
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        trained.folder, trust_remote_code=trusted, local_files_only=True
+    )
+    set_languages(config, tokenizer)
+    return tokenizer

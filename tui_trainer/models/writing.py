@@ -7,75 +7,97 @@ from dataclasses import dataclass
 from typing import Any
 
 TEMPERATURE = 0.8
+# Of models that name no limit of their own.
+_NO_LIMIT = 1 << 30
+# What a model's own settings say of lengths and repeats was chosen for other data.
+_PLAIN = {"min_length": 0, "length_penalty": 1.0, "no_repeat_ngram_size": 0, "early_stopping": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How the next token is chosen. `temperature` 0 takes the likeliest."""
+    """How the next token is chosen. `temperature` 0 takes the likeliest, of `num_beams` texts that go on at once."""
 
     max_new_tokens: int
     temperature: float
     seed: int
+    num_beams: int = 1
+
+    def settings(self) -> dict[str, Any]:
+        """As arguments of `generate`."""
+        if not self.temperature:
+            return {"max_new_tokens": self.max_new_tokens, "do_sample": False, "num_beams": self.num_beams}
+        return {"max_new_tokens": self.max_new_tokens, "do_sample": True, "temperature": self.temperature}
+
+
+NO_SAMPLING = Sampling(max_new_tokens=1, temperature=0, seed=0)
+"""For models that write nothing."""
 
 
 def continued(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: int) -> tuple[str, str]:
     """(the prompt, what the model goes on with). Drawn from torch's own generator, which the caller seeds."""
-    import torch
-
-    ids_BT = torch.tensor([prompt_ids], device=model.device)
-    output_BT = model.generate(
-        input_ids=ids_BT,
-        attention_mask=torch.ones_like(ids_BT),
-        max_new_tokens=new_tokens,
-        do_sample=True,
-        temperature=TEMPERATURE,
-        pad_token_id=pad_token_id(tokenizer),
-    )
+    sampling = Sampling(max_new_tokens=new_tokens, temperature=TEMPERATURE, seed=0)
     prompt = tokenizer.decode(prompt_ids, skip_special_tokens=True)
-    text = tokenizer.decode(output_BT[0, len(prompt_ids) :], skip_special_tokens=True)
-    return str(prompt), str(text)
-
-
-def written(model: Any, tokenizer: Any, prompt_ids: list[int], sampling: Sampling) -> str:
-    """What the model writes after the prompt, or with an encoder in answer to it, up to its end token."""
-    import torch
-
-    ids_BT = torch.tensor([prompt_ids], device=model.device)
-    choice = {"do_sample": True, "temperature": sampling.temperature} if sampling.temperature else {"do_sample": False}
-    output_BT = model.generate(
-        input_ids=ids_BT,
-        attention_mask=torch.ones_like(ids_BT),
-        max_new_tokens=sampling.max_new_tokens,
-        pad_token_id=pad_token_id(tokenizer),
-        **choice,
-    )
-    begin = 0 if model.config.is_encoder_decoder else len(prompt_ids)
-    return str(tokenizer.decode(output_BT[0, begin:], skip_special_tokens=True))
+    return str(prompt), written(model, tokenizer, [prompt_ids], sampling)[0]
 
 
 def answered(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new_tokens: int) -> list[str]:
-    """What an encoder with a decoder writes for each input, always the likeliest token, without chance.
+    """What an encoder with a decoder writes for each input, always the likeliest token, without chance."""
+    sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0)
+    return written(model, tokenizer, inputs, sampling, **_PLAIN)
 
-    What a model's own settings say of lengths and repeats is set aside: it was chosen for other data.
+
+def written(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, **settings: Any
+) -> list[str]:
+    """What the model writes behind each prompt, or with an encoder in answer to it, up to its end token."""
+    new_ids = generated(model, tokenizer, prompts, **sampling.settings(), **settings)[0]
+    return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in new_ids.tolist()]
+
+
+def generated(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> tuple[Any, Any]:
+    """(the tokens behind each prompt, int64 [B, T'], the logits of each step where `output_logits` asks for them).
+
+    Shorter prompts are filled up where nothing follows them: with a decoder alone at the left.
     """
     import torch
 
-    fill, widest = pad_token_id(tokenizer), max(map(len, inputs))
-    ids_BT = torch.tensor([[*ids, *[fill] * (widest - len(ids))] for ids in inputs], device=model.device)
-    lengths_B = torch.tensor([len(ids) for ids in inputs], device=model.device)
-    output_BT = model.generate(
-        input_ids=ids_BT,
-        attention_mask=(torch.arange(widest, device=model.device) < lengths_B[:, None]).long(),
-        max_new_tokens=new_tokens,
-        do_sample=False,
-        num_beams=1,
-        min_length=0,
-        length_penalty=1.0,
-        no_repeat_ngram_size=0,
-        early_stopping=False,
-        pad_token_id=fill,
+    has_encoder, pad_id, width = model.config.is_encoder_decoder, pad_token_id(tokenizer), max(map(len, prompts))
+    rows, masks = [], []
+    for prompt in prompts:
+        pads, mask = [pad_id] * (width - len(prompt)), [0] * (width - len(prompt))
+        rows.append([*prompt, *pads] if has_encoder else [*pads, *prompt])
+        masks.append([1] * len(prompt) + mask if has_encoder else mask + [1] * len(prompt))
+    found = model.generate(
+        input_ids=torch.tensor(rows, device=model.device),
+        attention_mask=torch.tensor(masks, device=model.device),
+        pad_token_id=pad_id,
+        **settings,
     )
-    return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in output_BT.tolist()]
+    ids_BT = found if isinstance(found, torch.Tensor) else found.sequences
+    return ids_BT[:, 0 if has_encoder else width :], getattr(found, "logits", None)
+
+
+def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) -> bool:
+    """Whether a prompt that is filled up at its left goes on as it does alone; recurrent models may read padding."""
+    import torch
+
+    one_step = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "output_logits": True}
+    one_step["return_dict_in_generate"] = True
+    longer = list(prompt_ids) if len(prompt_ids) > 16 else [*prompt_ids, *prompt_ids, *prompt_ids]
+    prompt_ids = longer[:-8] if len(prompt_ids) > 16 else prompt_ids
+    alone, beside = (
+        generated(model, tokenizer, prompts, **one_step)[1][0][0].float()
+        for prompts in ([prompt_ids], [prompt_ids, longer])
+    )
+    finite = alone.isfinite() & beside.isfinite()
+    largest = alone[finite].abs().max()
+    return bool((alone - beside)[finite].abs().max() <= 4 * torch.finfo(model.dtype).eps ** 0.5 * largest)
+
+
+def most_tokens(model: Any, tokenizer: Any) -> int:
+    """How many tokens the model reads and writes in all, as it was trained, or has places for."""
+    places = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _NO_LIMIT
+    return int(min(places, tokenizer.model_max_length, _NO_LIMIT))
 
 
 def pad_token_id(tokenizer: Any) -> int:

@@ -8,7 +8,7 @@ that is longer than data.max_length loses its end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,13 @@ from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
-from tui_trainer.errors import DataError, Problem
+from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
 from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
-from tui_trainer.models.writing import Sampling, continued, written
-from tui_trainer.tasks.contract import Baselines
+from tui_trainer.models.writing import continued
+from tui_trainer.tasks.contract import Baselines, InputReader
+from tui_trainer.tasks.parts.inputs import ConversationInputs
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
@@ -105,18 +106,11 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
         new_tokens = max(1, min(_ANSWER_TOKENS, config.data.max_length - start))
         return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
-    def answer(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
-        """The answer to a question, up to the end of the turn. Of a question that is too long the end counts."""
-        question: Any = [{"role": "user", "content": text}]
-        ids: Any = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
-        places = getattr(model.config, "max_position_embeddings", None) or len(ids) + sampling.max_new_tokens
-        prompt_ids = list(ids)[-max(1, places - 1) :]
-        new_tokens = max(1, min(sampling.max_new_tokens, places - len(prompt_ids)))
-        # An adapter is loaded with the settings of its base model.
-        model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
-        return written(model, tokenizer, prompt_ids, replace(sampling, max_new_tokens=new_tokens))
+    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+        return ConversationInputs(config.data, renderer_of(config, tokenizer))
+
+    def prompt_ids(self, tokenizer: PreTrainedTokenizerBase, contents: Sequence[Any]) -> list[list[int]]:
+        return [ids for ids, _ in encode_conversations(tokenizer, contents)]
 
 
 class ChatReader(TableReader):
@@ -226,7 +220,12 @@ def give_template(config: Config, tokenizer: Any) -> None:
 
 def _model_stops(config: Config) -> list[int]:
     """Tokens with which the model ended its turns before, as its generation_config.json or config.json says."""
-    return [] if trains_tokenizer(config) else list(model_of(config, Chat.head).eos_token_ids)
+    if trains_tokenizer(config):
+        return []
+    # A trained model may be tried where the one that it came from is gone.
+    with suppress(ConfigError):
+        return list(model_of(config, Chat.head).eos_token_ids)
+    return []
 
 
 def _stop_ids(config: Config, tokenizer: Any) -> list[int]:

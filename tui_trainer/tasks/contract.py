@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.batching.collate import Collate
+    from tui_trainer.data.columns.text_column import Row
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.counts import Counts
     from tui_trainer.data.preparing.mixture import SourceRows
-    from tui_trainer.data.preparing.token_rows import TokenRow
+    from tui_trainer.data.preparing.token_rows import TokenRow, Tokens
     from tui_trainer.data.sources.named_splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -89,6 +90,32 @@ class Scores:
     table_rows: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
+class InputReader(Protocol):
+    """How a task reads what its model is asked about, whether or not there are answers beside it."""
+
+    def begin(self, head: Sequence[Row]) -> None:
+        """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
+
+    def read(self, row: Row) -> Any:
+        """The input of one row. Raises DataError, with its place, for one that cannot be used."""
+
+    def of_text(self, text: str) -> Any:
+        """The same of a text that somebody typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One input as the model gets it: token ids, and its other arguments. `is_cut`: some of it did not fit."""
+
+    ids: Sequence[int] | Tokens
+    content: Any = None
+    more: Mapping[str, Sequence[int] | Tokens] = field(default_factory=dict)
+    is_cut: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 class Objective(Protocol):
     """What is minimised. It holds the model."""
 
@@ -140,6 +167,18 @@ class Task(Protocol):
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
 
+    def prepare_file(
+        self,
+        config: Config,
+        path: str,
+        tokenizer: PreTrainedTokenizerBase,
+        model_config: Mapping[str, Any],
+        folder: Path,
+        progress: Progress,
+    ) -> PreparedData:
+        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side.
+        Raises DataError."""
+
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         """How much data there is, exactly."""
 
@@ -183,8 +222,37 @@ class Task(Protocol):
     ) -> tuple[str, str]:
         """(what was given, what the model makes of it) for a person to look at. The caller seeds torch."""
 
+    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
+
+    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+        """A new one. `config` is that of a run, here and in what follows."""
+
+    def encode_inputs(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        contents: Sequence[Any],
+        sampling: Sampling,
+    ) -> list[InputRow]:
+        """What the input reader gave, as the model gets it. Nothing of it depends on the other inputs."""
+
+    def predict(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[InputRow],
+        sampling: Sampling,
+    ) -> list[dict[str, Any]]:
+        """What a trained model makes of each row, as JSON has it, in one pass over all of them. The caller has seeded
+        torch and set the model to evaluate."""
+
+    def prediction_words(self, prediction: Mapping[str, Any]) -> str:
+        """The same for people."""
+
     def answer(
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
     ) -> str:
-        """What a trained model makes of a text that a person typed, for `tui-trainer generate`. The caller has seeded
-        torch and set the model to evaluate; `config` is that of the run."""
+        """What a trained model makes of a text that a person typed, for `tui-trainer generate`: one prediction."""

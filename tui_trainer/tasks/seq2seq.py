@@ -25,9 +25,10 @@ from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.heads import Head
 from tui_trainer.models.tokenizing.languages import language_words, set_languages
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
-from tui_trainer.models.writing import Sampling, answered, written
-from tui_trainer.tasks.contract import Baselines
+from tui_trainer.models.writing import Sampling, answered, pad_token_id
+from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores
+from tui_trainer.tasks.parts.inputs import QuestionInputs
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
@@ -109,16 +110,24 @@ class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
         [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])
         return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
 
-    def answer(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
-        """The answer to an input, before which `task.source_prefix` is put."""
+    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
         set_languages(config, tokenizer)
-        # An adapter is loaded with the settings of its base model.
-        begin_answers(model, tokenizer)
-        text = config.task.source_prefix + text
-        ids = tokenizer(text, truncation=True, max_length=config.data.max_length)["input_ids"]
-        return written(model, tokenizer, ids, sampling)
+        return QuestionInputs(config.data, config.task.source_prefix)
+
+    def encode_inputs(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        contents: Sequence[Any],
+        sampling: Sampling,
+    ) -> list[InputRow]:
+        found = cut_token_ids(tokenizer, contents, config.data.max_length)
+        empty = [pad_token_id(tokenizer)]
+        return [
+            InputRow(ids or empty, content, is_cut=is_cut)
+            for content, ids, is_cut in zip(contents, found.ids, found.is_cut, strict=True)
+        ]
 
 
 class _Reader(TableReader):

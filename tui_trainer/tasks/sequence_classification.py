@@ -21,22 +21,24 @@ from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.families.encoder import READS_LAST_POSITION
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.writing import Sampling
-from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
+from tui_trainer.models.tokenizing.token_ids import cut_token_ids
+from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id
+from tui_trainer.tasks.contract import Baselines, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.class_scores import (
     ALL_METRICS,
+    MOST_CLASSES,
     class_scores,
     class_values,
     multi_label_scores,
     number_scores,
 )
 from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced, ones_weights
-from tui_trainer.tasks.parts.labelled_texts import LabelledTexts, refuse_settings
+from tui_trainer.tasks.parts.inputs import logits_of
+from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
@@ -128,25 +130,66 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
     ) -> tuple[str, str]:
         """The text, and the label that the model gives it beside the true one."""
-        import torch
-
-        inputs = {"input_ids": row.tokens, "attention_mask": np.ones_like(row.tokens), **row.more}
-        tensors = {name: torch.from_numpy(values[None].astype(np.int64)) for name, values in inputs.items()}
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
-        told = _told(model, tensors)[0]
+        asked = [InputRow(row.tokens, more=row.more)]
+        told = _words_of(self.predict(config, model, tokenizer, asked, NO_SAMPLING)[0], 1)[0]
         assert row.labels is not None, "a row of a classifier has a label"
         return str(text), f" -> {told} (in truth {_true_words(row.labels, self.labels(config, data))})"
 
-    def answer(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
-        """The likeliest labels with their probabilities, one on a line. Of a pair the texts are parted by a tab."""
-        first, tab, second = text.partition("\t")
-        pair = [second] if tab and config.data.text_pair_column else []
-        encoded = tokenizer(
-            first if pair else text, *pair, truncation=True, max_length=config.data.max_length, return_tensors="pt"
-        )
-        return "\n".join(_told(model, dict(encoded), most=_SHOWN_LABELS))
+    def encode_inputs(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        contents: Sequence[Any],
+        sampling: Sampling,
+    ) -> list[InputRow]:
+        first, *second = zip(*contents, strict=True)
+        pairs = second[0] if second else None
+        has_segments = pairs is not None and SEGMENTS in tokenizer.model_input_names
+        found = cut_token_ids(tokenizer, first, config.data.max_length, pairs=pairs, segments=has_segments)
+        segments = found.segments or [[] for _ in contents]
+        return [
+            InputRow(ids or [pad_token_id(tokenizer)], content, {SEGMENTS: of_ids} if has_segments else {}, is_cut)
+            for content, ids, of_ids, is_cut in zip(contents, found.ids, segments, found.is_cut, strict=True)
+        ]
+
+    def predict(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[InputRow],
+        sampling: Sampling,
+    ) -> list[dict[str, Any]]:
+        """The likeliest label, all labels that are more likely than not, or the number; and the probabilities."""
+        logits_BC, kind, names = logits_of(model, tokenizer, rows), model.config.problem_type, model.config.id2label
+        if kind == "regression":
+            return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]
+        several = kind == "multi_label_classification"
+        chances_BC = logits_BC.sigmoid() if several else logits_BC.softmax(-1)
+        return [_prediction(chances, names, several=several) for chances in chances_BC.tolist()]
+
+    def prediction_words(self, prediction: Mapping[str, Any]) -> str:
+        return "\n".join(_words_of(prediction, _SHOWN_LABELS))
+
+
+def _prediction(chances: Sequence[float], names: Mapping[int, str], *, several: bool) -> dict[str, Any]:
+    order = sorted(range(len(chances)), key=lambda at: -chances[at])
+    likely = [names[at] for at in order if chances[at] > 0.5]
+    shown = {names[at]: round(chances[at], 6) for at in order[: max(MOST_CLASSES, len(likely))]}
+    if several:
+        return {"labels": likely, "probabilities": shown}
+    best = names[order[0]]
+    return {"label": best, "probability": shown[best], "probabilities": shown}
+
+
+def _words_of(prediction: Mapping[str, Any], most: int) -> list[str]:
+    """`joy 0.93`, the likeliest labels first; with several labels a row all that are more likely than not, too."""
+    if "number" in prediction:
+        return [f"{prediction['number']:.4g}"]
+    shown = max(most, len(prediction.get("labels", ())))
+    return [f"{name} {chance:.2f}" for name, chance in list(prediction["probabilities"].items())[:shown]]
 
 
 def _last_position_problems(family: str) -> list[Problem]:
@@ -225,22 +268,6 @@ def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 
     return collate_whole(
         rows, pad_id, stored.astype(np.float32) if several else stored[:, 0].astype(np.int64), width=width
     )
-
-
-def _told(model: Any, inputs: Mapping[str, torch.Tensor], most: int = 1) -> list[str]:
-    """`joy 0.93`, the likeliest labels first; with several labels a row all that are more likely than not, too."""
-    import torch
-
-    with torch.no_grad():
-        logits_C = model(**{name: values.to(model.device) for name, values in inputs.items()}).logits[0].float()
-    kind, names = model.config.problem_type, model.config.id2label
-    if kind == "regression":
-        return [f"{float(logits_C[0]):.4g}"]
-    several = kind == "multi_label_classification"
-    chances = (logits_C.sigmoid() if several else logits_C.softmax(-1)).tolist()
-    order = sorted(range(len(chances)), key=lambda at: -chances[at])
-    shown = max(most, sum(chance > 0.5 for chance in chances) if several else 0)
-    return [f"{names[at]} {chances[at]:.2f}" for at in order[:shown]]
 
 
 def _true_words(labels: NDArray[np.int32], known: Labels) -> str:

@@ -7,7 +7,7 @@ alike; none shares its row with another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,20 +16,20 @@ import numpy as np
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_whole, padded
-from tui_trainer.data.columns.marked_spans import word_places
 from tui_trainer.data.columns.tags import OUTSIDE, entities, marks_entities
 from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import Problem
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.writing import Sampling
-from tui_trainer.tasks.contract import Baselines, Objective, Scorer, Scores
+from tui_trainer.models.writing import Sampling, pad_token_id
+from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced
+from tui_trainer.tasks.parts.inputs import WordInputs, logits_of
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 from tui_trainer.tasks.parts.tag_scores import METRICS, counts_for
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, own_labels
-from tui_trainer.tasks.parts.word_tokens import with_words_spaced, word_tokens
+from tui_trainer.tasks.parts.word_tokens import WordTokens, with_words_spaced, word_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,21 +126,71 @@ class TokenClassification(StartsFromModel, LearnsFromData):
         found = list(words_of(row, data.details["closing_tokens"]))
         words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in found]
         places = [place for place, label in enumerate(_labels(row)) if label != IGNORE]
-        told = _told(model, row.tokens.tolist(), places)
+        numbers = logits_of(model, tokenizer, [InputRow(row.tokens)])[0].argmax(-1).tolist()
+        told = [str(model.config.id2label[numbers[place]]) for place in places]
         true = [names[number] for _, number in found]
         return " ".join(words), f"{marked(words, told, scheme)} (in truth: {marked(words, true, scheme)})"
 
-    def answer(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
+    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+        return WordInputs(config.data)
+
+    def encode_inputs(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        contents: Sequence[Any],
+        sampling: Sampling,
+    ) -> list[InputRow]:
+        words = [[text[start:end] for start, end in places] for text, places in contents]
+        rows = iter(word_tokens(tokenizer, [some for some in words if some], config.data.max_length))
+        encoded = [next(rows) if some else WordTokens([pad_token_id(tokenizer)], [], truncated=False) for some in words]
+        return [
+            InputRow(row.ids, (*content, row.firsts), is_cut=row.truncated)
+            for content, row in zip(contents, encoded, strict=True)
+        ]
+
+    def predict(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[InputRow],
+        sampling: Sampling,
+    ) -> list[dict[str, Any]]:
+        """The words with their tags, None for those that the model did not read, and the entities in the text."""
+        numbers_BT, names = logits_of(model, tokenizer, rows).argmax(-1).tolist(), model.config.id2label
+        return [
+            _prediction(*row.content, names=[str(names[number]) for number in numbers], known=names.values())
+            for row, numbers in zip(rows, numbers_BT, strict=True)
+        ]
+
+    def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         """The text with its entities in brackets: [Ada Lovelace PER] wrote it."""
-        words = [text[start:end] for start, end in word_places(text)]
-        row = word_tokens(tokenizer, [words], config.data.max_length)[0] if words else None
-        if row is None or not row.firsts:
-            return ""
-        told = _told(model, row.ids, [place for place, _ in row.firsts])
-        scheme = "" if marks_entities(model.config.id2label.values()) else "plain"
-        return marked([words[number] for _, number in row.firsts], told, scheme)
+        pairs = zip(prediction["words"], prediction["tags"], strict=True)
+        known = [(word, tag) for word, tag in pairs if tag is not None]
+        return marked([word for word, _ in known], [tag for _, tag in known], "" if "spans" in prediction else "plain")
+
+
+def _prediction(
+    text: str,
+    places: Sequence[tuple[int, int]],
+    firsts: Sequence[tuple[int, int]],
+    *,
+    names: Sequence[str],
+    known: Iterable[str],
+) -> dict[str, Any]:
+    tags: list[str | None] = [None] * len(places)
+    for place, word in firsts:
+        tags[word] = names[place]
+    found: dict[str, Any] = {"words": [text[start:end] for start, end in places], "tags": tags}
+    if not marks_entities(known):
+        return found
+    spans = [
+        (places[first][0], places[end - 1][1], kind) for first, end, kind in entities([t or OUTSIDE for t in tags])
+    ]
+    named = [{"start": start, "end": end, "text": text[start:end], "label": kind} for start, end, kind in spans]
+    return {**found, "spans": named}
 
 
 class _Scorer:
@@ -222,16 +272,6 @@ def _labels(row: TokenRow) -> list[int]:
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
     labels = padded([row.labels for row in rows if row.labels is not None], IGNORE, width)
     return collate_whole(rows, pad_id, labels, width=width)
-
-
-def _told(model: Any, ids: Sequence[int], places: Sequence[int]) -> list[str]:
-    """The tags that the model gives to the words that begin at these places."""
-    import torch
-
-    ids_BT = torch.tensor([list(ids)], device=model.device)
-    with torch.no_grad():
-        numbers = model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT)).logits[0].argmax(-1).tolist()
-    return [str(model.config.id2label[numbers[place]]) for place in places]
 
 
 TASK = TokenClassification()

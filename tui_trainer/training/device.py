@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from tui_trainer.errors import RunError
-from tui_trainer.hardware.visible_gpus import VARIABLE
+from tui_trainer.models.cards import card_index
 from tui_trainer.planning.plan import Plan
 
 
 def device_of(plan: Plan) -> torch.device:
     """The CPU, or the plan's card by torch's own number. Raises RunError when CUDA does not show that card."""
-    return torch.device("cpu") if plan.device != "cuda" else torch.device("cuda", _index_of(plan.gpu_uuid))
+    return torch.device("cpu") if plan.device != "cuda" else torch.device("cuda", card_index(plan.gpu_uuid))
 
 
 def use_device(device: torch.device) -> None:
@@ -28,30 +27,6 @@ def use_device(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def _index_of(uuid: str) -> int:
-    """torch counts the cards that CUDA shows this process, in CUDA's order, which need not be the driver's."""
-    count = torch.cuda.device_count()
-    if not count:
-        raise RunError("torch finds no GPU in this process: `tui-trainer diagnose` shows what CUDA is given")
-    if not uuid:
-        return 0
-    for index in range(count):
-        if bare(str(torch.cuda.get_device_properties(index).uuid)) == bare(uuid):
-            return index
-    if count == 1 and uuid.startswith("MIG-"):
-        # A process gets one instance; some versions of CUDA give it the name of the whole card.
-        return 0
-    raise RunError(
-        f"CUDA does not show this process the card {uuid}, which the plan is for: `{VARIABLE}={uuid}` in front of the "
-        "command shows it that one alone"
-    )
-
-
 def breaks_the_device(error: Exception) -> bool:
     """Whether nothing more can be computed after it: an error inside a kernel stays with the process."""
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
-
-
-def bare(uuid: str) -> str:
-    """Without the driver's prefix, which torch leaves out."""
-    return uuid.lower().removeprefix("gpu-").removeprefix("mig-")

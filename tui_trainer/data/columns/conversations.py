@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.data.columns.messages import Message, content_of, messages_of
-from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, Row, checked_text
+from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, ColumnChoices, Row, checked_text, strings_of
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -96,27 +96,40 @@ class ConversationColumns:
         return Conversation(tuple(messages), _tools(row))
 
     def _turns(self, row: Row) -> list[Message]:
-        question, answer = _value(row, self.needed), _value(row, self.answer)
+        question = _value(row, self.needed)
         if _is_list(question):
             turns = messages_of(question, row.where)
         else:
             parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
             turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
-        if _is_list(answer):
+        if not self.answer:
+            return turns
+        if _is_list(answer := _value(row, self.answer)):
             return turns + messages_of(answer, row.where)
         return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
 
 
 def find_conversations(
-    head: Sequence[Row], text_column: str = AUTO, target_column: str = AUTO, pair_column: str = ""
+    head: Sequence[Row],
+    text_column: str = AUTO,
+    target_column: str = AUTO,
+    pair_column: str = "",
+    *,
+    needs_answer: bool = True,
 ) -> ConversationColumns:
-    """The columns of the conversations, by the first rows. Raises DataError, with the nearest name, for none."""
+    """The columns of the conversations, by the first rows. Raises DataError, with the nearest name, for none.
+
+    Without `needs_answer` the columns of questions are enough, and any column that holds the text will do.
+    """
     names = list(dict.fromkeys(name for row in head for name in row.values))
     label = head[0].where.partition(", ")[0]
     for wanted, key in ((text_column, "text"), (target_column, "target"), (pair_column, "text_pair")):
         if wanted not in (AUTO, "", *names):
             raise _missing(wanted, f"data.{key}_column", label, names)
-    found = _choose(head, names, text_column, target_column, pair_column)
+    found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
+    if found is None and not needs_answer:
+        text = ColumnChoices(text_column).choose(label, strings_of(head))
+        found = ConversationColumns(asks=(text,), needed=text)
     if found is None:
         raise DataError(
             "no column holds conversations", where=label, hint=f"columns found: {_shown(names)}; {EXPECTED}"
@@ -126,26 +139,39 @@ def find_conversations(
         conversation=found.conversation,
         asks=found.asks,
         needed=found.needed,
-        answer=found.answer,
+        answer=found.answer if needs_answer else "",
         unread=tuple(name for name in names if name not in read),
     )
 
 
-def _choose(head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str) -> ConversationColumns | None:
+def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
+    """All up to the assistant's last turns, which are what is asked for. Raises DataError where nobody asks."""
+    messages = conversation.messages
+    while messages and messages[-1]["role"] == "assistant":
+        messages = messages[:-1]
+    if not any(message["role"] in ("user", "tool") for message in messages):
+        raise DataError("nobody asks anything in the conversation", where=where)
+    return messages
+
+
+def _choose(
+    head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str, needs_answer: bool
+) -> ConversationColumns | None:
     by_name = {name.strip().lower(): name for name in reversed(names)}
     answer = target if target != AUTO else _first(by_name, ANSWER_NAMES)
     lists = {name for name in names if any(_is_list(row.values.get(name)) for row in head)}
     if text != AUTO:
         if text in lists and (target == AUTO and not answer):
             return ConversationColumns(conversation=text)
-        return ConversationColumns(asks=(text, *filter(None, [pair])), needed=text, answer=answer) if answer else None
+        asks = (text, *filter(None, [pair]))
+        return ConversationColumns(asks=asks, needed=text, answer=answer) if answer or not needs_answer else None
     if target == AUTO:
         for usual in CONVERSATION_NAMES:
             if by_name.get(usual) in lists:
                 return ConversationColumns(conversation=by_name[usual])
     for question in _QUESTIONS:
         needed = by_name.get(question.name)
-        if needed and answer and needed != answer:
+        if needed and (answer or not needs_answer) and needed != answer:
             more = [[by_name[name] for name in some if name in by_name] for some in (question.before, question.after)]
             asks = (*more[0], needed, *([pair] if pair else more[1]))
             return ConversationColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)

@@ -10,7 +10,16 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, SHOWN_COLUMNS, Row, checked_text, missing_column
+from tui_trainer.data.columns.text_column import (
+    AUTO,
+    JSON_NAMES,
+    SHOWN_COLUMNS,
+    ColumnChoices,
+    Row,
+    checked_text,
+    missing_column,
+    strings_of,
+)
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -61,19 +70,26 @@ class PairColumns:
 
     def choose(self, head: Sequence[Row]) -> None:
         """Raises DataError, which names the nearest column, where it cannot be told."""
-        # Rows of a sample stand in no file.
-        label = head[0].where.rpartition(", ")[0]
-        names = list(dict.fromkeys(name for row in head for name in _opened(row.values)))
-        for key, wanted in (("text", self._text), ("text_pair", self._beside), ("target", self._target)):
-            if wanted not in (AUTO, "", *names):
-                raise missing_column(wanted, label, names, key=f"data.{key}_column")
+        label, names = self._named(head)
         self._pair = self._find(label, names, head)
         self._notes[self._told(names, label)] = None
 
-    def read(self, row: Row) -> tuple[str, str]:
-        """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text.
+    def choose_input(self, head: Sequence[Row]) -> None:
+        """The same where there may be no answers: without a usual name, the column that holds the text."""
+        label, names = self._named(head)
+        found = Pair(self._text, "", self._beside)
+        if self._text == AUTO:
+            languages = list(_languages(head[0].values))
+            found = Pair(languages[0], "") if languages else _usual_input(names)
+        source = found.source or ColumnChoices(AUTO).choose(label, strings_of(head))
+        self._pair = Pair(source, "", self._beside or found.beside)
 
-        Two texts of an input follow each other with the names of their columns before them, as T5 was trained
+    def read(self, row: Row) -> tuple[str, str]:
+        """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
+        return self.read_input(row), _text_of(_opened(row.values), self._pair.target, row.where)
+
+    def read_input(self, row: Row) -> str:
+        """Two texts of an input follow each other with the names of their columns before them, as T5 was trained
         ("question: ... context: ..."). Source: Raffel et al., arXiv:1910.10683, appendix D.
         """
         values, pair = _opened(row.values), self._pair
@@ -82,11 +98,21 @@ class PairColumns:
         if pair.beside and values.get(pair.beside) not in (None, ""):
             beside = _text_of(values, pair.beside, row.where)
             source = f"{pair.source}: {source} {pair.beside}: {beside}"
-        return source, _text_of(values, pair.target, row.where)
+        return source
 
     def notes(self) -> list[str]:
         """What was chosen, in words."""
         return list(self._notes)
+
+    def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
+        """(the file, the names of its columns). Raises DataError where one that the settings name is not there."""
+        # Rows of a sample stand in no file.
+        label = head[0].where.rpartition(", ")[0]
+        names = list(dict.fromkeys(name for row in head for name in _opened(row.values)))
+        for key, wanted in (("text", self._text), ("text_pair", self._beside), ("target", self._target)):
+            if wanted not in (AUTO, "", *names):
+                raise missing_column(wanted, label, names, key=f"data.{key}_column")
+        return label, names
 
     def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:
         if AUTO not in (self._text, self._target):
@@ -134,6 +160,17 @@ def _usual_pair(names: Sequence[str]) -> Pair:
             return Pair(source, target, _usual_name(names, (usual.beside,)))
         parts.append(Pair(source, target))
     return next((part for part in parts if part.source or part.target), Pair("", ""))
+
+
+def _usual_input(names: Sequence[str]) -> Pair:
+    """The input of the first pair that is whole, else of the first one whose input is there."""
+    whole = _usual_pair(names)
+    if whole.source and whole.target:
+        return Pair(whole.source, "", whole.beside)
+    for usual in _USUAL:
+        if source := _usual_name(names, usual.inputs):
+            return Pair(source, "", _usual_name(names, (usual.beside,)))
+    return Pair("", "")
 
 
 def _usual_name(names: Sequence[str], usual: Iterable[str], other: str = "") -> str:

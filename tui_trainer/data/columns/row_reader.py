@@ -48,6 +48,10 @@ class Reader(Protocol):
     learns: bool
     """Whether it makes a tokenizer from the training texts."""
 
+    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        """What a trained model has learnt: its tokens and labels are taken as they are, whatever the data holds."""
+        raise TypeError(f"{type(self).__name__} learns from the data alone")
+
     def begin(self, head: Sequence[Row]) -> None:
         """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
         return

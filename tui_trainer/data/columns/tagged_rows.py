@@ -9,9 +9,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from tui_trainer.data.columns.marked_spans import Tagged, tagged_text
-from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, Row, checked_text, missing_column
+from tui_trainer.data.columns.marked_spans import Tagged, tagged_text, word_places
+from tui_trainer.data.columns.text_column import (
+    AUTO,
+    JSON_NAMES,
+    ColumnChoices,
+    Row,
+    checked_text,
+    missing_column,
+    strings_of,
+)
+from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -41,6 +51,42 @@ class TagColumns:
             return tagged_text(text, tags, row.where)
         words = _words(text, self.words, row.where)
         return Tagged(words, _tags(tags, self.tags, words, row.where))
+
+
+@dataclass(frozen=True, slots=True)
+class InputWords:
+    """Where the words of a table stand. `is_text`: as texts, whose words are told apart here."""
+
+    column: str
+    is_text: bool
+
+    def read(self, row: Row) -> tuple[str, list[tuple[int, int]]]:
+        """(the text, where each word begins and ends in it). Words of a list stand a blank apart."""
+        value = _value(row, self.column)
+        if not self.is_text:
+            words = _words(value, self.column, row.where)
+            ends = list(accumulate(len(word) + 1 for word in words))
+            return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
+        if not isinstance(value, str):
+            raise DataError(f"the column '{_name(self.column)}' is {_kind(value)}, not a string", where=row.where)
+        refuse_surrogates(value, row.where)
+        if places := word_places(value):
+            return value, places
+        raise DataError("the text has no words", where=row.where)
+
+
+def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
+    """The column of the words: as for training where there are tags, else by its usual name or the texts in it."""
+    try:
+        found = find_tag_columns(head, words, tags)
+        return InputWords(found.words, found.spans)
+    except DataError:
+        pass
+    names = list(dict.fromkeys(name for row in head for name in row.values))
+    column = next(iter(_present(WORD_COLUMNS + TEXT_COLUMNS, names)), "") if words == AUTO else words
+    if column not in names:
+        column = ColumnChoices(words).choose(head[0].where.rsplit(", ", 1)[0], strings_of(head))
+    return InputWords(column, _is_text(head, column))
 
 
 def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:

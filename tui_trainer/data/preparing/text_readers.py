@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.byte_bpe import EOS_ID, train_tokenizer
 from tui_trainer.data.preparing.character_tokenizer import (
+    SPECIAL_TOKENS,
     UNK_ID,
     build_tokenizer,
     character_ids,
@@ -34,6 +35,11 @@ class TextReader(Reader):
     def __init__(self, encode: Encode | None, *, eos_id: int | None, vocabulary: int) -> None:
         self.learns = encode is None
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
+
+    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        if self.learns:
+            self._encode = partial(_encode_with, tokenizer.backend_tokenizer)
+        self.learns, self._vocabulary = False, len(tokenizer)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         tokenizer = train_tokenizer(texts, self._vocabulary)
@@ -64,6 +70,11 @@ class CharacterReader(Reader):
     def __init__(self) -> None:
         self._vocabulary = 0
         self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+
+    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        tokens = sorted(tokenizer.get_vocab().items(), key=lambda token: token[1])
+        self.learns, self._vocabulary = False, len(tokens)
+        self._ids = character_ids([token for token, _ in tokens[len(SPECIAL_TOKENS) :]])
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         characters = characters_of(texts)

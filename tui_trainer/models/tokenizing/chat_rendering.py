@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from tui_trainer.data.columns.conversations import Conversation
+from tui_trainer.data.columns.messages import Message
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate
 from tui_trainer.safe_text import one_line
@@ -65,6 +66,13 @@ class ConversationRenderer:
         """What the template ends a turn with where that is no token of the tokenizer."""
         return "" if self.turn_end else self._tail.strip()
 
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
+        """A conversation up to where the assistant goes on. Raises DataError, without a place, as `render`."""
+        safe_messages, spelt = self._broken(list(messages))
+        safe_tools, more = self._broken(list(tools))
+        text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
+        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + more)
+
     def render(self, conversation: Conversation) -> Rendered:
         """Raises DataError, without a place, for a conversation that the template does not take or does not nest in."""
         if self._untold and any(self._untold in message["content"] for message in conversation.messages):
@@ -81,13 +89,16 @@ class ConversationRenderer:
         text, signs = _without_signs(text)
         if spans is not None:
             spans = [(_moved(start, signs), _moved(end, signs)) for start, end in spans]
-        signs = [place - number for number, place in enumerate(signs)]
-        controls = [
+        return self._ended(text, spans, self._controls_in(text, signs), spelt + more)
+
+    def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
+        """The special tokens that the template wrote: no sign stood inside of them."""
+        broken = [place - number for number, place in enumerate(signs)]
+        return [
             found.span()
             for found in self._controls.finditer(text)
-            if not any(found.start() < place < found.end() for place in signs)
+            if not any(found.start() < place < found.end() for place in broken)
         ]
-        return self._ended(text, spans, controls, spelt + more)
 
     def _ended(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
         """Each answer up to the token that stops generation; the last one gets one where the template writes none."""

@@ -46,6 +46,15 @@ class LabelledTexts(TableReader):
         self._names: tuple[str, ...] = ()
         self._numbers: dict[str, int] = {}
 
+    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        super().know(tokenizer, model_config)
+        self.kind = model_config["problem_type"]
+        if self.kind == "regression":
+            return
+        self._names = tuple(model_config["id2label"].values())
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._counts, self.classes = Counter(dict.fromkeys(self._names, 0)), len(self._names)
+
     def begin(self, head: Sequence[Row]) -> None:
         """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
         label = head[0].where.rpartition(", ")[0] or head[0].where
@@ -61,10 +70,11 @@ class LabelledTexts(TableReader):
         if self._labels is None:
             requested = self.config.task.problem_type
             values = [row.values.get(column) for row in head]
-            self.kind = kind_of(values, label, column) if requested == "auto" else requested
+            if not self.knows:
+                self.kind = kind_of(values, label, column) if requested == "auto" else requested
             self._labels = LabelReader(column, self.kind)
             refuse_settings(self.config, self.kind)
-            self.classes = 1 if self.kind == "regression" else 0
+            self.classes = 1 if self.kind == "regression" else len(self._names)
         else:
             self._labels.column = column
 
@@ -76,7 +86,7 @@ class LabelledTexts(TableReader):
         if self.kind == "regression":
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
-        if self.held_out:
+        if self.held_out or self.knows:
             self._refuse_outside(names, row.where)
         elif not self._names:
             self._counts.update(names)
@@ -93,7 +103,7 @@ class LabelledTexts(TableReader):
         raise DataError(message, where=where, hint=f"{guess}take the row out, or put some like it into data.path")
 
     def settle(self) -> None:
-        if self.kind != "regression":
+        if self.kind != "regression" and not self.knows:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
         if self._has_segments():

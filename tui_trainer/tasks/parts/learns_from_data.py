@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from tui_trainer.data.preparing.estimate import Rate, estimate
 from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.source import Source
+from tui_trainer.data.sources.source import Source, open_source
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
@@ -52,6 +53,22 @@ class LearnsFromData:
     def reader(self, config: Config) -> Reader:
         """A new one, which has read nothing yet."""
         raise NotImplementedError
+
+    def prepare_file(
+        self,
+        config: Config,
+        path: str,
+        tokenizer: PreTrainedTokenizerBase,
+        model_config: Mapping[str, Any],
+        folder: Path,
+        progress: Progress,
+    ) -> PreparedData:
+        reader = self.reader(config)
+        reader.know(tokenizer, model_config)
+        cut = replace(
+            self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
+        )
+        return prepare([open_source(path, config.data.text_column)], reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
         """For estimates: its texts are what goes into `input_ids`."""
@@ -183,6 +200,11 @@ class TableReader(Reader):
         self.learns = trains_tokenizer(config)
         self._head, self._specials = head, specials
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self.knows = False
+        """Whether tokens and labels are those of a trained model."""
+
+    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        self._tokenizer, self.learns, self.knows = tokenizer, False, True
 
     @property
     def tokenizer(self) -> Any:

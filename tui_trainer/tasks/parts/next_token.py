@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.data.batching.pack import expected_packed_rows
-from tui_trainer.models.writing import Sampling, continued, pad_token_id, written
-from tui_trainer.tasks.contract import Objective, Scorer
+from tui_trainer.models.tokenizing.token_ids import token_ids
+from tui_trainer.models.writing import Sampling, continued, most_tokens, pad_token_id, written
+from tui_trainer.tasks.contract import InputRow, Objective, Scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,11 +53,45 @@ class LearnsNextToken:
         new_tokens = max(1, min(_SAMPLE_TOKENS, width - len(prompt_ids)))
         return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
-    def answer(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
-        """The text's continuation."""
-        return written(model, tokenizer, tokenizer(text)["input_ids"] or [pad_token_id(tokenizer)], sampling)
+    def encode_inputs(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        contents: Sequence[Any],
+        sampling: Sampling,
+    ) -> list[InputRow]:
+        """Of a text that leaves too little room for what is written behind it, the end counts."""
+        most = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
+        empty = [pad_token_id(tokenizer)]
+        return [
+            InputRow(ids[-most:] or empty, content, is_cut=len(ids) > most)
+            for content, ids in zip(contents, self.prompt_ids(tokenizer, contents), strict=True)
+        ]
+
+    def prompt_ids(self, tokenizer: PreTrainedTokenizerBase, contents: Sequence[Any]) -> list[list[int]]:
+        """What the model goes on with, whole."""
+        return token_ids(tokenizer, [text for (text,) in contents])
+
+    def predict(
+        self,
+        config: Config,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[InputRow],
+        sampling: Sampling,
+    ) -> list[dict[str, Any]]:
+        """The text that follows, or answers."""
+        fitting = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
+        return [{"text": text} for text in written(model, tokenizer, [list(row.ids) for row in rows], fitting)]
+
+    def prediction_words(self, prediction: Mapping[str, Any]) -> str:
+        return str(prediction["text"])
+
+
+def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
+    """The same for all rows, whatever their lengths: half of what the model has room for, at the most."""
+    return min(sampling.max_new_tokens, max(1, most_tokens(model, tokenizer) // 2))
 
 
 def packed_rows(config: Config, inputs: Sequence[int], rows: int) -> float | None:

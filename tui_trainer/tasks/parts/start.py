@@ -19,8 +19,9 @@ from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizing.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.tokenizing.tokenizer import tokenizer_facts, tokens_per_character
-from tui_trainer.models.writing import pad_token_id
-from tui_trainer.tasks.contract import Tell
+from tui_trainer.models.writing import Sampling, pad_token_id
+from tui_trainer.tasks.contract import InputReader, Task, Tell
+from tui_trainer.tasks.parts.inputs import TextInputs
 
 if TYPE_CHECKING:
     import torch
@@ -121,6 +122,16 @@ class StartsFromModel:
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
         return {}
+
+    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+        return TextInputs(config.data)
+
+    def answer(
+        self: Task, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
+    ) -> str:
+        asked = self.input_reader(config, tokenizer).of_text(text)
+        rows = self.encode_inputs(config, model, tokenizer, [asked], sampling)
+        return self.prediction_words(self.predict(config, model, tokenizer, rows, sampling)[0])
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:

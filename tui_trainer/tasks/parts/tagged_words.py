@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -45,6 +46,12 @@ class TaggedWords(TableReader):
             self._tokenizer = with_words_spaced(super().tokenizer)
         return self._tokenizer
 
+    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        super().know(with_words_spaced(tokenizer), model_config)
+        names = tuple(model_config["id2label"].values())
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._survey.counts, self.classes = Counter(dict.fromkeys(names, 0)), len(names)
+
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
         self._columns = find_tag_columns(head, data.text_column, data.label_column)
@@ -54,7 +61,7 @@ class TaggedWords(TableReader):
     def read(self, row: Row) -> Example:
         assert self._columns is not None, "`begin` comes first"
         tagged = self._columns.read(row)
-        if self.held_out:
+        if self.held_out or self.knows:
             self._refuse_unknown(tagged.tags, row.where)
         elif not self._numbers:
             self._survey.add(tagged.tags)
@@ -74,6 +81,8 @@ class TaggedWords(TableReader):
 
     def settle(self) -> None:
         counts = self._survey.counts
+        if self.knows:
+            return
         if len(counts) < 2:
             message = f"all words have the tag '{one_line(next(iter(counts), ''), 40)}'"
             hint = "a tagger tells at least two tags apart; data.label_column names the column of the tags"

@@ -1,0 +1,84 @@
+"""What a trained model is asked about: the same columns as in training, without the answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tui_trainer.config.data_sections import DataSection
+from tui_trainer.data.columns.conversations import find_conversations, question_of
+from tui_trainer.data.columns.text_column import AUTO, Row
+from tui_trainer.errors import DataError
+from tui_trainer.tasks.parts.inputs import QuestionInputs, TextInputs, WordInputs
+
+USER, ASSISTANT = {"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}
+
+
+def row(**values: object) -> Row:
+    return Row("rows.jsonl, line 1", values)
+
+
+def read(reader, one: Row):
+    reader.begin([one])
+    return reader.read(one)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"question": "who?", "context": "Ada wrote."}, "> question: who? context: Ada wrote."),
+        ({"question": "who?", "context": "Ada.", "answers": {"text": ["Ada"]}}, "> question: who? context: Ada."),
+        ({"document": "A text.", "summary": "Text."}, "> A text."),
+        ({"document": "A text."}, "> A text."),
+        ({"translation": {"en": "one"}}, "> one"),
+        ({"sentence": "One text", "id": 4}, "> One text"),
+    ],
+)
+def test_an_input_needs_no_answer_beside_it(values, wanted):
+    assert read(QuestionInputs(DataSection(path="x"), "> "), row(**values)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"messages": [USER, ASSISTANT]}, ["why?"]),
+        ({"messages": [USER, ASSISTANT, USER]}, ["why?", "so", "why?"]),
+        ({"prompt": "why?", "completion": "so"}, ["why?"]),
+        ({"instruction": "sort", "input": "b a"}, ["sort\n\nb a"]),
+        ({"text": "why?"}, ["why?"]),
+        ({"system": "S", "prompt": "why?"}, ["S", "why?"]),
+    ],
+)
+def test_a_conversation_is_asked_up_to_its_last_answer(values, wanted):
+    one = row(**values)
+    found = find_conversations([one], AUTO, AUTO, "", needs_answer=False).read(one)
+    assert [message["content"] for message in question_of(found, one.where)] == wanted
+
+
+def test_a_conversation_in_which_nobody_asks_is_refused():
+    one = row(messages=[ASSISTANT])
+    found = find_conversations([one], needs_answer=False).read(one)
+    with pytest.raises(DataError, match="line 1: nobody asks"):
+        question_of(found, one.where)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"tokens": ["Ada", "wrote"]}, ["Ada", "wrote"]),
+        ({"tokens": ["Ada", "wrote"], "ner_tags": [1, 0]}, ["Ada", "wrote"]),
+        ({"text": "Ada\r\nwrote."}, ["Ada", "wrote", "."]),
+        ({"text": "Ada wrote.", "entities": [[0, 3, "PER"]]}, ["Ada", "wrote", "."]),
+        ({"text": "Ada wrote.", "tags": "B O"}, ["Ada", "wrote."]),
+    ],
+)
+def test_words_come_with_their_places_in_the_text(values, words):
+    text, places = read(WordInputs(DataSection(path="x")), row(**values))
+    assert [text[start:end] for start, end in places] == words
+
+
+def test_labels_are_never_taken_for_the_text():
+    one = row(body="A text.", label="joy and more of it")
+    assert read(TextInputs(DataSection(path="x")), one) == ("A text.",)
+    pair = TextInputs(DataSection(path="x", text_pair_column="b"))
+    assert read(pair, row(a="One text", b="another one")) == ("One text", "another one")
+    assert pair.of_text("one\ttwo") == ("one", "two")

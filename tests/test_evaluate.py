@@ -1,0 +1,126 @@
+"""Models measured beside each other: as their run measured, on other data, and against the base model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.test_predict import TASKS
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import train, training_row, write_rows
+from tui_trainer.cli import main
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.exporting.evaluating import Candidate, _Look
+from tui_trainer.exporting.held_out import prepared_data
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.journal import read_all
+
+
+def evaluated(capsys, *arguments: object) -> dict:
+    capsys.readouterr()
+    code = main(["evaluate", *map(str, arguments), "--json"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    return json.loads(shown.out) | {"told": shown.err}
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=[pytest.mark.e2e] if task in ("seq2seq", "chat") else []) for task in TASKS]
+)
+def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data_was(task, finished, capsys):
+    run = finished(task)
+    found = evaluated(capsys, run.root)
+    [model] = found["models"]
+    last = [event for event in read_all(run.journal) if isinstance(event, EvalDone)][-1]
+    assert model["loss"] == pytest.approx(last.loss, rel=1e-4) and found["reference"] is None
+    assert {name: pytest.approx(value, abs=1e-5) for name, value in last.scores.items()} == model["scores"]
+    [of_file] = evaluated(capsys, run.root, "--data", run.root.parent.parent / f"{task}.jsonl")["models"]
+    if task == "char_lm":
+        assert of_file["loss"] == pytest.approx(model["loss"], rel=0.2)
+        return
+    trained = TrainedModel.of(run)
+    data = prepared_data(trained)
+    losses = []
+    for path in (data.train_path, data.eval_path):
+        rows = Rows(path)
+        parts = (trained.plan.config, data, rows, range(len(rows)), torch.device("cpu"), lambda *_: None)
+        losses += _Look(trained, *parts).measure(Candidate("", trained.folder, None)).row_losses
+    assert sorted(of_file["row_losses"]) == pytest.approx(sorted(losses), abs=1e-4)
+
+
+@pytest.fixture
+def adapted(tmp_path, no_dry_run):
+    """A run with an adapter on a tiny Llama."""
+    save_tiny_model(tmp_path / "llama", "llama")
+    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "llama", "tuning.method": "lora"}
+    return train(tmp_path, "causal_lm", changes)
+
+
+def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapted, capsys):
+    found = evaluated(capsys, adapted.name)
+    base, model = found["reference"], found["models"][0]
+    assert (base["name"], model["name"]) == ("base", "causal_lm") and model["loss"] < base["loss"]
+    differences = [one["loss_before"] - one["loss_after"] for one in found["changed"]]
+    assert len(differences) == 5 and [abs(one) for one in differences] == sorted(map(abs, differences), reverse=True)
+    largest = max(abs(one - other) for one, other in zip(base["row_losses"], model["row_losses"], strict=True))
+    assert abs(differences[0]) == pytest.approx(largest)
+    assert all(one["before"] != one["after"] and one["text"].startswith("The ") for one in found["changed"])
+    capsys.readouterr()
+    assert main(["evaluate", adapted.name, "--rows", "4", "--changed", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "4 rows: held out by causal_lm" and lines[1].split() == ["loss"]
+    assert [line.split()[0] for line in lines[2:5]] == ["base", "causal_lm", "difference"]
+    assert lines[4].split()[1].startswith("-") and lines[6] == "changed most from base to causal_lm:"
+    assert len(lines) == 7 + 2 * 3
+
+
+@pytest.mark.e2e
+def test_a_folder_of_an_export_stands_beside_its_run(adapted, capsys):
+    assert main(["export", adapted.name, "--to", "merged"]) == 0
+    merged = adapted.root / "export/merged"
+    found = evaluated(capsys, adapted.name, merged, "--against", "none", "--rows", "7")
+    assert found["reference"] is None and not found["changed"] and found["rows"] == 7
+    assert [one["name"] for one in found["models"]] == ["causal_lm", str(merged)]
+    assert found["models"][0]["loss"] == pytest.approx(found["models"][1]["loss"], rel=1e-5)
+    assert evaluated(capsys, merged, "--against", adapted.name, "--rows", "3")["reference"]["name"] == "causal_lm"
+
+
+def test_a_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, no_dry_run, capsys):
+    save_tiny_model(tmp_path / "bert", "bert")
+    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "bert", "training.max_steps": 2}
+    run = train(tmp_path, "sequence_classification", changes)
+    found = evaluated(capsys, run.name)
+    assert found["reference"] is None and "no head for these labels: left out" in found["told"]
+
+
+def test_what_cannot_be_measured_is_refused_in_a_sentence(finished, tmp_path, capsys):
+    run, other = finished("sequence_classification"), finished("token_classification")
+    unknown = write_rows(tmp_path / "unknown.jsonl", [{"text": "The goat runs", "label": "goat"}])
+    plain = write_rows(tmp_path / "plain.jsonl", [training_row("causal_lm", 1)])
+    (tmp_path / "lone").mkdir()
+    (tmp_path / "lone/config.json").write_text("{}")
+    for arguments, sentence in [
+        ((run.root, other.root), "learnt token_classification"),
+        ((run.root, "--against", other.root), "learnt token_classification"),
+        ((run.root, "--data", unknown), "the label 'goat' is outside the set"),
+        ((run.root, "--data", plain), "no column has a usual name of labels"),
+        ((run.root, "--data", tmp_path / "gone"), "gone"),
+        ((tmp_path / "lone",), "name its run before it"),
+        (("nobody",), "nobody"),
+    ]:
+        capsys.readouterr()
+        assert main(["evaluate", *map(str, arguments)]) == 2, arguments
+        told = capsys.readouterr().err
+        assert sentence in told and "Traceback" not in told and told.count("\n") == 1, told
+
+
+def test_a_folder_is_told_from_a_run_by_what_lies_in_it(finished):
+    from tui_trainer.exporting.evaluating import run_of
+
+    run = finished("causal_lm")
+    assert run_of(str(run.model)).root == run.root == run_of(str(run.root)).root
+    assert isinstance(run.root, Path)

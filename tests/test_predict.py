@@ -1,0 +1,278 @@
+"""Predictions for the rows of a file: in their order, whatever the batch, and whole however often it was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import asked_row, write_rows
+from tui_trainer.cli import main
+from tui_trainer.exporting import predicting
+from tui_trainer.exporting.predicting import Predictor
+from tui_trainer.models.writing import NO_SAMPLING, Sampling, ignores_left_padding, written
+from tui_trainer.runs.folder import RunFolder
+
+ROWS = 37
+TASKS = ("sequence_classification", "token_classification", "seq2seq", "chat", "causal_lm", "char_lm")
+
+
+def predictions(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def asked(tmp_path: Path, task: str, rows: int = ROWS) -> Path:
+    return write_rows(tmp_path / "asked.jsonl", [asked_row(task, n) for n in range(rows)])
+
+
+def predict(run: RunFolder, data: Path, out: Path, *more: str) -> int:
+    return main(["predict", str(run.root), "--data", str(data), "--out", str(out), "--max-new-tokens", "6", *more])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_batch_predicts_what_each_row_does_alone_in_the_order_of_the_rows(task, finished, tmp_path, capsys):
+    run, data = finished(task), asked(tmp_path, task)
+    assert predict(run, data, tmp_path / "batched.jsonl") == 0, capsys.readouterr().err
+    assert predict(run, data, tmp_path / "single.jsonl", "--batch-size", "1") == 0
+    batched, single = (predictions(tmp_path / f"{name}.jsonl") for name in ("batched", "single"))
+    assert len(batched) == ROWS and [row["id"] for row in batched] == list(range(ROWS))
+    for one, other, n in zip(batched, single, range(ROWS), strict=True):
+        assert {name: one[name] for name in asked_row(task, n)} == asked_row(task, n)
+        one, other = one["prediction"], other["prediction"]
+        for found in (one, other):
+            found.pop("probability", None)
+        assert one.pop("probabilities", {}) == pytest.approx(other.pop("probabilities", {}), abs=1e-4)
+        assert one == other and one
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+def test_each_kind_of_prediction_says_what_its_task_finds(finished, tmp_path, capsys):
+    classifier, tagger = finished("sequence_classification"), finished("token_classification")
+    text = "The sheep runs home 4"
+    data = write_rows(tmp_path / "asked.jsonl", [{"text": text}])
+    assert predict(classifier, data, tmp_path / "labels.jsonl") == 0
+    [found] = (row["prediction"] for row in predictions(tmp_path / "labels.jsonl"))
+    assert found["label"] == max(found["probabilities"], key=found["probabilities"].get)
+    assert set(found["probabilities"]) == {"sheep", "hen", "cow", "horse"}
+    assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+    assert predict(tagger, data, tmp_path / "tags.jsonl") == 0
+    [found] = (row["prediction"] for row in predictions(tmp_path / "tags.jsonl"))
+    assert found["words"] == text.split() and len(found["tags"]) == 5
+    assert found["spans"] == [{"start": 4, "end": 9, "text": "sheep", "label": "SHEEP"}]
+    capsys.readouterr()
+    assert main(["generate", str(tagger.root), text]) == 0
+    assert capsys.readouterr().out == "The [sheep SHEEP] runs home 4\n"
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+@pytest.fixture
+def classifier(finished, monkeypatch):
+    """A run of a classifier, whose predictions are written two batches at a time."""
+    monkeypatch.setattr(predicting, "_BATCHES_OF_A_PART", 2)
+    return finished("sequence_classification")
+
+
+def test_what_was_killed_goes_on_no_row_twice_none_lost(classifier, tmp_path, monkeypatch, capsys):
+    data, out = asked(tmp_path, "sequence_classification"), tmp_path / "out.jsonl"
+    options = ("--batch-size", "4")
+    assert predict(classifier, data, tmp_path / "whole.jsonl", *options) == 0
+    real, passes = Predictor.predict, []
+
+    def fails(self, contents, told):
+        passes.append(len(contents))
+        if len(passes) == 3:
+            raise Killed
+        return real(self, contents, told)
+
+    monkeypatch.setattr(Predictor, "predict", fails)
+    with pytest.raises(Killed):
+        predict(classifier, data, out, *options)
+    partial = tmp_path / "out.jsonl.partial"
+    assert len(predictions(partial)) == 16 and not out.exists()
+    with partial.open("a") as file:
+        file.write('{"id": 16, "prediction": {}}\n{"id": 17, "pred')
+    capsys.readouterr()
+    for other in (("--batch-size", "5"), (*options, "--field", "guess"), (*options, "--seed", "1")):
+        assert predict(classifier, data, out, *other) == 2
+        assert "was begun with another" in capsys.readouterr().err
+    assert predict(classifier, data, out, *options, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["rows_before"]) == (ROWS, 16)
+    assert passes[3:] == [8, 8, 5]
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+def test_other_data_under_the_same_name_is_not_gone_on_with(classifier, tmp_path, monkeypatch, capsys):
+    data, out = asked(tmp_path, "sequence_classification"), tmp_path / "out.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(Predictor, "predict", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            predict(classifier, data, out)
+    asked(tmp_path, "sequence_classification", rows=3)
+    capsys.readouterr()
+    assert predict(classifier, data, out) == 2
+    assert "another data" in capsys.readouterr().err
+    assert predict(classifier, data, out, "--overwrite") == 0
+    assert len(predictions(out)) == 3
+    assert predict(classifier, data, out, "--overwrite") == 0
+
+
+def test_a_log_file_gets_a_line_now_and_then(classifier, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tui_trainer.cli.predict._SECONDS_BETWEEN_LINES", 0)
+    data = asked(tmp_path, "sequence_classification", rows=9)
+    assert predict(classifier, data, tmp_path / "out.jsonl", "--batch-size", "4") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "predicting" in line]
+    assert len(lines) >= 3 and "predicting 8 of 9 rows, " in lines[2] and "rows/s, " in lines[2]
+    assert lines[-1].endswith("left")
+
+
+def test_rows_that_cannot_be_used_are_named_before_the_model_is_asked(classifier, tmp_path, capsys):
+    data, out = asked(tmp_path, "sequence_classification", rows=6), tmp_path / "out.jsonl"
+    lines = data.read_text().splitlines()
+    lines[1], lines[3], lines[4] = '{"text": "bro', '{"id": 3}', '{"text": " ", "id": 4}'
+    data.write_text("\n".join(lines) + "\n")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert predict(classifier, data, out) == 2
+    told = capsys.readouterr().err
+    assert "asked.jsonl, line 2: broken JSON" in told and "asked.jsonl, line 4: the row has no column 'text'" in told
+    assert "asked.jsonl, line 5: the text is empty" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert predict(classifier, data, out, "--on-bad-rows", "skip") == 0
+    assert [row["id"] for row in predictions(out)] == [0, 2, 5]
+    assert "3 rows that cannot be used are left out: asked.jsonl, line 2" in capsys.readouterr().err
+
+
+def test_what_cannot_be_predicted_is_refused_in_a_sentence_and_leaves_nothing(classifier, tmp_path, capsys):
+    data, name = asked(tmp_path, "sequence_classification", rows=2), classifier
+    twice = write_rows(tmp_path / "twice.jsonl", [{"a": "one text here", "b": "and other words"}])
+    (tmp_path / "empty.jsonl").write_text("")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    out = tmp_path / "out.jsonl"
+    cases = [
+        ((data, tmp_path), "is a folder"),
+        ((data, tmp_path / "no/where.jsonl"), "its folder does not exist"),
+        ((data, data), "is the data itself"),
+        ((data, twice), "is there already; --overwrite replaces it"),
+        ((data, out, "--field", "id"), "line 1: the row has a field 'id' already"),
+        ((data, out, "--column", "txet"), "there is no column 'txet'; did you mean 'text'?"),
+        ((twice, out), "several columns could hold the text; name one of them in --column: a, b"),
+        ((tmp_path / "empty.jsonl", out), "there are no rows"),
+        ((tmp_path / "gone.jsonl", out), "gone.jsonl"),
+        ((data, out, "--batch-size", "many"), "--batch-size takes a number of rows, or auto"),
+        ((data, out, "--temperature", "1", "--beams", "2"), "leave one of them out"),
+    ]
+    for arguments, sentence in cases:
+        assert predict(name, *arguments) == 2, arguments
+        told = capsys.readouterr().err
+        assert sentence in told and told.count("\n") == 1 and "Traceback" not in told, told
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert main(["predict", "nobody", "--data", str(data), "--out", str(out)]) == 2
+
+
+def test_columns_are_named_and_answers_beside_them_are_left_alone(classifier, tmp_path):
+    rows = [{"a": "The sheep runs home", "b": "other words", "label": "cow", "n": 1.5}]
+    assert predict(classifier, write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "o", "--column", "a") == 0
+    [found] = predictions(tmp_path / "o")
+    assert {name: found[name] for name in rows[0]} == rows[0] and found["prediction"]["label"]
+
+
+def test_beams_and_a_seed_choose_the_text(finished, tmp_path):
+    data = asked(tmp_path, "causal_lm", rows=5)
+    texts = {}
+    for name, options in {
+        "greedy": (),
+        "beams": ("--beams", "3"),
+        "one": ("--temperature", "3", "--seed", "1"),
+        "again": ("--temperature", "3", "--seed", "1"),
+        "other": ("--temperature", "3", "--seed", "2"),
+    }.items():
+        assert predict(finished("causal_lm"), data, tmp_path / name, *options) == 0
+        texts[name] = [row["prediction"]["text"] for row in predictions(tmp_path / name)]
+    assert texts["one"] == texts["again"] != texts["other"]
+    assert texts["greedy"] != texts["one"] and len(texts["beams"]) == 5
+
+
+def test_memory_that_is_short_halves_the_batch_and_padding_that_is_read_is_left_out():
+    asked_of = []
+
+    class Writing:
+        tells_padding = False
+
+        def encode_inputs(self, config, model, tokenizer, contents, sampling):
+            from tui_trainer.tasks.contract import InputRow
+
+            return [InputRow([1] * length, length) for length in contents]
+
+        def predict(self, config, model, tokenizer, rows, sampling):
+            if len(rows) > 2:
+                raise torch.OutOfMemoryError
+            asked_of.append([len(row) for row in rows])
+            return [{"text": str(len(row))} for row in rows]
+
+    task = Writing()
+    predictor = Predictor(task, None, None, None, NO_SAMPLING, 8, _pads=True)
+    contents = [3, 9, 3, 4, 9, 1, 3, 3]
+    assert [one["text"] for one in predictor.predict(contents)] == list(map(str, contents))
+    assert all(len(batch) <= 2 for batch in asked_of)
+    asked_of.clear()
+    predictor = Predictor(task, None, None, None, NO_SAMPLING, 2, _pads=False)
+    assert [one["text"] for one in predictor.predict(contents)] == list(map(str, contents))
+    assert all(len(set(batch)) == 1 for batch in asked_of) and [3, 3] in asked_of
+
+
+def test_padding_at_the_left_is_tried_on_the_model_itself(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    save_tiny_model(tmp_path / "llama", "llama")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "llama").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "llama")
+    assert ignores_left_padding(model, tokenizer, [5, 6, 7]) and ignores_left_padding(model, tokenizer, [*range(5, 40)])
+    sampling = Sampling(max_new_tokens=5, temperature=0, seed=0)
+    prompts = [[5, 6, 7], [*range(5, 40)]]
+    assert written(model, tokenizer, prompts, sampling) == [
+        written(model, tokenizer, [p], sampling)[0] for p in prompts
+    ]
+    forward = model.forward
+
+    def reads_padding(*args, attention_mask=None, position_ids=None, **more):
+        return forward(*args, **more)
+
+    model.forward = reads_padding
+    assert not ignores_left_padding(model, tokenizer, [5, 6, 7])
+
+
+@pytest.mark.e2e
+def test_a_program_that_is_killed_goes_on_by_the_same_command(finished, tmp_path, private_home):
+    run = finished("causal_lm")
+    data = asked(tmp_path, "causal_lm", rows=400)
+    command = [sys.executable, "-m", "tui_trainer", "predict", str(run.root), "--data", str(data)]
+    command += ["--batch-size", "2", "--max-new-tokens", "20", "--temperature", "1"]
+    environment = os.environ | {"TUI_TRAINER_HOME": str(private_home)}
+    partial = tmp_path / "out.jsonl.partial"
+    kills = 0
+    for _ in range(12):
+        child = subprocess.Popen([*command, "--out", str(tmp_path / "out.jsonl")], env=environment)
+        before = partial.stat().st_size if partial.exists() else 0
+        while child.poll() is None and kills < 3 and not (partial.exists() and partial.stat().st_size > before):
+            time.sleep(0.02)
+        if child.poll() is None and kills < 3:
+            child.send_signal(signal.SIGKILL)
+            kills += 1
+        if child.wait() == 0:
+            break
+    assert kills == 3
+    subprocess.run([*command, "--out", str(tmp_path / "whole.jsonl")], env=environment, check=True)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert [row["id"] for row in predictions(tmp_path / "out.jsonl")] == list(range(400))

@@ -1,0 +1,77 @@
+"""Tiny runs of every task that are finished, to be asked, measured and tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.runs.folder import RunFolder
+
+ANIMALS = ("sheep", "hen", "cow", "horse")
+SETTINGS = {
+    "model.init": "scratch",
+    "model.scratch.hidden_size": 16,
+    "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2,
+    "model.scratch.vocab_size": 300,
+    "data.max_length": 48,
+    "data.eval_fraction": 0.25,
+    "training.effective_batch_size": 8,
+    "training.learning_rate": 0.02,
+    "training.max_steps": 30,
+    "evaluation.eval_steps": 0,
+    "checkpoint.save_steps": 0,
+    "logging.sample_steps": 0,
+}
+
+
+def words(n: int) -> list[str]:
+    return ["The", ANIMALS[n % 4], *["runs"] * (n % 7), "home", f"{n}"]
+
+
+def training_row(task: str, n: int) -> dict[str, Any]:
+    text, animal = " ".join(words(n)), ANIMALS[n % 4]
+    match task:
+        case "sequence_classification":
+            return {"text": text, "label": animal}
+        case "token_classification":
+            return {"tokens": words(n), "ner_tags": ["O", f"B-{animal.upper()}", *["O"] * (len(words(n)) - 2)]}
+        case "seq2seq":
+            return {"input": text, "output": animal}
+        case "chat":
+            turns = [{"role": "user", "content": text}, {"role": "assistant", "content": animal}]
+            return {"messages": turns}
+    return {"text": text}
+
+
+def asked_row(task: str, n: int) -> dict[str, Any]:
+    """The same without what was learnt, and with a field of its own."""
+    row = training_row(task, n)
+    left = {name: value for name, value in row.items() if name not in ("label", "ner_tags", "output")}
+    return {"id": n, **left}
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> RunFolder:
+    """A finished run called after its task, trained on 60 rows."""
+    data = write_rows(place / f"{task}.jsonl", [training_row(task, n) for n in range(60)])
+    settings = {
+        **SETTINGS,
+        "task.type": task,
+        "output.runs_dir": place / "runs",
+        "output.name": task,
+        **(changes or {}),
+    }
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
+    assert carry_out(run).exit_code == 0
+    return run.folder

@@ -1,0 +1,247 @@
+"""Trained models beside each other on the same rows: the task's loss and scores, and the rows that differ most.
+
+Each model is loaded when its turn comes, and let go after it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import FolderError, InputError
+from tui_trainer.exporting.held_out import batches, layout_of, prepared_data
+from tui_trainer.exporting.trained_model import TrainedModel, base_of, labels_of, load_model, load_tokenizer
+from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.registry import find_run
+
+BASE, NONE = "base", "none"
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model to measure: a folder with all of it, or an adapter with the folder of the model that it is for."""
+
+    name: str
+    folder: Path
+    base: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """`loss` in nats a label; `row_losses` the same of each row."""
+
+    name: str
+    loss: float
+    scores: Mapping[str, float]
+    row_losses: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangedRow:
+    """One row, its loss by two models and what each makes of it. `number` is its place among the rows."""
+
+    number: int
+    text: str
+    loss_before: float
+    loss_after: float
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """`models` in the order in which they were named; `reference` is what they are compared with."""
+
+    rows: int
+    data: str
+    reference: Measured | None
+    models: tuple[Measured, ...]
+    changed: tuple[ChangedRow, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Rows of one run's data, or of a file read as that data was, and the models that are measured on them."""
+
+    trained: TrainedModel
+    device: torch.device
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+
+    def evaluate(
+        self, models: Sequence[str], *, file: str = "", against: str = BASE, rows: int = 0, changed: int = 5
+    ) -> Evaluation:
+        """Raises InputError for what cannot be measured, or not on these rows."""
+        candidates = [candidate_of(name, self.trained) for name in models]
+        reference = self._reference(against)
+        own = load_tokenizer(self.trained)
+        for one in [*candidates, *filter(None, [reference])]:
+            self._refuse_others(one, own)
+        with self._data(file, own) as (config, data):
+            found = Rows(data.train_path if file else data.eval_path or data.train_path)
+            if not file and data.eval_path is None:
+                self.notes.append("the run held no rows out: these are rows that it learnt from")
+            chosen = evenly_spaced(len(found), rows or config.evaluation.max_eval_rows or len(found))
+            look = _Look(self.trained, config, data, found, chosen, self.device, self.progress)
+            before = look.measure(reference) if reference else None
+            measured = tuple(look.measure(one) for one in candidates)
+            differing = (
+                look.changed(reference, candidates[0], before, measured[0], changed) if before and reference else ()
+            )
+            return Evaluation(
+                rows=len(chosen),
+                data=file or f"held out by {self.trained.run.name}",
+                reference=before,
+                models=measured,
+                changed=tuple(differing),
+                notes=tuple(self.notes),
+            )
+
+    def _reference(self, against: str) -> Candidate | None:
+        if against == NONE:
+            return None
+        if against != BASE:
+            return candidate_of(against, self.trained)
+        folder, reason = self.trained.base_model()
+        if reason:
+            self.notes.append(f"{reason}: left out")
+        return Candidate(BASE, folder, None) if folder else None
+
+    def _refuse_others(self, one: Candidate, own: Any) -> None:
+        """Raises InputError for a model that has other tokens or labels: its figures could not be compared."""
+        head = self.trained.head
+        if not any((one.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+            return
+        if AutoTokenizer.from_pretrained(one.folder, local_files_only=True).get_vocab() != own.get_vocab():
+            if one.name == BASE:
+                return
+            raise InputError(
+                f"{one.name} has other tokens than {self.trained.run.name}, so their losses differ in kind"
+            )
+        if head in CLASSIFYING and labels_of(one.folder) != labels_of(self.trained.folder):
+            raise InputError(f"{one.name} tells other labels apart than {self.trained.run.name}")
+
+    @contextmanager
+    def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[Config, PreparedData]]:
+        config, task = self.trained.plan.config, self.trained.task
+        if not file:
+            yield config, prepared_data(self.trained, self.progress)
+            return
+        if config.task.class_weights != "none":
+            self.notes.append("class weights are left out of the loss: they are those of the training rows")
+            config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
+        learnt = AutoConfig.from_pretrained(self.trained.folder).to_dict() if self.trained.head in CLASSIFYING else {}
+        with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
+            yield config, task.prepare_file(config, file, tokenizer, learnt, Path(folder), self.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The chosen rows, one after another, so that each has a loss of its own."""
+
+    trained: TrainedModel
+    config: Config
+    data: PreparedData
+    rows: Rows
+    chosen: Sequence[int]
+    device: torch.device
+    progress: Progress
+
+    def measure(self, candidate: Candidate) -> Measured:
+        model, task = self._load(candidate), self.trained.task
+        objective = task.objective(self.config, self.data, model, chunk_tokens=0)
+        scorer = task.scorer(self.config, self.data, objective)
+        observe = scorer.observe if scorer else objective
+        layout, losses, labels = layout_of(self.trained, model, 1), [], []
+        with torch.inference_mode():
+            for number, index in enumerate(self.chosen):
+                [batch] = batches(self.rows, [index], layout)
+                losses.append(float(observe(batch.to(self.device))))
+                labels.append(batch.label_count)
+                if not number % 20:
+                    self.progress(f"measuring {candidate.name}", number, len(self.chosen), "rows")
+            few = [self.chosen[at] for at in evenly_spaced(len(self.chosen), self.config.evaluation.generate_rows)]
+            tokenizer = load_tokenizer(self.trained)
+            examples = [self.rows.example(index) for index in few]
+            written = task.answer_scores(self.config, model, tokenizer, examples) if few else {}
+        self.progress(f"measuring {candidate.name}", 1, 1, "rows")
+        return Measured(
+            name=candidate.name,
+            loss=sum(losses) / sum(labels),
+            scores={**(scorer.scores().values if scorer else {}), **written},
+            row_losses=[loss / max(count, 1) for loss, count in zip(losses, labels, strict=True)],
+        )
+
+    def changed(
+        self, one: Candidate, other: Candidate, before: Measured, after: Measured, most: int
+    ) -> list[ChangedRow]:
+        """The rows whose losses differ most, and what both models make of them."""
+        pairs = list(zip(before.row_losses, after.row_losses, strict=True))
+        order = sorted(range(len(pairs)), key=lambda at: -abs(pairs[at][0] - pairs[at][1]))[:most]
+        texts = [self._samples(candidate, order) for candidate in (one, other)] if order else [[], []]
+        return [
+            ChangedRow(number=at, text=given, loss_before=pairs[at][0], loss_after=pairs[at][1], before=was, after=now)
+            for at, (given, was), (_, now) in zip(order, *texts, strict=True)
+        ]
+
+    def _samples(self, candidate: Candidate, places: Sequence[int]) -> list[tuple[str, str]]:
+        model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
+        if self.trained.base:
+            # An adapter is loaded with the settings of its base model.
+            self.trained.task.set_generation(self.config, model, tokenizer)
+        found = []
+        with torch.inference_mode():
+            for at in places:
+                torch.manual_seed(_SEED)
+                row = self.rows.example(self.chosen[at])
+                found.append(self.trained.task.sample(self.config, self.data, model, tokenizer, row))
+        return found
+
+    def _load(self, candidate: Candidate) -> Any:
+        dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
+        trusted = self.config.model.trust_remote_code
+        head = self.trained.head
+        self.progress(f"loading {candidate.name}", 0, None, "")
+        model = load_model(candidate.folder, head, candidate.base, dtype=dtype, merge=True, trust_remote_code=trusted)
+        return model.to(self.device)
+
+
+def candidate_of(name: str, trained: TrainedModel) -> Candidate:
+    """A run, or a folder with a model of the same kind. Raises FolderError, and InputError for another task."""
+    folder = Path(name).expanduser()
+    if is_model_folder(folder):
+        return Candidate(name, folder, base_of(folder, trained.head, trained.plan.config.model.revision))
+    found = TrainedModel.of(find_run(name))
+    if found.task.name != trained.task.name:
+        raise InputError(f"{found.run.name} learnt {found.task.name}, and {trained.run.name} {trained.task.name}")
+    return Candidate(found.run.name, found.folder, found.base)
+
+
+def run_of(name: str) -> RunFolder:
+    """The run that is named, or in whose folder a model lies. Raises FolderError."""
+    folder = Path(name).expanduser()
+    if not is_model_folder(folder):
+        return find_run(name)
+    for parent in folder.absolute().parents:
+        if (parent / "plan.json").is_file():
+            return RunFolder.open(parent)
+    hint = "name its run before it: `tui-trainer evaluate RUN FOLDER`"
+    raise FolderError("of which run this model is cannot be told", where=name, hint=hint)
+
+
+def is_model_folder(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))

@@ -1,0 +1,36 @@
+"""The rows that a trained model is measured on, as its run measured on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import InputError
+from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.models.writing import pad_token_id
+
+
+def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -> PreparedData:
+    """The data of its run. Raises InputError where it is not what it was."""
+    data = trained.task.prepare(trained.plan.config, prepared_data_folder(), progress)
+    if data.folder.name != trained.plan.data_key:
+        raise InputError("the data changed since this run, so its held-out rows cannot be read again")
+    return data
+
+
+def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayout:
+    """How rows lie in the passes of a model of this run."""
+    pad_id = pad_token_id(load_tokenizer(trained))
+    return RowLayout(collate=trained.task.collate(model, pad_id), pad_id=pad_id, rows=rows_at_a_time)
+
+
+def batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[MicroBatch]:
+    """The chosen rows, those of similar length in one pass."""
+    for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
+        yield micro_batch(layout.batch(rows_of_pass))
