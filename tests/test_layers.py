@@ -20,6 +20,7 @@ LEVELS = (
     {"checklist", "lines"},
     {"launching", "importing", "downloading"},
     {"training", "exporting"},
+    {"reporting"},
     {"planning"},
     {"tasks", "tuning"},
     {"losses"},

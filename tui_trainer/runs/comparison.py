@@ -118,11 +118,10 @@ def compare(folders: Sequence[RunFolder], *, curve_points: int = CURVE_POINTS) -
 
 def _compared(folder: RunFolder, points: int) -> ComparedRun:
     about = overview(folder)
-    state, peak_bytes, input_tokens, step_seconds = RunState(), 0, 0, 0.0
+    state, input_tokens, step_seconds = RunState(), 0, 0.0
     for event in JournalReader(folder.journal).stream():
         state.apply(event)
         if isinstance(event, StepDone):
-            peak_bytes = max(peak_bytes, event.peak_memory_bytes)
             input_tokens += event.input_tokens or event.tokens
             step_seconds += event.step_seconds
     lowest, best = lowest_evaluation(state), best_evaluation(state)
@@ -145,7 +144,7 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=input_tokens / step_seconds if step_seconds else None,
-        peak_memory_bytes=peak_bytes or None,
+        peak_memory_bytes=state.peak_memory_bytes or None,
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,
         train_curve=train_curve(state, points),
