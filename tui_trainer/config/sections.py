@@ -24,6 +24,7 @@ __all__ = [
     "ModelSection",
     "QuantizationSection",
     "ScratchSection",
+    "TargetsSection",
     "TaskSection",
     "TrainingSection",
     "TuningSection",
@@ -98,6 +99,23 @@ class LoggingSection(Section):
     )
 
 
+class TargetsSection(Section):
+    samples_per_second: float = option(0.0, "Train at least so many rows a second; 0: no target.", low=0, unit="rows/s")
+    memory_gib: float = option(
+        0.0, "Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target.", low=0, unit="GiB"
+    )
+    model_size_gib: float = option(
+        0.0,
+        "Leave a model, or an adapter, of so much on disk at most; 0: no target.",
+        low=0,
+        unit="GiB",
+    )
+    loss: float = option(0.0, "Reach this held-out loss or a lower one; 0: no target.", low=0)
+    score: float = option(
+        0.0, "Reach this value of evaluation.metric_for_best_model or a higher one; 0: no target.", low=0
+    )
+
+
 class OutputSection(Section):
     runs_dir: str = option("./runs", "The folder that holds the run folders.", completes="folder")
     name: str = option("", "Name of the run folder; empty: RECIPE-DATE-TIME.")
@@ -123,4 +141,5 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     logging: LoggingSection = LoggingSection()
+    targets: TargetsSection = TargetsSection()
     output: OutputSection = OutputSection()

@@ -52,6 +52,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         problems += _weight_problems(loaded)
+    if config.targets.score and config.evaluation.metric_for_best_model == "loss":
+        message = f"is {config.targets.score:g}, but {_METRIC} names no score"
+        problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
     training = config.training
     rate, end_rate = training.learning_rate, LR_SCHEDULES[training.lr_scheduler_type].end_rate
     if rate != "auto" and rate <= end_rate:

@@ -20,6 +20,7 @@ from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.overview import metric_value
 from tui_trainer.runs.result import best_before
 from tui_trainer.runs.score_words import number, plain
+from tui_trainer.runs.targets import targets_of
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
 _MOST_EVALUATIONS = 20
@@ -114,6 +115,13 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
     if state.steps or state.evals:
         yield Pairs([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
     if rows := facts.model.score_rows():
+        yield Pairs(rows)
+
+
+def _targets(facts: RunFacts) -> Iterator[Block]:
+    if targets := targets_of(facts.state):
+        over = facts.status in ("finished", "stopped", "failed")
+        rows = [(target.words, "not known" if over and target.met is None else target.verdict) for target in targets]
         yield Pairs(rows)
 
 
@@ -295,6 +303,7 @@ def _again(facts: RunFacts) -> Iterator[Block]:
 
 _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
     "What happened": _outcome,
+    "Targets": _targets,
     "Curves": _charts,
     "Evaluations": _evaluations,
     "Problems and resumes": _history,
