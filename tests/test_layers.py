@@ -24,7 +24,7 @@ LEVELS = (
     {"planning"},
     {"tasks", "tuning"},
     {"losses"},
-    {"models"},
+    {"models", "tracking"},
     {"data", "config", "hardware", "runs"},
     {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
     {"errors", "units", "hub_layout"},

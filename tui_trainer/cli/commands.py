@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import typer
 
-from tui_trainer.cli import export, importing, machine, models, preview, report, runs, settings, train
+from tui_trainer.cli import export, importing, machine, models, preview, report, runs, settings, track, train
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
 
-__all__ = ["export", "importing", "machine", "models", "preview", "report", "run_command", "runs", "settings", "train"]
+__all__ = [
+    "export",
+    "importing",
+    "machine",
+    "models",
+    "preview",
+    "report",
+    "run_command",
+    "runs",
+    "settings",
+    "track",
+    "train",
+]
 
 
 def run_command(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tui_trainer.config.data_sections import DataloaderSection, DataSection
-from tui_trainer.config.fields import Auto, PositiveInt, Section, StepsOrShare, option
+from tui_trainer.config.fields import Auto, Names, PositiveInt, Section, StepsOrShare, option
 from tui_trainer.config.model_sections import ModelSection, QuantizationSection, ScratchSection, TuningSection
 from tui_trainer.config.task_section import TaskSection
 from tui_trainer.config.training_section import TrainingSection
@@ -96,6 +96,11 @@ class LoggingSection(Section):
     )
     sample_steps: StepsOrShare = option(
         0.25, "Let the model write a text every so many steps; below 1: a share of all steps; 0: never.", unit="steps"
+    )
+    report_to: Names = option(
+        "",
+        "Trackers that get the run's metrics as well: tensorboard, wandb, mlflow, trackio; several with commas.",
+        speed="none: a process of its own reads them from the journal",
     )
 
 

@@ -21,6 +21,7 @@ from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.write import write_report
@@ -123,6 +124,8 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu)
     gauges.watch_card_of(plan)
     prepare.announce(plan, journal)
+    # Not before the plan: what is refused leaves nothing behind.
+    start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
     progress.stop_if_asked()
     journal.append(PhaseChanged(phase="loading", step=step))

@@ -35,7 +35,7 @@ _FILES: Final = (
     "report.md",
     "report.html",
 )
-_FOLDERS: Final = ("logs", "checkpoints", "model", "export")
+_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
