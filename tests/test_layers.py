@@ -18,7 +18,7 @@ LEVELS = (
     {"ui", "headless", "conversation", "diagnose", "check"},
     {"comparison_lines", "journal_printer"},
     {"checklist", "lines"},
-    {"launching", "importing", "downloading"},
+    {"launching", "importing", "downloading", "publishing"},
     {"training", "exporting"},
     {"reporting"},
     {"planning"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tui_trainer.cli import export, importing, machine, models, preview, report, runs, settings, track, train
+from tui_trainer.cli import export, importing, machine, models, preview, publish, report, runs, settings, track, train
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
@@ -15,6 +15,7 @@ __all__ = [
     "machine",
     "models",
     "preview",
+    "publish",
     "report",
     "run_command",
     "runs",

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 
 from tui_trainer.runs.comparison import settings_of
