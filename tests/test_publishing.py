@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from huggingface_hub import errors
 
@@ -94,9 +93,7 @@ class FakeApi:
 
     def repo_info(self, name):
         if self.private is None:
-            raise errors.RepositoryNotFoundError(
-                "none", response=httpx.Response(404, request=httpx.Request("GET", "x:"))
-            )
+            raise errors.RepositoryNotFoundError("none", response=SimpleNamespace(headers={}, request=None))
         return SimpleNamespace(private=self.private)
 
     def create_repo(self, name, *, private, exist_ok):
