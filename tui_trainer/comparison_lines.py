@@ -28,6 +28,7 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
     ("time of steps", lambda run: format_seconds(run.seconds)),
     ("tokens per second", lambda run: format_count(run.tokens_per_second and round(run.tokens_per_second))),
     ("peak memory", lambda run: format_bytes(run.peak_memory_bytes)),
+    ("targets", lambda run: run.targets or "--"),
 )
 
 
@@ -37,6 +38,8 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
     result = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):
         result = [row for row in result if row[0] not in ("best by", "best")]
+    if not any(run.targets for run in runs):
+        result = [row for row in result if row[0] != "targets"]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
         result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
     settings = [[one_line(one.key), *map(_value, one.values)] for one in comparison.differences]

@@ -29,6 +29,7 @@ from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.targets import targets_of, targets_summary
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
@@ -70,9 +71,10 @@ def event_line(event: Event, state: RunState) -> str | None:
             )
             scores = scores_line(event.scores, state.baselines.scores if state.baselines else {})
             scores = f", {scores}" if scores else ""
+            targets = f", targets {words}" if (words := targets_summary(state)) else ""
             return (
                 f"step {event.step}: held-out loss {event.loss:.4f}{note}{scores}{training}, "
-                f"{format_seconds(event.seconds)}"
+                f"{format_seconds(event.seconds)}{targets}"
             )
         case EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
@@ -199,6 +201,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
                 for label, loss in state.baselines.losses.items()
             ]
     lines += score_lines(state)
+    lines += [f"{'target':<14} {one_line(one.words)}: {one.verdict}" for one in targets_of(state)]
     if words := gauges_words(state.gauge_summary):
         lines.append(f"{'used':<14} {words} (means; memory and temperature: peaks)")
     if advice := better_before(state):

@@ -160,6 +160,7 @@ TABLE_OF = {
     "TaskSection": "task", "ScratchSection": "scratch", "ModelSection": "model", "DataSection": "data",
     "QuantizationSection": "quantization",
     "TrainingSection": "training", "EvaluationSection": "evaluation", "CheckpointSection": "checkpoint",
+    "TargetsSection": "targets",
     "LoggingSection": "logging", "OutputSection": "output", "TuningSection": "tuning",
     "DataloaderSection": "dataloader",
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -25,7 +26,8 @@ class FakeHub:
     """`models` and `data_sets`: name, with @revision where it is not main, to folder.
 
     `gated` names need the token "secret", `private` ones are not to be seen without it. `cut` stops a file after so
-    many bytes, once. `asked` are the files that were sent, `requests` everything that was asked.
+    many bytes, once. `created` are repositories that were made, and whether they are private; `received` is what was
+    committed. `asked` are the files that were sent, `requests` everything that was asked.
     """
 
     models: dict[str, Path] = field(default_factory=dict)
@@ -36,6 +38,8 @@ class FakeHub:
     cut: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    created: dict[str, bool] = field(default_factory=dict)
+    received: dict[str, bytes] = field(default_factory=dict)
     url: str = ""
 
 
@@ -91,10 +95,40 @@ class _Handler(BaseHTTPRequestHandler):
         self._info(path) if path.startswith(("/api/models/", "/api/datasets/")) else self._file(with_body=True)
 
     def do_POST(self) -> None:
+        path = unquote(self.path.partition("?")[0])
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if path == "/api/validate-yaml":  # of a model card
+            return self._answer(200, b'{"errors": [], "warnings": []}', {"Content-Type": "application/json"})
+        if path == "/api/repos/create" or "/preupload/" in path or "/commit/" in path:
+            return self._take(path, body)
+        return self._paths_info(body)
+
+    def _take(self, path: str, body: bytes) -> None:
+        """What somebody sends: a new repository, how its files are to come, and a commit with them in it."""
+        if self.headers.get("Authorization") != "Bearer secret":
+            return self._answer(403, b"{}", {})
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked['organization']}/{asked['name']}"
+            # Older versions of huggingface_hub send a flag.
+            self.hub.created[name] = asked.get("visibility") == "private" or asked.get("private") is True
+            told: Any = {"url": f"{self.hub.url}/{name}"}
+        elif "/preupload/" in path:
+            files = json.loads(body)["files"]
+            told = {"files": [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]}
+        else:
+            lines = [json.loads(line) for line in body.splitlines()]
+            sent = [line["value"] for line in lines if line["key"] == "file"]
+            self.hub.received |= {file["path"]: base64.b64decode(file["content"]) for file in sent}
+            name = path.removeprefix("/api/models/").partition("/commit/")[0]
+            told = {"success": True, "commitUrl": f"{self.hub.url}/{name}/commit/{COMMIT}", "commitOid": COMMIT}
+        return self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+
+    def _paths_info(self, body: bytes) -> None:
         """Facts of single files, for whom reads them by ranges."""
         kind, _, rest = unquote(self.path).removeprefix("/api/").partition("/")
         name, _, revision = rest.partition("/paths-info/")
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        asked = json.loads(body)["paths"]
         folder = self._folder(kind, name, revision) or Path("/nowhere")
         found = [path for path in asked if (folder / path).is_file()]
         told = [{"type": "file", "path": one, "size": (folder / one).stat().st_size, "oid": "0"} for one in found]

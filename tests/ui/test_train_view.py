@@ -17,7 +17,7 @@ from tui_trainer.ui.widgets.gauge import target_bar
 
 # Of the first column at 80, 120 and 200 cells, and of the second one.
 WIDTHS, SECOND_WIDTHS = (80, 76, 136), (42, 62)
-SECOND = {"machine", "readings", "times", "plan", "switched-on", "epochs", "samples"}
+SECOND = {"machine", "readings", "times", "plan", "targets", "switched-on", "epochs", "samples"}
 GIB = 2**30
 RESIDENT = 240_000_000
 LORA = {"base_model": "TinyLlama/TinyLlama-1.1B", "lora_rank": 16, "trained_parameters": 6_700}
@@ -164,6 +164,18 @@ def test_lora_is_named_with_its_base_and_what_is_trainable():
     whole = drawn(scene(trained(base_model="/models/gpt2/", trained_parameters=818_000)))
     assert "gpt2: all 818 k parameters are trainable" in whole and "all 818 k parameters" in whole
     assert "LoRA" not in drawn(scene(trained())) + whole
+
+
+def test_targets_are_counted_beside_the_memory_and_told_where_there_is_room():
+    aimed = {"targets": {"samples_per_second": 100.0, "memory_gib": 0.1, "model_size_gib": 0.5, "loss": 1.6}}
+    running = scene(trained(**aimed))
+    assert "targets 2 of 4 met, memory 171.7 of 186.0 MiB planned" in drawn(running, names=["speed"])
+    beside = drawn(running, names=["targets"])
+    assert "✓ samples/s 128 (at least 100)" in beside and "memory 400.5 MiB (at most 102.4 MiB)" in beside
+    assert beside.count(UNICODE.good) == 2 and beside.count(UNICODE.bad) == 1 and "held-out loss 1.500" in beside
+    over = drawn(scene([*trained(**aimed), finished()]), names=["result"])
+    assert over.count("target ") == 4 and "not known yet" in over and "not met" in over
+    assert "targets" in visible_parts(running) and "targets" not in visible_parts(scene(trained()))
 
 
 def test_memory_is_told_as_the_plan_counts_it():

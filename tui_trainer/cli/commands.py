@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tui_trainer.cli import (
+from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
     evaluate,
     export,
     importing,
@@ -12,29 +12,17 @@ from tui_trainer.cli import (
     models,
     predict,
     preview,
+    publish,
+    report,
     runs,
     settings,
+    track,
     train,
     trying,
 )
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
-
-__all__ = [
-    "evaluate",
-    "export",
-    "importing",
-    "machine",
-    "models",
-    "predict",
-    "preview",
-    "run_command",
-    "runs",
-    "settings",
-    "train",
-    "trying",
-]
 
 
 def run_command(arguments: list[str]) -> int:

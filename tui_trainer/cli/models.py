@@ -42,7 +42,7 @@ def download(
 def _fetch_model(name: str, revision: str, yes: bool) -> bool:
     from tui_trainer.downloading.model import download_model
 
-    folder = download_model(name, revision, ask=_asker(yes), progress=_progress())
+    folder = download_model(name, revision, ask=_asker(yes), progress=transfer_progress())
     if folder is not None:
         print(f"{name} is in {folder}")
     return folder is not None
@@ -59,7 +59,7 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     from tui_trainer.safe_text import one_line
 
     wanted = parse_hub_path(path, revision)
-    folder = download_data(wanted, ask=_asker(yes), progress=_progress())
+    folder = download_data(wanted, ask=_asker(yes), progress=transfer_progress())
     if folder is None:
         return False
     print(f"{wanted.name} is in {folder}")
@@ -107,7 +107,7 @@ def offer_lines(offer: DownloadOffer) -> list[str]:
     return [f"{label:<8} {one_line(text)}" for label, text in rows.items() if text]
 
 
-def _progress() -> Callable[[str, float, float | None, str], None]:
+def transfer_progress() -> Callable[[str, float, float | None, str], None]:
     """In place on a terminal; elsewhere a line for each tenth."""
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress

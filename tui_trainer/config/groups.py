@@ -21,6 +21,7 @@ TITLES = {
     "evaluation": "Evaluation",
     "checkpoint": "Checkpoints",
     "logging": "Logging",
+    "targets": "Targets",
     "output": "Output",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tui_trainer.config.data_sections import DataloaderSection, DataSection
-from tui_trainer.config.fields import Auto, PositiveInt, Section, StepsOrShare, option
+from tui_trainer.config.fields import Auto, Names, PositiveInt, Section, StepsOrShare, option
 from tui_trainer.config.model_sections import ModelSection, QuantizationSection, ScratchSection, TuningSection
 from tui_trainer.config.task_section import TaskSection
 from tui_trainer.config.training_section import TrainingSection
@@ -24,6 +24,7 @@ __all__ = [
     "ModelSection",
     "QuantizationSection",
     "ScratchSection",
+    "TargetsSection",
     "TaskSection",
     "TrainingSection",
     "TuningSection",
@@ -96,6 +97,28 @@ class LoggingSection(Section):
     sample_steps: StepsOrShare = option(
         0.25, "Let the model write a text every so many steps; below 1: a share of all steps; 0: never.", unit="steps"
     )
+    report_to: Names = option(
+        "",
+        "Trackers that get the run's metrics as well: tensorboard, wandb, mlflow, trackio; several with commas.",
+        speed="none: a process of its own reads them from the journal",
+    )
+
+
+class TargetsSection(Section):
+    samples_per_second: float = option(0.0, "Train at least so many rows a second; 0: no target.", low=0, unit="rows/s")
+    memory_gib: float = option(
+        0.0, "Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target.", low=0, unit="GiB"
+    )
+    model_size_gib: float = option(
+        0.0,
+        "Leave a model, or an adapter, of so much on disk at most; 0: no target.",
+        low=0,
+        unit="GiB",
+    )
+    loss: float = option(0.0, "Reach this held-out loss or a lower one; 0: no target.", low=0)
+    score: float = option(
+        0.0, "Reach this value of evaluation.metric_for_best_model or a higher one; 0: no target.", low=0
+    )
 
 
 class OutputSection(Section):
@@ -123,4 +146,5 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     logging: LoggingSection = LoggingSection()
+    targets: TargetsSection = TargetsSection()
     output: OutputSection = OutputSection()

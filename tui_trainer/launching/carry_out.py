@@ -21,8 +21,10 @@ from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
+from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import PhaseChanged, Progress, RunFailed, RunFinished, RunProblem, RunStarted
@@ -63,13 +65,15 @@ def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> 
         reason = _story(run, journal, gauges)
         return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
     except _StopRequested:
-        journal.append(RunFinished(step=_saved_step(run), reason="stopped", loss=None, eval_loss=None, seconds=0.0))
+        journal.append(
+            RunFinished(step=_saved_step(run.folder), reason="stopped", loss=None, eval_loss=None, seconds=0.0)
+        )
         return Outcome(exit_code=EXIT_STOPPED)
     except InputError as error:
-        journal.append(RunFailed(step=_saved_step(run), message=str(error)))
+        journal.append(RunFailed(step=_saved_step(run.folder), message=str(error)))
         return Outcome(exit_code=EXIT_BAD_INPUT, problems=error.problems)
     except RunError as error:
-        journal.append(RunFailed(step=_saved_step(run), message=str(error)))
+        journal.append(RunFailed(step=_saved_step(run.folder), message=str(error)))
         return Outcome(exit_code=EXIT_FAILED, failure=str(error))
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
         return _failed(run, journal, error)
@@ -78,6 +82,7 @@ def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> 
         try:
             # Here, where no traceback holds the model any more.
             _give_memory_back()
+            _write_report(run.folder, journal)
         finally:
             journal.close()
             run.lock.release()
@@ -89,6 +94,20 @@ def _give_memory_back() -> None:
         from tui_trainer.training.process import give_memory_back
 
         give_memory_back()
+
+
+def _write_report(folder: RunFolder, journal: JournalWriter) -> None:
+    """What came of the run, for people. That it cannot be written ends no run, whatever the reason."""
+    try:
+        write_report(folder)
+    except Exception as error:
+        message = f"the report could not be written: {one_line(str(error), 200) or type(error).__name__}"
+        hint = f"`tui-trainer report {folder.name}` tries it again"
+        journal.append(
+            RunProblem(
+                step=max(steps_saved(folder.checkpoints), default=0), kind="no report", message=message, hint=hint
+            )
+        )
 
 
 def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
@@ -105,6 +124,8 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu)
     gauges.watch_card_of(plan)
     prepare.announce(plan, journal)
+    # Not before the plan: what is refused leaves nothing behind.
+    start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
     progress.stop_if_asked()
     journal.append(PhaseChanged(phase="loading", step=step))
@@ -142,11 +163,11 @@ def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:
     if run.moved:
         prepare.write_plan(run.folder, plan)
         hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
-        journal.append(RunProblem(step=_saved_step(run), kind="another device", message=run.moved, hint=hint))
+        journal.append(RunProblem(step=_saved_step(run.folder), kind="another device", message=run.moved, hint=hint))
 
 
-def _saved_step(run: OpenRun) -> int:
-    return max(steps_saved(run.folder.checkpoints), default=0)
+def _saved_step(folder: RunFolder) -> int:
+    return max(steps_saved(folder.checkpoints), default=0)
 
 
 def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointFolder | None:
@@ -188,7 +209,7 @@ def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:
         log_path = str(log.relative_to(run.folder.root))
     except OSError:
         log_path = None
-    journal.append(RunFailed(step=_saved_step(run), message=message, log_path=log_path))
+    journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
     return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. The traceback is in {log}")
 
 

@@ -9,7 +9,7 @@ from importlib import metadata
 from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import Config, TargetsSection
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
@@ -164,8 +164,21 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             trained_parameters=plan.trained_parameters.value,
             base_model=config.model.model_name_or_path if is_pretrained else "",
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
+            targets=_targets(config.targets),
+            metric=config.evaluation.metric_for_best_model,
         )
     )
+
+
+def _targets(targets: TargetsSection) -> dict[str, float]:
+    every = {
+        "samples_per_second": targets.samples_per_second,
+        "memory_gib": targets.memory_gib,
+        "model_size_gib": targets.model_size_gib,
+        "loss": targets.loss,
+        "score": targets.score,
+    }
+    return {name: value for name, value in every.items() if value}
 
 
 def versions() -> dict[str, str]:

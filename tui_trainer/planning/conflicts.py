@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
@@ -13,6 +14,7 @@ from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
+from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
@@ -52,6 +54,10 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         problems += _weight_problems(loaded)
+    problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
+    if config.targets.score and config.evaluation.metric_for_best_model == "loss":
+        message = f"is {config.targets.score:g}, but {_METRIC} names no score"
+        problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
     training = config.training
     rate, end_rate = training.learning_rate, LR_SCHEDULES[training.lr_scheduler_type].end_rate
     if rate != "auto" and rate <= end_rate:

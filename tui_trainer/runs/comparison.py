@@ -25,6 +25,7 @@ from tui_trainer.runs.json_fields import dotted_keys, parsed
 from tui_trainer.runs.overview import metric_value, overview
 from tui_trainer.runs.result import best_evaluation, held_out_loss, lowest_evaluation, newest_scores
 from tui_trainer.runs.state import RunState, smoothing_window
+from tui_trainer.runs.targets import targets_summary
 from tui_trainer.units import MIB
 
 LEAST_RUNS: Final = 2
@@ -79,6 +80,8 @@ class ComparedRun:
     peak_memory_bytes: int | None
     parameters: int | None
     trained_parameters: int | None
+    targets: str = ""
+    """`2 of 3 met`; empty where none was set."""
     train_curve: tuple[CurvePoint, ...] = ()
     """Each point the mean of the steps before it."""
     eval_curve: tuple[CurvePoint, ...] = ()
@@ -118,11 +121,10 @@ def compare(folders: Sequence[RunFolder], *, curve_points: int = CURVE_POINTS) -
 
 def _compared(folder: RunFolder, points: int) -> ComparedRun:
     about = overview(folder)
-    state, peak_bytes, input_tokens, step_seconds = RunState(), 0, 0, 0.0
+    state, input_tokens, step_seconds = RunState(), 0, 0.0
     for event in JournalReader(folder.journal).stream():
         state.apply(event)
         if isinstance(event, StepDone):
-            peak_bytes = max(peak_bytes, event.peak_memory_bytes)
             input_tokens += event.input_tokens or event.tokens
             step_seconds += event.step_seconds
     lowest, best = lowest_evaluation(state), best_evaluation(state)
@@ -145,9 +147,10 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=input_tokens / step_seconds if step_seconds else None,
-        peak_memory_bytes=peak_bytes or None,
+        peak_memory_bytes=state.peak_memory_bytes or None,
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,
+        targets=targets_summary(state),
         train_curve=train_curve(state, points),
         eval_curve=eval_curve(state, points),
     )

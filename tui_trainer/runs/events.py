@@ -85,7 +85,8 @@ class PlanMade(Event):
     """What the exact plan says; the whole of it is in plan.json.
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
-    `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable.
+    `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable. `targets` are
+    those of [targets] that were set, `metric` is `evaluation.metric_for_best_model`.
     """
 
     total_steps: int
@@ -104,6 +105,8 @@ class PlanMade(Event):
     trained_parameters: int | None = None
     base_model: str = ""
     lora_rank: int | None = None
+    targets: dict[str, float] = field(default_factory=dict)
+    metric: str = "loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +262,7 @@ class RunFinished(Event):
     eval_loss: float | None
     seconds: float
     model_path: str | None = None
+    model_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

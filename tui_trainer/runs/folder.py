@@ -25,8 +25,17 @@ MARKER: Final = ".tui-trainer"
 _MARKER_TEXT: Final = b"A run of tui-trainer. This file allows `tui-trainer` to remove what it made here.\n"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
-_FILES: Final = (MARKER, "config.toml", "plan.json", "journal.jsonl", "control.json", "run.lock")
-_FOLDERS: Final = ("logs", "checkpoints", "model", "export")
+_FILES: Final = (
+    MARKER,
+    "config.toml",
+    "plan.json",
+    "journal.jsonl",
+    "control.json",
+    "run.lock",
+    "report.md",
+    "report.html",
+)
+_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 

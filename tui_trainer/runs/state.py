@@ -100,6 +100,8 @@ class RunState:
     finished: RunFinished | None = None
     failed: RunFailed | None = None
     steps_since_start: int = 0
+    peak_memory_bytes: int = 0
+    """The highest of all steps, as `StepDone` counts it; a resume drops none."""
     unknown_events: int = 0
 
     def apply(self, event: Event) -> None:
@@ -188,6 +190,7 @@ class RunState:
         self.grad_norms.append(event.grad_norm)
         self.step_seconds.append(event.step_seconds)
         self.last_step = event
+        self.peak_memory_bytes = max(self.peak_memory_bytes, event.peak_memory_bytes)
         self.steps_since_start += 1
         if self.steps_since_start == WARM_UP_STEPS + 1:
             self.recent.clear()

@@ -9,14 +9,12 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.training.components import Components
 from tui_trainer.training.model_card import CardFacts, model_card
-from tui_trainer.training.position import Position
 
 
 def write_final_model(
     target: Path,
     components: Components,
     plan: Plan,
-    position: Position,
     facts: CardFacts,
 ) -> None:
     """Write beside, sync, then rename: `model/` is there whole or not at all."""
@@ -26,6 +24,6 @@ def write_final_model(
     beside.mkdir(mode=0o700)
     components.method.save_model(components.model, beside)
     components.tokenizer.save_pretrained(beside)
-    (beside / "README.md").write_text(model_card(plan, position, facts), encoding="utf-8")
+    (beside / "README.md").write_text(model_card(plan, facts), encoding="utf-8")
     make_durable(beside)
     put_in_place(beside, target)

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.score_words import number, score_words
-from tui_trainer.tasks.contract import Baselines
-from tui_trainer.training.position import Position
-from tui_trainer.units import format_count, format_seconds
+from tui_trainer.reporting.model_rows import ModelFacts, Rows
+from tui_trainer.units import format_count
 
-Rows = list[tuple[str, str]]
 # In the words of model hubs.
 _PIPELINES = {
     "sequence_classification": "text-classification",
@@ -30,16 +27,16 @@ _AUTO_CLASSES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
-    """What the model card says beside the plan. Losses are nats per token."""
+    """What the model card says beside the plan."""
 
     data_description: str
-    train_loss: float | None
-    baselines: Baselines | None
+    model: ModelFacts
     versions: dict[str, str]
 
 
-def model_card(plan: Plan, position: Position, facts: CardFacts) -> str:
+def model_card(plan: Plan, facts: CardFacts) -> str:
     """Origin, data, losses, settings and versions."""
+    scores = facts.model.score_rows()
     lines = [
         *_front_matter(plan),
         "",
@@ -55,12 +52,12 @@ def model_card(plan: Plan, position: Position, facts: CardFacts) -> str:
         "",
         f"## Loss{'' if plan.config.task.type == 'sequence_classification' else ' (nats per token)'}",
         "",
-        *_table(_loss_rows(plan, position, facts)),
+        *_table(facts.model.loss_rows()),
         "",
-        *_scores(plan, position, facts),
+        *(["## Scores on held-out rows", "", *_table(scores), ""] if scores else []),
         "## Settings",
         "",
-        *_table(_setting_rows(plan, position)),
+        *_table(facts.model.setting_rows(plan)),
         "",
         "## Versions",
         "",
@@ -110,60 +107,6 @@ def _use(plan: Plan) -> list[str]:
         "model = model.merge_and_unload()  # only where a whole model is wanted",
     ]
     return ["## Use", "", "```python", *code, "```", ""]
-
-
-def _loss_rows(plan: Plan, position: Position, facts: CardFacts) -> Rows:
-    best = plan.config.evaluation.early_stopping_patience > 0
-    losses = [("training, last steps", facts.train_loss)]
-    losses += [("held out", position.best_eval_loss if best else position.eval_loss)]
-    losses += [
-        (f"held out, {name}", loss) for name, loss in (facts.baselines.losses if facts.baselines else {}).items()
-    ]
-    return [(name, "--" if loss is None else f"{loss:.4f}") for name, loss in losses]
-
-
-def _scores(plan: Plan, position: Position, facts: CardFacts) -> list[str]:
-    """What else was measured on the held-out rows; nothing where the loss says it all."""
-    scores = position.best_scores if plan.config.evaluation.early_stopping_patience else position.scores
-    rows: Rows = []
-    for score in score_words(scores, facts.baselines.scores if facts.baselines else {}):
-        beside = f" ({score.baseline[0]}: {number(score.baseline[1])})" if score.baseline else ""
-        rows.append((score.name, number(score.value) + beside))
-    return ["## Scores on held-out rows", "", *_table(rows), ""] if rows else []
-
-
-def _setting_rows(plan: Plan, position: Position) -> Rows:
-    training = plan.config.training
-    best = plan.config.evaluation.early_stopping_patience > 0
-    threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
-    early = " (stopped early)" if position.stopped_early else ""
-    return [
-        ("steps", f"{position.step} of {plan.total_steps.value}{early}"),
-        ("weights of", f"step {position.best_step} (the best evaluation)" if best else f"step {position.step}"),
-        ("effective batch", f"{plan.effective_batch_size.value} rows of up to {plan.config.data.max_length} tokens"),
-        (
-            "learning rate",
-            f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps",
-        ),
-        ("tuning", _tuning_words(plan)),
-        ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
-        ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
-        ("seed", str(training.seed)),
-        ("time", f"{format_seconds(position.training_seconds)} on {plan.device_name}{threads}"),
-    ]
-
-
-def _tuning_words(plan: Plan) -> str:
-    tuning = plan.config.tuning
-    if not tuning.has_adapter:
-        return "all weights"
-    kind = "DoRA" if tuning.use_dora else "LoRA"
-    scale = ", rank-stabilised" if tuning.use_rslora else ""
-    saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
-    packed = ""
-    if tuning.in_four_bits:
-        packed = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
-    return f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}{saved}{packed}"
 
 
 def _table(rows: Rows) -> list[str]:

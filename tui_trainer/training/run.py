@@ -8,7 +8,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
-from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.control_handler import ControlHandler
@@ -80,4 +80,5 @@ def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinishe
         eval_loss=position.best_eval_loss if goes_back else position.eval_loss,
         seconds=round(position.training_seconds, 3),
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
+        model_bytes=None if reason == "stopped" else folder_size(folder.model).bytes,
     )

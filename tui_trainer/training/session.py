@@ -13,6 +13,7 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.planning.fused_kernels import Kernels
+from tui_trainer.reporting.model_rows import ModelFacts
 from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
@@ -250,13 +251,23 @@ class Session:
         folder, position = self.job.folder, self.position
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
             self._go_back_to_best()
-        facts = CardFacts(
-            data_description=self.job.data.source,
+        facts = CardFacts(data_description=self.job.data.source, model=self._model_facts(), versions=self.job.versions)
+        write_final_model(folder.model, self.components, self.plan, facts)
+
+    def _model_facts(self) -> ModelFacts:
+        position, baselines = self.position, self.job.baselines
+        best = self.plan.config.evaluation.early_stopping_patience > 0
+        return ModelFacts(
+            step=position.step,
+            weights_step=position.best_step if best else position.step,
+            stopped_early=position.stopped_early,
+            training_seconds=position.training_seconds,
             train_loss=position.recent_loss,
-            baselines=self.job.baselines,
-            versions=self.job.versions,
+            eval_loss=position.best_eval_loss if best else position.eval_loss,
+            scores=position.best_scores if best else position.scores,
+            baseline_losses=baselines.losses if baselines else {},
+            baseline_scores=baselines.scores if baselines else {},
         )
-        write_final_model(folder.model, self.components, self.plan, position, facts)
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""

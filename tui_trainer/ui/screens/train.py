@@ -33,7 +33,7 @@ _OF_A_RUN = (
 _BELOW_THE_CHART = (
     "preparation", "speed", "rates", "parts", "tuning", "gauges", "result", "readings-here", "log", "table"
 )  # fmt: skip
-_BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "switched-on", "epochs", "samples")
+_BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "targets", "switched-on", "epochs", "samples")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 

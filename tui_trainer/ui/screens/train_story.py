@@ -10,6 +10,7 @@ from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.result import LABELLING, best_before, last_scores, loss_unit
 from tui_trainer.runs.score_words import ScoreWords, baselines_line, number, score_words
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.targets import Target, targets_of
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.train_lines import work_line
@@ -102,6 +103,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += _against_baselines(scene, finished.eval_loss)
         done, baselines = last_scores(state), state.baselines.scores if state.baselines else {}
         lines += [_score_row(scene, score) for score in (score_words(done.scores, baselines) if done else [])]
+        lines += [_target_row(scene, target) for target in targets_of(state)]
         if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
@@ -138,6 +140,23 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
     what, value = score.baseline
     beside = fit([(f"  {scene.shown(what)} {number(value)} ", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
     return [*line, *beside, _verdict(bool(score.beaten), scene.glyphs)]
+
+
+def _target_row(scene: TrainScene, target: Target) -> Line:
+    sign, role = verdict_of(target, scene.glyphs)
+    return [("target   ", "dim"), (f"{scene.shown(target.words)} ", "text"), (f"{sign} {target.verdict}", role)]
+
+
+def verdict_of(target: Target, glyphs: Glyphs) -> Span:
+    """Its sign, and how it is coloured."""
+    met = target.met
+    return (glyphs.dot, "dim") if met is None else (glyphs.good, "good") if met else (glyphs.bad, "bad")
+
+
+def target_rows(scene: TrainScene, *_: int) -> list[Line]:
+    """Every target, and how far it is."""
+    targets = targets_of(scene.run)
+    return [[verdict_of(target, scene.glyphs), (f" {scene.shown(target.words)}", "text")] for target in targets]
 
 
 def _newest_table(state: RunState) -> EvalDone | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tui_trainer.runs.targets import targets_summary
 from tui_trainer.ui.screens import train_lines as lines
 from tui_trainer.ui.screens import train_story as story
 from tui_trainer.ui.screens.gauges_view import target_words
@@ -35,7 +36,8 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     if reads_itself and not scene.table_open and not scene.log_open:
         parts = parts - {"gauges"} | {"readings-here"}
     of_the_run = {
-        "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None, "epochs": state.epochs,
+        "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
+        "targets": state.plan is not None and bool(state.plan.targets), "epochs": state.epochs,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
     return frozenset(parts | {name for name, there in of_the_run.items() if there})
@@ -43,7 +45,9 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
 
 def _memory(scene: TrainScene) -> str:
     words = lines.memory_words(scene.run) if scene.run.steps else ""
-    return f"memory {words}" if words else ""
+    targets = targets_summary(scene.run).partition(",")[0]
+    parts = [f"targets {targets}" if targets else "", f"memory {words}" if words else ""]
+    return ", ".join(filter(None, parts))
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:
@@ -74,6 +78,7 @@ PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
     "readings": (lines.readings_rows, _readings_heading),
     "times": (lines.parts_rows, _only("time of a step")),
     "plan": (lines.plan_rows, _only("plan")),
+    "targets": (story.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
     "switched-on": (lines.switched_on, _only("switched on")),
     "epochs": (lines.epoch_rows, _only("epochs")),
     "samples": (lines.sample_rows, _only("what it writes")),

@@ -1,0 +1,303 @@
+"""Reports: every fact comes from the journal and the plan, and foreign text stays text."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.launching import carry_out as frame
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.reporting import curves
+from tui_trainer.reporting.drawing import nice_ticks
+from tui_trainer.reporting.facts import facts_of
+from tui_trainer.reporting.markdown import to_markdown
+from tui_trainer.reporting.page import to_html
+from tui_trainer.reporting.write import write_report
+from tui_trainer.runs import controls
+from tui_trainer.runs import events as e
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training.session import Session
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`]](http://evil.example)|\x1b[2J\u202e"
+
+
+class Page(HTMLParser):
+    """The elements of a page, and whether each is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self.open = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def readings(*seconds, watts=None):
+    gpus = [] if watts is None else [e.GpuReading(index=0, power_watts=watts, memory_used_bytes=2**30)]
+    return [
+        e.GaugesRead(at=f"2026-11-20T13:{at // 60:02d}:{at % 60:02d}.000Z", process_memory_bytes=2**30, gpus=gpus)
+        for at in seconds
+    ]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A run that was stopped at step 5, with its report of then, gone on with, and finished."""
+    folder = tmp_path_factory.mktemp("real")
+    text = folder / "text.txt"
+    text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(100)))
+    settings = {
+        "data.path": text, "data.max_length": 16, "data.eval_fraction": 0.2, "training.max_steps": 8,
+        "training.effective_batch_size": 4, "evaluation.eval_steps": 4, "checkpoint.save_steps": 4,
+        "logging.sample_steps": 4, "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1,
+        "output.runs_dir": folder / "runs", "output.name": "real",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUI_TRAINER_HOME", str(folder / "home"))
+        run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
+        step = Session.take_step
+
+        def take_step(session, number):
+            step(session, number)
+            if number == 5:
+                controls.request(run.folder.control, "stop")
+
+        patch.setattr(Session, "take_step", take_step)
+        assert carry_out(run).exit_code == EXIT_STOPPED
+        patch.setattr(Session, "take_step", step)
+        stopped = (run.folder.root / "report.md").read_text()
+        assert carry_out(open_again(run.folder)).exit_code == EXIT_DONE
+    return run.folder, stopped
+
+
+def section(report, name):
+    """The text of one section of report.md."""
+    return report.split(f"## {name}\n")[1].split("\n## ")[0]
+
+
+def test_a_run_that_was_stopped_and_gone_on_with_has_a_report_of_both(real):
+    folder, stopped = real
+    assert stopped.startswith("# real: stopped") and "stopped on request after 5 of 8 steps" in stopped
+    assert "tui-trainer resume real" in stopped.replace("\\", "")
+    report = (folder.root / "report.md").read_text()
+    assert report.startswith("# real: finished")
+    rows = [row.split(" | ") for row in section(report, "Problems and resumes").splitlines() if row.startswith("| 20")]
+    assert [(row[1], row[2], row[4]) for row in rows] == [("new", "5", "stopped |"), ("5", "8", "done |")]
+
+
+def test_its_numbers_are_those_of_the_journal_and_of_the_model_card(real):
+    folder, _ = real
+    report, card = (folder.root / "report.md").read_text(), (folder.model / "README.md").read_text()
+    events = read_all(folder.journal)
+    last, data = (
+        [x for x in events if isinstance(x, e.EvalDone)][-1],
+        next(x for x in events if isinstance(x, e.DataPrepared)),
+    )
+    assert f"| held-out loss | {last.loss:.4f} |" in report and f"| rows to train on | {data.rows:,} |" in report
+    # The same facts in both: losses, baselines, and how it was trained.
+    plain = report.replace("\\", "")
+    rows = [
+        line for line in card.split("## Loss")[1].split("## Versions")[0].splitlines() if re.match(r"\| [a-z]", line)
+    ]
+    assert len(rows) == 14
+    for row in rows:
+        assert row in plain or row.replace("| ", "| loss: ", 1) in plain, row
+    asked = section(plain, "What was asked")
+    assert "| training.max_steps | 8 | 0 |" in asked and "output.name" not in asked and "training.seed" not in asked
+    again = section(plain, "How to do it again")
+    assert f"--no-ui {folder.config} --set output.name=real-again" in again and "max_steps = 8" in again
+    assert "| torch | " in again
+
+
+def test_the_page_has_every_section_and_asks_for_nothing(real):
+    folder, _ = real
+    text = (folder.root / "report.html").read_text()
+    page = Page(text)
+    assert page.open == [] and page.tags.count("svg") >= 4 and page.tags.count("h2") >= 9
+    assert not {"script", "link", "img", "iframe", "a", "object"} & set(page.tags)
+    assert not {"src", "href", "srcset", "onload", "onclick"} & set(page.attributes)
+    assert "url(" not in text and "@import" not in text and "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
+    assert {path.stat().st_mode & 0o777 for path in folder.root.glob("report.*")} == {0o600}
+
+
+def test_text_of_others_stays_text(tmp_path):
+    told = [
+        e.DataPrepared(
+            from_cache=False,
+            rows=1,
+            eval_rows=1,
+            tokens=1,
+            eval_tokens=1,
+            documents=1,
+            eval_documents=1,
+            vocabulary=1,
+            seconds=1.0,
+            notes=[HOSTILE],
+        ),
+        e.BaselinesMeasured(losses={HOSTILE: 1.0}, eval_tokens=1, unit="token", scores={f"f1 of {HOSTILE}": 0.1}),
+        e.TextSampled(step=2, prompt=HOSTILE, text=f"```\n# no heading\n````\n{HOSTILE}"),
+        e.RunProblem(step=2, kind=HOSTILE, message=HOSTILE),
+        held_out(2, 1.25, **{"f1": 0.5, HOSTILE: 0.5}),
+    ]
+    begun = replace(start(), versions={HOSTILE: HOSTILE})
+    folder = run_of(tmp_path, "a", begun, *steps(1, 2), *told, e.RunFailed(step=2, message=HOSTILE))
+    folder.plan.write_text(json.dumps({"config": {"task": {"type": HOSTILE}, "data": {"path": HOSTILE}}}))
+    folder.config.write_text(f"# {HOSTILE}\n```\n# heading\n")
+    export = folder.root / "export" / "<b>x"
+    export.mkdir(parents=True)
+    (export / "certificate.json").write_text(json.dumps({"format": HOSTILE, "faults": [HOSTILE], "trained": HOSTILE}))
+    write_report(folder)
+    html, markdown = ((folder.root / f"report.{kind}").read_text() for kind in ("html", "md"))
+    page = Page(html)
+    assert not {"script", "img", "b<x", "a"} & set(page.tags) and "onerror" not in page.attributes
+    assert "".join(page.texts).count("<script>alert(1)</script>") >= 12
+    assert "\x1b" not in html + markdown and "\u202e" not in html + markdown
+    outside, fence = [], ""
+    for line in markdown.splitlines():
+        if re.fullmatch("`{3,}", line) and line == (fence or line):
+            fence = "" if fence else line
+        elif not fence:
+            outside.append(line)
+    assert fence == "" and not any(line.startswith("# ") for line in outside[1:])
+    assert not re.search(r"(?<!\\)[<`\]]", "\n".join(outside))
+    assert {line.count("|") - line.count("\\|") for line in outside if line.startswith("| a")} <= {3, 4}
+
+
+def test_an_interrupted_run_is_reported_as_far_as_it_came(tmp_path, capsys):
+    run_of(tmp_path, "a", start(), *steps(1, 40), e.RunProblem(step=3, kind="save failed", message="disk full"))
+    assert main(["report", "a", "--out", str(tmp_path / "new" / "place")]) == 0
+    report = (tmp_path / "new" / "place" / "report.md").read_text()
+    assert capsys.readouterr().out.splitlines()[1].endswith("place/report.html")
+    assert report.startswith("# a: interrupted") and "did not note why" in report and "disk full" in report
+    assert "| 2026-11-20 13:45:00 | new | 40 |" in report
+
+
+@pytest.mark.parametrize(
+    "events", [(), (start(),), (start(), e.RunFailed(message="no memory", log_path="logs/error.txt"))]
+)
+def test_a_run_without_a_step_has_a_report(tmp_path, events):
+    folder = run_of(tmp_path, "a", *events)
+    write_report(folder)
+    html = (folder.root / "report.html").read_text()
+    assert "<svg" not in html and Page(html).open == []
+    if len(events) == 2:
+        assert "It failed: no memory. The traceback is in logs/error.txt." in html
+
+
+def test_a_plan_of_another_version_leaves_out_what_it_states(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
+    folder.plan.write_text(json.dumps({"plan_version": 99, "config": {"training": {"learning_rate": 0.5}}}))
+    report = to_markdown(facts_of(folder)).replace("\\", "")
+    assert "was written by another version" in report and "| training.learning_rate | 0.5 | auto |" in report
+
+
+@pytest.mark.parametrize("fault", ["folder", "bug"])
+def test_a_report_that_cannot_be_written_is_a_problem_and_ends_nothing(tiny_run, monkeypatch, fault):
+    def block(run):
+        if fault == "folder":
+            (run.folder.root / "report.html").mkdir()
+        else:
+            monkeypatch.setattr(frame, "write_report", lambda _: 1 / 0)
+
+    folder, outcome = tiny_run("blocked", before=block)
+    assert outcome.exit_code == EXIT_DONE and folder.model.is_dir()
+    *_, finished, problem = read_all(folder.journal)
+    assert isinstance(finished, e.RunFinished)
+    assert problem.kind == "no report" and "could not be written" in problem.message
+    assert "tui-trainer report blocked" in problem.hint
+
+
+def test_a_run_that_fails_has_a_report_too(tiny_run, monkeypatch):
+    monkeypatch.setattr(Session, "take_step", lambda *_: 1 / 0)
+    folder, outcome = tiny_run("broken")
+    assert outcome.exit_code == EXIT_FAILED
+    assert "It failed: ZeroDivisionError" in (folder.root / "report.html").read_text()
+
+
+def test_a_run_without_a_place_for_its_report_is_refused_in_one_sentence(tmp_path, capsys):
+    run_of(tmp_path, "a", start(), *steps(1, 2))
+    (tmp_path / "file").write_text("")
+    assert main(["report", "a", "--out", str(tmp_path / "file")]) == 2
+    assert main(["report", "nothing"]) == 2
+    assert "the report cannot be written" in capsys.readouterr().err
+
+
+def test_energy_is_power_over_time_without_the_gaps(tmp_path):
+    # 10 s at 300 W; ten minutes in which nobody read; 5 s at 300 W.
+    folder = run_of(tmp_path, "a", start(), *readings(0, 5, 10, watts=300.0), *readings(610, 615, watts=300.0))
+    facts = facts_of(folder)
+    assert facts.energy_joules == pytest.approx(15 * 300)
+    assert "0.00125 kWh, 300 W in the mean" in to_markdown(facts)
+    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).energy_joules is None
+
+
+def test_steps_that_were_done_again_count_once(tmp_path):
+    again = replace(step_done(6, 1.0), forward_seconds=9.0)
+    folder = run_of(tmp_path, "a", start(), *steps(1, 10), start(resumed=5), again)
+    charts = {chart.title: chart for chart in facts_of(folder).charts}
+    parts = {curve.name: curve.points for curve in charts["Time of a step, ms"].curves}
+    assert parts["forward"] == [*((float(step), 100.0) for step in range(1, 6)), (6.0, 9000.0)]
+    assert charts["Time of a step, ms"].stacked and len(parts["data"]) == 6
+
+
+def test_long_runs_are_thinned(tmp_path, monkeypatch):
+    monkeypatch.setattr(curves, "MOST_POINTS", 60)
+    folder = run_of(tmp_path, "a", start(), *steps(1, 3000), *(held_out(n, 2.0) for n in range(1, 3000, 3)), end(3000))
+    facts = facts_of(folder)
+    assert all(len(curve.points) <= 60 for chart in facts.charts for curve in chart.curves)
+    norm = next(chart for chart in facts.charts if chart.title == "Learning rate").curves[0]
+    assert norm.points[-1][0] == 3000 and len(norm.points) == 60
+    assert len(to_html(facts)) < 60_000 and "20 of 1000 evaluations" in to_html(facts)
+
+
+def test_losses_that_are_no_numbers_are_left_out_of_the_picture(tmp_path):
+    bad = replace(step_done(3), loss_sum=float("nan"), grad_norm=float("inf"))
+    html = to_html(facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), bad, end(3, eval_loss=float("nan")))))
+    assert "nan," not in html and ",nan" not in html and "inf" not in html.split("<svg", 1)[1].split("</svg>")[0]
+    assert html.count("<svg") == 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (2.9, 2.9), (0, 0), (-3, 1e-9), (1e-7, 3e-7), (0, 99_999), (1e9, 1e9 + 1)]
+)
+def test_axes_have_few_round_numbers(low, high):
+    ticks = nice_ticks(low, high)
+    rounding = 1e-6 * (ticks[-1] - ticks[0])
+    assert 2 <= len(ticks) <= 7 and ticks[0] <= low + rounding and ticks[-1] >= high - rounding
+
+
+def test_exports_stand_with_their_certificates(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
+    for name, good in (("merged", True), ("onnx", False)):
+        place = folder.root / "export" / name
+        place.mkdir(parents=True)
+        measured = {"loss": 1.25, "bytes": 2**20, "seconds_per_row": 0.002}
+        told = {"format": name, "is_good": good, "faults": [] if good else ["no tokenizer"], "trained": measured}
+        (place / "certificate.json").write_text(json.dumps(told | {"exported": measured if good else None}))
+    (folder.root / "export" / "torn").mkdir()
+    (folder.root / "export" / "torn" / "certificate.json").write_text("{")
+    report = section(to_markdown(facts_of(folder)), "Exports")
+    assert "1.2500 → 1.2500 | 1.0 MiB → 1.0 MiB | 2 → 2 | as it was trained" in report
+    assert "1.2500 → -- | 1.0 MiB → --" in report and "no tokenizer" in report and "torn" not in report

@@ -1,0 +1,116 @@
+"""[targets]: what a run should reach, judged from its journal, wherever it is shown."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.runs.test_comparison import PLANNED
+from tui_trainer import lines
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.errors import ConfigError
+from tui_trainer.launching.start import load_config
+from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.reporting.facts import facts_of
+from tui_trainer.reporting.markdown import to_markdown
+from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished, from_line
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+from tui_trainer.runs.targets import targets_of, targets_summary
+
+ALL = {"samples_per_second": 2.0, "memory_gib": 0.5, "model_size_gib": 0.25, "loss": 1.3, "score": 0.7}
+
+
+def planned(metric="f1", **targets):
+    return replace(PLANNED, targets=targets, metric=metric)
+
+
+def told(*events):
+    return {target.label: target.verdict for target in targets_of(fold([start(100), *events]))}
+
+
+def test_nothing_is_known_before_it_is_measured():
+    assert told(planned(**ALL)) == dict.fromkeys(
+        ("samples/s", "memory", "model size", "held-out loss", "F1"), "not known yet"
+    )
+    assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 5 met, 5 not known yet"
+
+
+def test_each_target_is_met_on_its_side_of_the_number():
+    ended = replace(end(100), model_bytes=2**28)
+    events = [planned(**ALL), *steps(1, 5), held_out(5, 1.25, f1=0.7), ended]
+    assert set(told(*events).values()) == {"met"}
+    assert targets_summary(fold([start(), *events])) == "5 of 5 met"
+    heavy = replace(step_done(6), peak_memory_bytes=2**29 + 1, samples=0)
+    worse = [planned(**ALL), heavy, held_out(5, 1.4, f1=0.6), replace(ended, eval_loss=1.4, model_bytes=2**28 + 1)]
+    assert set(told(*worse).values()) == {"not met"}
+
+
+def test_only_those_that_were_set_are_there():
+    assert told(planned(loss=1.0), held_out(1, 1.5)) == {"held-out loss": "not met"}
+    assert told(planned()) == {} and targets_summary(fold([start(), planned()])) == ""
+    assert told() == {}
+
+
+def test_a_run_that_diverged_meets_no_loss():
+    assert told(planned(loss=1.0), held_out(1, float("nan")), end(5, eval_loss=float("nan"))) == {
+        "held-out loss": "not met"
+    }
+
+
+def test_while_it_runs_the_best_evaluation_counts_and_afterwards_that_of_the_model():
+    events = [planned(loss=1.3, score=0.7), held_out(1, 1.25, f1=0.8), held_out(2, 1.5, best=False, f1=0.6)]
+    assert told(*events) == {"held-out loss": "met", "F1": "met"}
+    assert told(*events, end(2, eval_loss=1.5)) == {"held-out loss": "not met", "F1": "not met"}
+
+
+def test_a_journal_without_targets_is_read():
+    line = json.dumps({"event": "PlanMade", "at": "", "step": 0, **{"total_steps": 1, "steps_per_epoch": 1,
+        "effective_batch_size": 1, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "parameters": 1,
+        "memory_bytes": 1, "disk_bytes": 1, "duration_seconds": None}})  # fmt: skip
+
+    assert targets_of(fold([from_line(line)])) == []
+
+
+def test_a_score_needs_a_metric():
+    loaded = load_config(Request(assignments=("targets.score=0.9",)))
+    (problem,) = setting_problems(loaded)
+    assert problem.key == "targets.score" and "metric_for_best_model names no score" in problem.message
+    with pytest.raises(ConfigError, match="at least 0"):
+        load_config(Request(assignments=("targets.loss=-1",)))
+
+
+def test_a_real_run_measures_all_and_tells_them(tiny_run):
+    targets = {"samples_per_second": 0.001, "memory_gib": 0.001, "model_size_gib": 1, "loss": 100}
+    folder, _ = tiny_run("aimed", {f"targets.{name}": value for name, value in targets.items()})
+    events = read_all(folder.journal)
+    state = fold(events)
+    assert [target.met for target in targets_of(state)] == [True, False, True, True]
+    assert [one.targets for one in events if isinstance(one, PlanMade)] == [targets]
+    finished = next(one for one in events if isinstance(one, RunFinished))
+    assert finished.model_bytes == sum(path.stat().st_size for path in folder.model.iterdir())
+    printed = "\n".join(lines.end_lines(state, "aimed", str(folder.root)))
+    assert "(at least 0.001): met" in printed and "(at most 1.0 MiB): not met" in printed
+    last = next(one for one in reversed(events) if isinstance(one, EvalDone))
+    before = fold([one for one in events if not isinstance(one, RunFinished)])
+    assert lines.event_line(last, before).endswith("targets 2 of 4 met, 1 not known yet")
+    report = (folder.root / "report.md").read_text().split("## Targets\n")[1].split("\n## ")[0]
+    assert report.count("| met |") == 3 and report.count("| not met |") == 1
+
+
+def test_compare_has_a_row_of_them_where_a_run_has_any(tmp_path, capsys):
+    run_of(tmp_path, "one", start(), planned(loss=1.3), held_out(1, 1.25), end(1))
+    run_of(tmp_path, "two", start(), planned(), end(1))
+    run_of(tmp_path, "three", start(), planned(), end(1))
+    assert main(["compare", "one", "two"]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("targets")]
+    assert row == ["targets", "1", "of", "1", "met", "--"]
+    assert main(["compare", "two", "three"]) == 0
+    assert "targets" not in capsys.readouterr().out
+
+
+def test_the_report_of_a_run_that_is_over_does_not_wait_for_a_size(tmp_path):
+    folder = run_of(tmp_path, "a", start(), planned(model_size_gib=1.0), *steps(1, 2), end(2, "stopped"))
+    assert "| not known |" in to_markdown(facts_of(folder))

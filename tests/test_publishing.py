@@ -1,0 +1,159 @@
+"""`tui-trainer publish`: what would go to the hub is shown, and nothing of this machine goes with it."""
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import errors
+
+from tests.models_room.fake_hub import FakeHub, environment_of, run, serving
+from tests.runs.journals import end, run_of, start, steps
+from tui_trainer import publishing
+from tui_trainer.cli import main
+from tui_trainer.errors import InputError
+from tui_trainer.publishing import _files, source_of
+
+TOKEN = "hf_" + "a" * 34
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run with an adapter whose files name places of this machine."""
+    folder = run_of(tmp_path / "runs", "a", start(), *steps(1, 2), end(2))
+    folder.plan.write_text(json.dumps({"config": {"model": {"model_name_or_path": "/secret/place/llama"}}}))
+    folder.model.mkdir()
+    (folder.model / "model.safetensors").write_bytes(b"\x00weights of /secret/place/llama")
+    (folder.model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/secret/place/llama"}))
+    (folder.model / "README.md").write_text(
+        f"Trained on {Path.home()}/texts/mine.jsonl in {folder.root}, and on /data/shared/x.txt by https://a.b/data/y."
+    )
+    (folder.model / ".hidden").write_text("no")
+    return folder
+
+
+def sent(folder):
+    files, notes = _files(folder, source_of(folder, ""))
+    return {
+        file.name: file.content if isinstance(file.content, bytes) else file.content.read_bytes() for file in files
+    }, notes
+
+
+def test_places_of_this_machine_are_taken_out_and_told(trained):
+    files, notes = sent(trained)
+    assert files.keys() == {"model.safetensors", "adapter_config.json", "README.md"}
+    assert json.loads(files["adapter_config.json"]) == {"base_model_name_or_path": "llama"}
+    card = files["README.md"].decode()
+    assert card == "Trained on ~/texts/mine.jsonl in a, and on /data/shared/x.txt by https://a.b/data/y."
+    assert "adapter_config.json: /secret/place/llama becomes llama" in notes
+    assert [note for note in notes if "names" in note] == ["README.md names /data/shared/x.txt"]
+    assert files["model.safetensors"] == (trained.model / "model.safetensors").read_bytes()
+    assert str(trained.root) in (trained.model / "README.md").read_text(), "the run's own files stay as they are"
+
+
+def test_a_file_with_an_access_token_is_not_sent(trained):
+    (trained.model / "tokenizer_config.json").write_text(json.dumps({"auth": TOKEN}))
+    with pytest.raises(InputError, match=r"tokenizer_config.json holds what looks like an access token"):
+        sent(trained)
+
+
+def test_an_export_is_sent_only_where_it_is_as_it_was_trained(trained):
+    for name in ("merged", "failed-onnx"):
+        (trained.root / "export" / name).mkdir(parents=True)
+    assert source_of(trained, "merged") == trained.root / "export" / "merged"
+    for name, told in [("onnx", "not as it was trained"), ("int8", "has no export"), ("../../model", "has no export")]:
+        with pytest.raises(InputError, match=told):
+            source_of(trained, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["a"], "to where?"),
+        (["a", "--to", "name"], "is no name on the hub"),
+        (["a", "--to", "../x"], "is no name on the hub"),
+        (["a", "--to", "me/model"], "HF_HUB_OFFLINE is set"),
+        (["none", "--to", "me/model"], "has no model yet"),
+    ],
+)
+def test_what_cannot_be_published_is_refused_in_one_sentence(trained, tmp_path, capsys, words, told):
+    run_of(tmp_path / "runs", "none", start())
+    assert main(["publish", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+class FakeApi:
+    """A hub that notes down what it is asked to do."""
+
+    def __init__(self, private=None):
+        self.private, self.calls = private, []
+
+    def repo_info(self, name):
+        if self.private is None:
+            raise errors.RepositoryNotFoundError("none", response=SimpleNamespace(headers={}, request=None))
+        return SimpleNamespace(private=self.private)
+
+    def create_repo(self, name, *, private, exist_ok):
+        self.calls.append(("create", name, private))
+        return f"https://hub/{name}"
+
+    def create_commit(self, name, additions, *, commit_message):
+        self.calls.append(("commit", name, sorted(one.path_in_repo for one in additions)))
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 3), ("y", 0)])
+def test_nothing_is_sent_before_a_yes(trained, monkeypatch, capsys, answer, code):
+    api = FakeApi()
+    monkeypatch.setattr(publishing, "_api", lambda: api)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert main(["publish", "a", "--to", "me/model"]) == code
+    files = ["README.md", "adapter_config.json", "model.safetensors"]
+    assert api.calls == ([("create", "me/model", True), ("commit", "me/model", files)] if answer == "y" else [])
+    assert "you and those you allow (private)" in capsys.readouterr().out
+
+
+def test_a_public_repository_is_told_and_needs_the_word(trained, monkeypatch, capsys):
+    api = FakeApi(private=False)
+    monkeypatch.setattr(publishing, "_api", lambda: api)
+    assert main(["publish", "a", "--to", "me/model", "--yes"]) == 2
+    assert "is there already, and public" in capsys.readouterr().err and not api.calls
+    assert main(["publish", "a", "--to", "me/model", "--yes", "--public"]) == 0
+    assert "everybody (public)" in capsys.readouterr().out and api.calls[0] == ("create", "me/model", False)
+
+
+@pytest.mark.e2e
+def test_it_is_shown_and_then_sent_as_one_commit_private_by_default(trained, tmp_path):
+    (trained.model / "large.safetensors").write_bytes(bytes(2**20 + 1))
+    with serving(FakeHub()) as hub:
+        environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
+        arguments = ("-m", "tui_trainer", "publish", "a", "--to", "me/model")
+        without = run(*arguments, environment=environment)
+        assert without.returncode == 2 and "publishing needs an account" in without.stderr
+        environment["HF_TOKEN"] = "secret"
+        asked = run(*arguments, environment=environment)
+        assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
+        assert "you and those you allow (private)" in asked.stdout and "adapter_config.json" in asked.stdout
+        assert "licence  not known" in asked.stdout and "note     README.md names /data/shared/x.txt" in asked.stdout
+        done = run(*arguments, "--yes", environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert hub.created == {"me/model": True} and f"a is at {hub.url}/me/model" in done.stdout
+        assert "uploading me/model" in done.stderr and sum("/commit/" in path for path in hub.requests) == 1
+        assert sum("/preupload/" in path for path in hub.requests) == 2, "the large file first, and the others together"
+    assert hub.received.keys() == {"model.safetensors", "large.safetensors", "adapter_config.json", "README.md"}
+    assert not any(b"/secret" in content for name, content in hub.received.items() if "safetensors" not in name)
+
+
+@pytest.mark.e2e
+def test_a_public_repository_that_is_there_is_not_taken_for_a_private_one(trained, tmp_path):
+    with serving(FakeHub(models={"me/model": tmp_path})) as hub:
+        environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
+        arguments = ("-m", "tui_trainer", "publish", "a", "--to", "me/model", "--yes")
+        refused = run(*arguments, environment=environment | {"HF_TOKEN": "secret"})
+        assert refused.returncode == 2 and "is there already, and public" in refused.stderr
+        wrong = run(*arguments, "--public", environment=environment | {"HF_TOKEN": "wrong"})
+        assert wrong.returncode == 2 and "this account may not write to me/model" in wrong.stderr
+    assert not hub.created and not hub.received

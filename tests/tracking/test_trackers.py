@@ -1,0 +1,283 @@
+"""Trackers get what the journal holds, and whatever they do, the run is the same."""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.training.test_requests import figures
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.errors import EXIT_DONE
+from tui_trainer.launching import trackers as launching
+from tui_trainer.launching.start import load_config
+from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.runs import events as e
+from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.tracking import feeder as feeding
+from tui_trainer.tracking import reader
+from tui_trainer.tracking.contract import find_tracker, tracker_names
+from tui_trainer.tracking.feeder import Feeder
+from tui_trainer.tracking.metrics import metrics_of
+
+# A library that raises at each call, and one that hangs, in the place of real ones.
+RAISES = "def init(*_, **__):\n    raise ConnectionError('no network')\n"
+HANGS = "import time\ndef Settings(**_):\n    pass\ndef init(*_, **__):\n    time.sleep(600)\n"
+
+
+class FakeTracker:
+    name, library, install = "fake", "json", ""
+
+    def __init__(self, failures=0):
+        self.failures, self.calls, self.rows = failures, [], []
+
+    def _call(self, name):
+        self.calls.append(name)
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("no network")
+
+    def begin(self, run):
+        self._call("begin")
+        self.run = run
+        return "look here"
+
+    def log(self, rows):
+        self._call("log")
+        self.rows += [(row.step, row.values) for row in rows]
+
+    def end(self, status):
+        self._call("end")
+        self.status = status
+
+    @property
+    def losses(self):
+        return [(step, values["train/loss"]) for step, values in self.rows if "train/loss" in values]
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(feeding, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(feeding, "_LONGEST_PAUSE_SECONDS", 0.0)
+
+
+def feeder_of(folder, tracker, said=None, **more):
+    return Feeder(folder, tracker, lambda *words: said is not None and said.append(words), **more)
+
+
+def test_a_tracker_gets_params_metrics_and_the_end(tmp_path):
+    gauges = e.GaugesRead(step=2, process_memory_bytes=2**30, gpus=[e.GpuReading(index=0, power_watts=300.0)])
+    folder = run_of(tmp_path, "a", start(), *steps(1, 3), held_out(3, 1.5, f1=0.5), gauges, end(3))
+    folder.plan.write_text(json.dumps({"config": {"training": {"seed": 7}}}))
+    tracker, said = FakeTracker(), []
+    assert feeder_of(folder, tracker, said).end("finished")
+    assert tracker.calls == ["begin", "log", "end"] and tracker.status == "finished" and said == [("look here", "")]
+    assert tracker.run.params == {"training.seed": 7} and not tracker.run.goes_on
+    assert tracker.losses == [(1, 4.999), (2, 4.998), (3, 4.997)]
+    assert tracker.rows[0][1]["train/learning_rate"] == 1e-4
+    assert tracker.rows[3] == (
+        3,
+        {"eval/loss": 1.5, "eval/f1": 0.5},
+    )
+    assert tracker.rows[4][1] == {"gauges/process_memory_gib": 1.0, "gauges/gpu0_power_watts": 300.0}
+
+
+def test_what_is_not_finite_is_left_out():
+    row = metrics_of(replace(step_done(1), loss_sum=float("nan"), grad_norm=float("inf")))
+    assert (
+        "train/loss" not in row.values and "train/grad_norm" not in row.values and "train/learning_rate" in row.values
+    )
+    assert (
+        metrics_of(e.EvalDone(loss_sum=0, tokens=0, loss=float("nan"), seconds=0, scheduled=True, best=False)) is None
+    )
+
+
+def test_a_resumed_run_goes_on_in_the_same_tracker_run(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 8), end(8, "stopped"))
+    first, second = FakeTracker(), FakeTracker()
+    assert feeder_of(folder, first).end("stopped")
+    with JournalWriter(folder.journal) as journal:
+        journal.append(start(resumed=5), *steps(6, 9), end(9))
+    assert feeder_of(folder, second).end("finished")
+    assert second.run.run_id == first.run.run_id and second.run.goes_on and second.run.from_step == 5
+    assert [step for step, _ in second.losses] == [6, 7, 8, 9] and len(first.losses) == 8
+    third = FakeTracker()
+    assert feeder_of(folder, third).end("finished") and third.calls == []
+
+
+def test_what_was_given_up_is_handed_over_later_from_where_it_was(tmp_path, at_once):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 2))
+    first, said = FakeTracker(), []
+    feeder = feeder_of(folder, first, said)
+    feeder.feed()
+    first.failures = 100
+    with JournalWriter(folder.journal) as journal:
+        journal.append(*steps(3, 4), end(4))
+    for _ in range(20):
+        feeder.feed()
+    assert feeder.end("finished") and feeder.given_up and first.calls.count("log") == 7
+    assert [message for message, _ in said[1:]] == ["fake takes nothing: no network", "fake took nothing: no network"]
+    assert "tui-trainer track a --to fake" in said[-1][1]
+    later = FakeTracker()
+    assert feeder_of(folder, later).end("finished")
+    assert [step for step, _ in later.losses] == [3, 4] and later.run.goes_on and later.run.from_step == 2
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_tracker_that_comes_back_gets_everything_once_and_is_told_once(tmp_path, at_once, failures):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 4), end(4))
+    tracker, said = FakeTracker(failures), []
+    feeder = feeder_of(folder, tracker, said)
+    assert [feeder.end("finished") for _ in range(failures + 1)] == [False] * failures + [True]
+    assert [step for step, _ in tracker.losses] == [1, 2, 3, 4]
+    assert sum("takes nothing" in message for message, _ in said) == 1
+
+
+def test_one_that_hangs_holds_up_neither_the_others_nor_the_end(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 4), end(4))
+    hung, good, said, let_go = FakeTracker(), FakeTracker(), [], threading.Event()
+    hung.begin = lambda _: let_go.wait(60)
+    alive = iter([True] * 20)
+    began = time.monotonic()
+    reader.follow(
+        [feeder_of(folder, hung, said), feeder_of(folder, good)], lambda: next(alive, False), lambda: "finished",
+        poll_seconds=0.02, hangs_after_seconds=0.1, last_seconds=0.3,
+    )  # fmt: skip
+    assert time.monotonic() - began < 30 and not let_go.is_set()
+    let_go.set()
+    assert [step for step, _ in good.losses] == [1, 2, 3, 4] and good.status == "finished"
+    assert said[0] == ("fake does not answer", "training goes on without it")
+
+
+def test_a_run_with_trackers_that_raise_and_hang_is_the_run_without(tiny_run, tmp_path, monkeypatch):
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    (libraries / "trackio.py").write_text(RAISES)
+    (libraries / "wandb.py").write_text(HANGS)
+    monkeypatch.syspath_prepend(str(libraries))
+    monkeypatch.setenv("PYTHONPATH", str(libraries))
+    children = []
+
+    def popen(*arguments, **options):
+        children.append(subprocess.Popen(*arguments, **options))
+        return children[-1]
+
+    monkeypatch.setattr(launching, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": popen}))
+    plain, _ = tiny_run("plain")
+    assert not children and not (plain.root / "tracking").exists()
+
+    def wait_for_its_words(run):
+        """The run is over in a moment: it waits here for what its reader has to say."""
+        append = run.journal.append_beside
+        arrived = threading.Event()
+
+        def noted(event):
+            append(event)
+            arrived.set()
+
+        run.journal.append_beside = noted
+        finish = run.journal.append
+
+        def hold(*events):
+            if any(isinstance(event, e.PhaseChanged) and event.phase == "saving" for event in events):
+                assert arrived.wait(60), (run.folder.logs / "tracking.txt").read_text()
+            finish(*events)
+
+        run.journal.append = hold
+
+    tracked, outcome = tiny_run("tracked", {"logging.report_to": "trackio, wandb"}, wait_for_its_words)
+    assert outcome.exit_code == EXIT_DONE and figures(tracked) == figures(plain) and len(figures(plain)) == 10
+    problems = [event for event in read_all(tracked.journal) if isinstance(event, e.RunProblem)]
+    assert [(one.kind, one.message) for one in problems] == [("tracker", "trackio takes nothing: no network")]
+    # Nothing of it runs in the process that trains, but for a thread that waits for a line.
+    (child,) = children
+    assert child.pid != os.getpid() and os.getsid(child.pid) == child.pid
+    child.kill()
+    while child.returncode is None:  # the thread that waits for its lines waits for its end as well
+        time.sleep(0.02)
+
+
+def test_a_reader_that_cannot_be_started_is_a_problem(tiny_run, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no memory")
+
+    monkeypatch.setattr(launching, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": refuse}))
+    monkeypatch.setattr("tui_trainer.planning.conflicts.tracker_problems", lambda _: [])
+    folder, outcome = tiny_run("tracked", {"logging.report_to": "tensorboard"})
+    assert outcome.exit_code == EXIT_DONE
+    (problem,) = [event for event in read_all(folder.journal) if isinstance(event, e.RunProblem)]
+    assert problem.message == "no tracker could be started: no memory" and "tui-trainer track tracked" in problem.hint
+
+
+def test_trackers_that_are_none_or_not_installed_are_refused_before_the_start(monkeypatch):
+    monkeypatch.setattr("tui_trainer.tracking.contract.find_spec", lambda _: None)
+    loaded = load_config(Request(assignments=("logging.report_to=wandp, mlflow",)))
+    first, second = setting_problems(loaded)
+    assert first.key == "logging.report_to" and first.hint == "did you mean wandb?"
+    assert second.message == "mlflow is not installed here" and "uv pip install mlflow" in second.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["a"], "to which tracker?"),
+        (["a", "--to", "tensorbord"], "did you mean tensorboard?"),
+        (["nothing", "--to", "wandb"], "no run 'nothing'"),
+        (["alive", "--to", "fake"], "is under way"),
+    ],
+)
+def test_what_cannot_be_tracked_is_refused(tmp_path, capsys, monkeypatch, words, told):
+    if "fake" in words:
+        monkeypatch.setattr("tui_trainer.tracking.contract.tracker_problems", lambda _: [])
+    run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
+    with RunLock(run_of(tmp_path, "alive", start()).lock):
+        assert main(["track", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_that_is_over_is_handed_over_by_a_command(tmp_path, capsys, monkeypatch):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
+    tracker = FakeTracker(failures=1)
+    monkeypatch.setattr("tui_trainer.tracking.contract.find_tracker", lambda _: tracker)
+    monkeypatch.setattr("tui_trainer.tracking.contract.tracker_problems", lambda _: [])
+    assert main(["track", "a", "--to", "fake"]) == 1
+    told = capsys.readouterr()
+    assert told.err.count("fake took nothing: no network") == 1 and not told.out
+    assert main(["track", "a", "--to", "fake"]) == 0
+    assert "fake: 4 events handed over" in capsys.readouterr().out and tracker.status == "finished"
+    assert main(["track", "a", "--to", "fake"]) == 0
+    assert "fake has all of it" in capsys.readouterr().out and tracker.calls.count("end") == 1
+    assert {path.stat().st_mode & 0o077 for path in (folder.root / "tracking").rglob("*")} == {0}
+
+
+def test_every_tracker_says_what_it_needs():
+    assert tracker_names() == ["mlflow", "tensorboard", "trackio", "wandb"]
+    assert all(
+        find_tracker(name).name == name and find_tracker(name).install.startswith("uv ") for name in tracker_names()
+    )
+
+
+def test_tensorboard_shows_a_resumed_run_as_one_curve(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = run_of(tmp_path, "a", start(), *steps(1, 8), held_out(8, 1.5), end(8, "stopped"))
+    assert feeder_of(folder, find_tracker("tensorboard")).end("stopped")
+    with JournalWriter(folder.journal) as journal:
+        journal.append(start(resumed=5), *(step_done(step, 1.0) for step in range(6, 10)), end(9))
+    assert feeder_of(folder, find_tracker("tensorboard")).end("finished")
+    found = accumulator.EventAccumulator(str(folder.root / "tracking" / "tensorboard")).Reload()
+    losses = [(one.step, round(one.value, 3)) for one in found.Scalars("train/loss")]
+    assert losses == [
+        *((step, round(5 - step / 1000, 3)) for step in range(1, 6)),
+        (6, 1.0),
+        (7, 1.0),
+        (8, 1.0),
+        (9, 1.0),
+    ]
+    assert {"params", "status"} <= set(found.Tags()["tensors"])

@@ -1,0 +1,181 @@
+"""The curves of a run, collected while its journal is read, and thinned: 100,000 steps become a few hundred points."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tui_trainer.runs.comparison import eval_curve, train_curve
+from tui_trainer.runs.events import Event, GaugesRead, StepDone
+from tui_trainer.runs.journal_ends import spread_ends
+from tui_trainer.runs.state import RunState
+from tui_trainer.units import GIB
+
+MOST_POINTS = 600
+STEP_PARTS = ("data", "forward", "backward", "optimizer")
+# Between two readings that are further apart nothing was measured: the run was paused or gone, or a clock jumped.
+_LONGEST_GAP_SECONDS = 60.0
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """One line of a chart. What is not finite is left out."""
+
+    name: str
+    points: Points
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """Curves over the same axis, which begins at zero where not only differences matter. `levels` are values to compare
+    with; `stacked` curves lie on top of each other."""
+
+    title: str
+    x_unit: str
+    curves: tuple[Curve, ...]
+    levels: tuple[tuple[str, float], ...] = ()
+    stacked: bool = False
+    from_zero: bool = True
+
+
+def _column() -> array[float]:
+    return array("d")
+
+
+@dataclass(slots=True)
+class CurveCollector:
+    """What a RunState does not keep of each step and each reading. `take` an event after the state has."""
+
+    parts: tuple[array[float], ...] = field(default_factory=lambda: tuple(_column() for _ in STEP_PARTS))
+    energy_joules: float | None = None
+    """Of the cards, by the readings; None where none tells its power."""
+    _gauge_seconds: array[float] = field(default_factory=_column)
+    _gauges: dict[str, array[float]] = field(default_factory=dict)
+    _seconds: float = 0.0
+    _last_at: datetime | None = None
+    _last_watts: float | None = None
+
+    def take(self, event: Event, state: RunState) -> None:
+        if isinstance(event, StepDone):
+            # Steps that are done again replace their first try, as in the state.
+            for name, column in zip(STEP_PARTS, self.parts, strict=True):
+                del column[len(state.steps) - 1 :]
+                column.append(getattr(event, f"{name}_seconds"))
+        elif isinstance(event, GaugesRead):
+            self._take_gauges(event)
+
+    def _take_gauges(self, event: GaugesRead) -> None:
+        at = _moment(event.at)
+        gap = (at - self._last_at).total_seconds() if at and self._last_at else 0.0
+        gap = gap if 0 <= gap <= _LONGEST_GAP_SECONDS else 0.0
+        watts = [gpu.power_watts for gpu in event.gpus if gpu.power_watts is not None]
+        if watts:
+            mean = (sum(watts) + (self._last_watts or sum(watts))) / 2
+            self.energy_joules = (self.energy_joules or 0.0) + gap * mean
+        self._last_at, self._last_watts = at or self._last_at, sum(watts) if watts else None
+        self._seconds += gap
+        self._gauge_seconds.append(self._seconds)
+        for name, value in _readings(event).items():
+            if name not in self._gauges:
+                self._gauges[name] = array("d", [math.nan] * (len(self._gauge_seconds) - 1))
+            self._gauges[name].append(math.nan if value is None else value)
+
+    def charts(self, state: RunState) -> list[Chart]:
+        """Those that have something to show."""
+        losses = (
+            Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
+            Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
+        )
+        names = list(dict.fromkeys(name for done in state.evals for name in done.scores))
+        scores = tuple(
+            Curve(name=name, points=[(done.step, done.scores[name]) for done in state.evals if name in done.scores])
+            for name in names
+        )
+        levels = tuple((state.baselines.losses if state.baselines else {}).items())
+        parts = tuple(
+            Curve(name=name, points=_means(state.steps, column, 1e3))
+            for name, column in zip(STEP_PARTS, self.parts, strict=True)
+        )
+        made = [
+            Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
+            *(Chart(title=f"Score: {one.name}", x_unit="step", curves=(one,), from_zero=False) for one in scores),
+            _alone("Learning rate", "learning rate", _means(state.steps, state.lrs)),
+            _alone("Gradient norm", "gradient norm", _means(state.steps, state.grad_norms)),
+            Chart(title="Time of a step, ms", x_unit="step", curves=parts, stacked=True),
+            *self._gauge_charts(),
+        ]
+        return [chart for chart in made if any(curve.points for curve in chart.curves)]
+
+    def _gauge_charts(self) -> list[Chart]:
+        curves = {
+            name: Curve(name=name, points=_means([value / 60 for value in self._gauge_seconds], column))
+            for name, column in self._gauges.items()
+        }
+        return [
+            Chart(title=title, x_unit="minute", curves=tuple(curves[name] for name in names if name in curves))
+            for title, names in _GAUGE_CHARTS.items()
+        ]
+
+
+_GAUGE_CHARTS = {
+    "Memory, GiB": ("memory of the process", "memory of the GPU"),
+    "Use, %": ("CPU", "GPU"),
+    "Power of the GPU, W": ("power",),
+    "Temperature of the GPU, °C": ("temperature",),
+}
+
+
+def _readings(event: GaugesRead) -> dict[str, float | None]:
+    gpus = event.gpus
+    found = {
+        "memory of the process": _scaled(event.process_memory_bytes, 1 / GIB),
+        "CPU": _scaled(event.process_cpu_share, 100),
+    }
+    if gpus:
+        found |= {
+            "memory of the GPU": _scaled(gpus[0].memory_used_bytes, 1 / GIB),
+            "GPU": _scaled(gpus[0].utilization_share, 100),
+            "power": gpus[0].power_watts,
+            "temperature": gpus[0].temperature_celsius,
+        }
+    return found
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _alone(title: str, name: str, points: Points) -> Chart:
+    return Chart(title=title, x_unit="step", curves=(Curve(name=name, points=points),))
+
+
+def _means(xs: Sequence[float], values: Sequence[float], factor: float = 1.0) -> Points:
+    """Up to `MOST_POINTS` means of values that follow each other, each at the place of the last of them."""
+    points, start = [], 0
+    for end in spread_ends(min(len(xs), len(values)), MOST_POINTS):
+        finite = [value for value in values[start:end] if math.isfinite(value)]
+        if finite:
+            points.append((float(xs[end - 1]), factor * sum(finite) / len(finite)))
+        start = end
+    return points
+
+
+def _moment(at: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(at)
+    except ValueError:
+        return None
+
+
+def seconds_between(first: str, last: str) -> float | None:
+    """Of two `at`s by the wall clock; None where one is none, or the clock was set back."""
+    one, other = _moment(first), _moment(last)
+    try:
+        seconds = (other - one).total_seconds() if one and other else -1.0
+    except TypeError:  # one with a time zone, one without
+        return None
+    return seconds if seconds >= 0 else None

@@ -1,0 +1,188 @@
+"""Everything a report states about a run, from its journal, its plan and its folder; assembled once."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.load import all_settings
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between
+from tui_trainer.reporting.model_rows import ModelFacts
+from tui_trainer.runs.comparison import settings_of
+from tui_trainer.runs.events import Event, RunFailed, RunFinished, RunStarted
+from tui_trainer.runs.folder import FolderSize, RunFolder, folder_size, read_plain_file
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.overview import overview
+from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
+from tui_trainer.runs.state import RunState
+from tui_trainer.units import MIB
+
+_FILE_LIMIT_BYTES = MIB
+# Where a run is, and how it is called, are no settings of what it learns.
+_NOT_ASKED = frozenset({"schema_version", "output.runs_dir", "output.name"})
+
+
+@dataclass(kw_only=True, slots=True)
+class Start:
+    """One time that the run was begun or gone on with. `ending` is empty where the process was gone without a word."""
+
+    at: str
+    from_step: int | None
+    last_at: str
+    last_step: int
+    device: str
+    ending: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """From its first to its last event, by the wall clock."""
+        return seconds_between(self.at, self.last_at)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A setting whose value differs from the default."""
+
+    key: str
+    value: Any
+    default: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A folder of `export/` and its certificate."""
+
+    format: str
+    folder: str
+    certificate: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """A run that is over, or as far as it has come. `plan` is None before there is one, and for those of a version that
+    is not understood; `plan_fault` then says why."""
+
+    folder: RunFolder
+    status: str
+    metric: str
+    state: RunState
+    plan: Plan | None
+    plan_fault: str
+    starts: tuple[Start, ...]
+    asked: tuple[Asked, ...]
+    config_text: str
+    charts: tuple[Chart, ...]
+    energy_joules: float | None
+    exports: tuple[Exported, ...]
+    size: FolderSize
+    model: ModelFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", _model_facts(self.state, self.plan))
+
+    @property
+    def seconds(self) -> float | None:
+        """From the first to the last event of each start, added up."""
+        known = [start.seconds for start in self.starts if start.seconds is not None]
+        return sum(known) if known else None
+
+
+def facts_of(folder: RunFolder) -> RunFacts:
+    """Reads the whole journal: about two seconds for 100,000 steps."""
+    about = overview(folder)
+    state, curves, starts = RunState(name=folder.name), CurveCollector(), list[Start]()
+    for event in JournalReader(folder.journal).stream():
+        state.apply(event)
+        curves.take(event, state)
+        _note_start(starts, event)
+    plan, fault = _plan_of(folder)
+    return RunFacts(
+        folder=folder,
+        status=about.status,
+        metric=about.metric,
+        state=state,
+        plan=plan,
+        plan_fault=fault,
+        starts=tuple(starts),
+        asked=tuple(_asked(folder)),
+        config_text=_text(folder.config),
+        charts=tuple(curves.charts(state)),
+        energy_joules=curves.energy_joules,
+        exports=tuple(_exports(folder)),
+        size=folder_size(folder.root),
+    )
+
+
+def _note_start(starts: list[Start], event: Event) -> None:
+    if isinstance(event, RunStarted):
+        came_from = event.resumed_from_step
+        starts.append(
+            Start(at=event.at, from_step=came_from, last_at=event.at, last_step=event.step, device=event.device)
+        )
+    elif starts:
+        start = starts[-1]
+        start.last_at, start.last_step = event.at or start.last_at, max(start.last_step, event.step)
+        if isinstance(event, RunFinished | RunFailed):
+            start.ending = event.reason if isinstance(event, RunFinished) else f"failed: {event.message}"
+
+
+def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
+    try:
+        return read_plan_file(folder.plan.read_bytes()), ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"plan.json cannot be read: {error.strerror or error}"
+    except ValueError as error:
+        return None, str(error)
+
+
+def _asked(folder: RunFolder) -> list[Asked]:
+    """Of the plan's config, in which profiles are dissolved; of config.toml before there is one."""
+    found, declared = settings_of(folder), all_settings()
+    return [
+        Asked(key=key, value=found[key], default=setting.default)
+        for key, setting in declared.items()
+        if key in found and key not in _NOT_ASKED and found[key] != setting.default
+    ]
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return read_plain_file(path, _FILE_LIMIT_BYTES).decode("utf-8", "replace")
+    return ""
+
+
+def _exports(folder: RunFolder) -> list[Exported]:
+    found = []
+    for path in sorted((folder.root / "export").glob("*/certificate.json")):
+        with suppress(OSError, ValueError, RecursionError):
+            certificate = json.loads(read_plain_file(path, _FILE_LIMIT_BYTES))
+            if isinstance(certificate, dict):
+                place = path.parent.relative_to(folder.root)
+                found.append(
+                    Exported(format=str(certificate.get("format")), folder=str(place), certificate=certificate)
+                )
+    return found
+
+
+def _model_facts(state: RunState, plan: Plan | None) -> ModelFacts:
+    finished, best = state.finished, best_evaluation(state)
+    goes_back = plan is not None and plan.config.evaluation.early_stopping_patience > 0 and best is not None
+    baselines = state.baselines
+    return ModelFacts(
+        step=state.step,
+        weights_step=best.step if goes_back and best is not None else state.step,
+        stopped_early=finished is not None and finished.reason == "early stopping",
+        training_seconds=sum(state.step_seconds),
+        train_loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
+        eval_loss=held_out_loss(state),
+        scores=newest_scores(state),
+        baseline_losses=baselines.losses if baselines else {},
+        baseline_scores=baselines.scores if baselines else {},
+    )

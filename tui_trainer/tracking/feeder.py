@@ -1,0 +1,144 @@
+"""One tracker fed from a journal: what was handed over is noted down, so that a resumed run goes on where it was.
+
+After a failure the same is tried again, less and less often, and given up in the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+from tui_trainer.runs.comparison import settings_of
+from tui_trainer.runs.events import RunStarted
+from tui_trainer.runs.folder import RunFolder, make_private_folder, read_plain_file, write_atomically
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.state import RunState
+from tui_trainer.safe_text import one_line
+from tui_trainer.tracking.contract import Metrics, TrackedRun, Tracker
+from tui_trainer.tracking.metrics import metrics_of
+
+_MOST_FAILURES = 6
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 60.0
+_NOTE_LIMIT_BYTES = 10_000
+Tell = Callable[[str, str], None]
+"""Told a message and what to do about it."""
+
+
+@dataclass
+class Feeder:
+    """`handed` counts the events of the journal that the tracker has, whatever they were."""
+
+    folder: RunFolder
+    tracker: Tracker
+    tell: Tell
+    handed: int = 0
+    given_up: bool = False
+    most_failures: int = _MOST_FAILURES
+    busy_since: float | None = None
+    """When the call began that is under way."""
+
+    def __post_init__(self) -> None:
+        self.folder_of_tracker = self.folder.root / "tracking" / self.tracker.name
+        self._note = self.folder_of_tracker.with_suffix(".json")
+        self.handed, self._status = self._noted()
+        self._reader = JournalReader(self.folder.journal)
+        self._state = RunState()
+        self._seen = self._from_step = 0
+        self._rows: list[Metrics] = []
+        self._begun = False
+        self._failures, self._try_again_at = 0, 0.0
+
+    def feed(self) -> None:
+        """Hand over what is new. Raises nothing of the tracker's."""
+        self._look()
+        if self._rows:
+            self._carefully(self._hand_over)
+
+    def end(self, status: str) -> bool:
+        """The run is over: hand over the rest, and its end. False where that is to be tried again."""
+        self._look()
+        if self._status != status or self.handed < self._seen:
+            self._carefully(lambda: self._hand_over(status))
+        return self.given_up or (self._status == status and self.handed >= self._seen)
+
+    def _look(self) -> None:
+        for event in self._reader.stream():
+            self._state.apply(event)
+            self._seen += 1
+            is_new = self._seen > self.handed
+            if is_new and (row := metrics_of(event)):
+                self._rows.append(row)
+            if not is_new:
+                self._from_step = event.step
+            elif isinstance(event, RunStarted):
+                # What a run does again is handed over again, and replaces the first try where a tracker can do that.
+                self._from_step = event.resumed_from_step or 0
+
+    def _hand_over(self, status: str = "") -> None:
+        seen = self._seen
+        if not self._begun:
+            self._begin()
+        if self._rows:
+            self.tracker.log(self._rows)
+            self._rows = []
+        if status:
+            self.tracker.end(status)
+        self.handed, self._status = seen, status
+        self._write_note()
+
+    def _begin(self) -> None:
+        state = self._state
+        words = f"{state.name}\n{state.started_at}"
+        run = TrackedRun(
+            name=self.folder.name,
+            run_id=hashlib.sha256(words.encode()).hexdigest()[:12],
+            folder=self.folder_of_tracker,
+            params=settings_of(self.folder),
+            goes_on=self.handed > 0,
+            from_step=self._from_step if self.handed else 0,
+            started_at=state.started_at,
+        )
+        with suppress(FileExistsError):
+            make_private_folder(self.folder_of_tracker.parent)
+        if sentence := self.tracker.begin(run):
+            self.tell(sentence, "")
+        self._begun = True
+
+    def _carefully(self, call: Callable[[], None]) -> None:
+        if self.given_up or monotonic() < self._try_again_at:
+            return
+        self.busy_since = monotonic()
+        try:
+            call()
+            self._failures = 0
+        except Exception as error:
+            self._failed(error)
+        finally:
+            self.busy_since = None
+
+    def _failed(self, error: Exception) -> None:
+        """Told once; after that it is tried again in silence."""
+        self._failures += 1
+        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
+        self._try_again_at = monotonic() + pause
+        reason = one_line(str(error), 200) or type(error).__name__
+        later = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` hands it over later"
+        if self._failures == 1 < self.most_failures:
+            self.tell(f"{self.tracker.name} takes nothing: {reason}", "it is tried again; training goes on")
+        if self._failures >= self.most_failures:
+            self.given_up = True
+            self.tell(f"{self.tracker.name} took nothing: {reason}", later)
+
+    def _noted(self) -> tuple[int, str]:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            note = json.loads(read_plain_file(self._note, _NOTE_LIMIT_BYTES))
+            return max(int(note["handed"]), 0), str(note["status"])
+        return 0, ""
+
+    def _write_note(self) -> None:
+        note = {"handed": self.handed, "status": self._status}
+        write_atomically(self._note, json.dumps(note).encode(), durable=False)

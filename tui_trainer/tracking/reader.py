@@ -1,0 +1,98 @@
+"""The process that feeds trackers while a run is under way: `python -m tui_trainer.tracking.reader FOLDER NAME...`.
+
+It reads the journal as any other reader does, so that no tracker, however slow or broken, can hold up a run or end it.
+Each tracker has a thread of its own. Standard output has one line of JSON for each thing that a user should know.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+from tui_trainer.runs.folder import RunFolder, make_private_folder
+from tui_trainer.runs.lock import owner
+from tui_trainer.runs.overview import overview
+from tui_trainer.tracking.contract import find_tracker, tracker_problems
+from tui_trainer.tracking.feeder import Feeder
+
+_POLL_SECONDS = 1.0
+_HANGS_AFTER_SECONDS = 120.0
+_LAST_SECONDS = 90.0
+Tell = Callable[[str, str], None]
+
+
+def main(arguments: Sequence[str]) -> None:
+    root, *names = arguments
+    tell = _words_to(os.dup(1))
+    # Libraries print as they like; here that goes to the log.
+    os.dup2(2, 1)
+    os.nice(10)
+    folder = RunFolder(Path(root))
+    place = folder.root / "tracking"
+    with suppress(FileExistsError):
+        make_private_folder(place)
+    # The reader of the start before may still have something to hand over.
+    lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    for problem in tracker_problems(names):
+        tell(problem.message, problem.hint)
+    feeders = [Feeder(folder, find_tracker(name), tell) for name in names if not tracker_problems([name])]
+    follow(feeders, lambda: owner(folder.lock) is not None, lambda: overview(folder).status)
+    # A thread that hangs holds up an ordinary exit.
+    os._exit(0)
+
+
+def follow(
+    feeders: Sequence[Feeder],
+    is_alive: Callable[[], bool],
+    status: Callable[[], str],
+    *,
+    poll_seconds: float = _POLL_SECONDS,
+    hangs_after_seconds: float = _HANGS_AFTER_SECONDS,
+    last_seconds: float = _LAST_SECONDS,
+) -> None:
+    """Feed until the run is over, and then until everything is handed over, but no longer than `last_seconds`."""
+    over = threading.Event()
+
+    def work(feeder: Feeder) -> None:
+        while not over.wait(poll_seconds):
+            feeder.feed()
+        while not feeder.end(status()):
+            sleep(poll_seconds)
+
+    threads = [threading.Thread(target=work, args=(feeder,), daemon=True) for feeder in feeders]
+    for thread in threads:
+        thread.start()
+    told, until = set[str](), float("inf")
+    while any(thread.is_alive() for thread in threads) and monotonic() < until:
+        if not over.is_set() and not is_alive():
+            over.set()
+            until = monotonic() + last_seconds
+        for feeder in feeders:
+            name, since = feeder.tracker.name, feeder.busy_since
+            if name not in told and since is not None and monotonic() - since > hangs_after_seconds:
+                told.add(name)
+                feeder.tell(f"{name} does not answer", "training goes on without it")
+        for thread in threads:
+            thread.join(poll_seconds / len(threads))
+
+
+def _words_to(fd: int) -> Tell:
+    def tell(message: str, hint: str) -> None:
+        line = json.dumps({"message": message, "hint": hint}) + "\n"
+        print(line, end="", file=sys.stderr, flush=True)
+        with suppress(OSError):  # nobody listens any more
+            os.write(fd, line.encode())
+
+    return tell
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

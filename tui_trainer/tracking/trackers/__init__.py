@@ -1,0 +1,1 @@
+"""One file is one tracker. Its library is imported in functions only."""

@@ -1,0 +1,75 @@
+"""Weights & Biases: online where somebody is logged in and it answers, else in the run folder until it is sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from netrc import NetrcParseError, netrc
+from typing import Any
+from urllib.parse import urlsplit
+
+from tui_trainer.tracking.contract import Metrics, TrackedRun
+
+_ANSWERS_WITHIN_SECONDS = 20
+_PROJECT = "tui-trainer"
+_STEP = "step"
+
+
+class TRACKER:
+    name = "wandb"
+    library = "wandb"
+    install = "uv pip install wandb"
+
+    def __init__(self) -> None:
+        self._run: Any = None
+
+    def begin(self, run: TrackedRun) -> str:
+        import wandb
+
+        run.folder.mkdir(parents=True, exist_ok=True)
+        mode = os.environ.get("WANDB_MODE") or ("online" if _has_login() else "offline")
+        try:
+            self._run = self._begin(wandb, run, mode)
+        except wandb.errors.Error:
+            if mode == "offline":
+                raise
+            self._run, mode = self._begin(wandb, run, "offline"), "offline"
+        # A resumed run hands steps over again, which wandb's own counter of steps does not take.
+        self._run.define_metric("*", step_metric=_STEP)
+        if mode != "offline":
+            return ""
+        send = f"wandb sync {run.folder}/wandb/offline-*"
+        return f"wandb stays on this machine; with a login and a network: {send}"
+
+    def _begin(self, wandb: Any, run: TrackedRun, mode: str) -> Any:
+        # Its own gauges would watch this process, not the one that trains.
+        settings = wandb.Settings(
+            silent=True, console="off", init_timeout=_ANSWERS_WITHIN_SECONDS, x_disable_stats=True, disable_git=True
+        )
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            name=run.name,
+            id=run.run_id,
+            resume="allow",
+            dir=str(run.folder),
+            config=run.params,
+            mode=mode,
+            settings=settings,
+        )
+
+    def log(self, rows: Sequence[Metrics]) -> None:
+        for row in rows:
+            self._run.log({**row.values, _STEP: row.step})
+
+    def end(self, status: str) -> None:
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=0 if status in ("finished", "stopped") else 1)
+
+
+def _has_login() -> bool:
+    """As `wandb login` leaves it behind. Asked without the network."""
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "")).hostname or "api.wandb.ai"
+    with suppress(OSError, NetrcParseError):
+        return bool(os.environ.get("WANDB_API_KEY") or netrc(os.environ.get("NETRC")).authenticators(host))
+    return False
