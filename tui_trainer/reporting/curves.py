@@ -11,6 +11,7 @@ from datetime import datetime
 from tui_trainer.runs.comparison import eval_curve, train_curve
 from tui_trainer.runs.events import Event, GaugesRead, StepDone
 from tui_trainer.runs.journal_ends import spread_ends
+from tui_trainer.runs.score_words import plain
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import GIB
 
@@ -92,7 +93,9 @@ class CurveCollector:
         )
         names = list(dict.fromkeys(name for done in state.evals for name in done.scores))
         scores = tuple(
-            Curve(name=name, points=[(done.step, done.scores[name]) for done in state.evals if name in done.scores])
+            Curve(
+                name=plain(name), points=[(done.step, done.scores[name]) for done in state.evals if name in done.scores]
+            )
             for name in names
         )
         levels = tuple((state.baselines.losses if state.baselines else {}).items())

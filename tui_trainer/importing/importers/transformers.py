@@ -166,7 +166,13 @@ ARGUMENTS: Table = {
     "logging_first_step": Always("every step is in the journal"),
     "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
     "logging_dir": NotNeeded("the journal lies in the run's folder"),
-    "report_to": To("logging.report_to", values={"none": NotNeeded("the run's own journal is always written")}),
+    "report_to": To(
+        "logging.report_to",
+        values={
+            "none": NotNeeded("the run's own journal is always written"),
+            "all": NotNeeded("the run's own journal is always written; logging.report_to names trackers"),
+        },
+    ),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
     "deepspeed fsdp*": Off(ONE_PROCESS),
     "local_rank ddp_*": NotNeeded(ONE_PROCESS),
