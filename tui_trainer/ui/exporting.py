@@ -69,7 +69,7 @@ class ExportDialog(Dialog):
                 self._chosen = next((at for at, one in enumerate(self._choices) if not one.refusal), 0)
         if self.is_attached:
             self._list.styles.height = len(self._choices)
-            self.call_after_refresh(self.redraw)
+            self.redraw()
 
     @property
     def _process(self) -> ExportProcess | None:
@@ -109,8 +109,9 @@ class ExportDialog(Dialog):
         if process is not None and process.name == one.name:
             if process.outcome is None:
                 return "is being written", "accent"
-            if not process.outcome.is_good:
-                return "cancelled" if process.is_cancelled else "failed", "bad"
+            if process.outcome.is_good:
+                return "exported", "good"
+            return "cancelled" if process.is_cancelled else "failed", "bad"
         if one.is_there:
             return "exported", "good"
         return ("not here", "dim") if one.refusal else (f"~{format_bytes(one.needed_bytes)}", "dim")
