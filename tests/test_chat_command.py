@@ -10,8 +10,9 @@ import pytest
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train
 from tui_trainer.cli import main
-from tui_trainer.conversation import COMMANDS, Conversation, hold
+from tui_trainer.conversation import hold
 from tui_trainer.errors import DataError
+from tui_trainer.exporting.conversation import COMMANDS, Conversation
 from tui_trainer.exporting.generate import Writer
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.models.writing import Sampling

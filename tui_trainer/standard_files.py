@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -60,6 +61,13 @@ def show_progress(what: str, done: float, total: float | None, unit: str) -> Non
     line = "" if total and done >= total else f"{what} {share}{total or done:,.0f} {unit}"
     with suppress(OSError, ValueError):
         print(f"\r\x1b[K{one_line(line, 79)}", end="", file=sys.stderr, flush=True)
+
+
+def write_progress(what: str, done: float, total: float | None, unit: str) -> None:
+    """The same as a line of JSON on standard error, for programs."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(json.dumps({"what": what, "done": done, "total": total, "unit": unit}), file=sys.stderr, flush=True)
 
 
 def silence_output() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tui_trainer.launching.export import Choice
 from tui_trainer.runs.comparison import ComparedRun, Comparison, CurvePoint, Difference
 from tui_trainer.runs.overview import RunOverview
 
@@ -65,4 +66,22 @@ COMPARISON = Comparison(
         Difference(key="data.path", values=("/data/conversations.jsonl", "sample:topics", "sample:topics")),
         Difference(key="plan.effective_batch_size", values=(8, 16, 16)),
     ),
+)
+
+CHOICES = tuple(
+    Choice(name=name, title=title, needed_bytes=needed * MIB, refusal=refusal, is_there=name == "int8")
+    for name, title, needed, refusal in (
+        ("adapter", "adapter, for peft", 4, ""),
+        ("gguf", "GGUF, for llama.cpp", 2000, "llama.cpp's converter is not on this machine: "
+         "`git clone --depth 1 https://github.com/ggml-org/llama.cpp`, or name its folder in LLAMA_CPP_DIR"),
+        ("int8", "int8, for CPUs, by torchao", 2000, ""),
+        ("merged", "whole model, adapter merged", 1000, ""),
+        ("onnx", "ONNX, for ONNX Runtime", 2000, ""),
+    )
+)  # fmt: skip
+CERTIFICATE_WORDS = (
+    "reloaded in a fresh process and compared on 200 held-out rows:",
+    "  logits differ by 2.1e-06 of the largest (allowed 1e-04)",
+    "  held-out loss 1.4210 -> 1.4210",
+    "  942.3 MiB -> 942.3 MiB, 31 -> 30 ms a row on the CPU",
 )

@@ -16,6 +16,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.runs.events import CheckpointSaved, PhaseChanged, RunFinished, RunStarted, StepDone
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import fold
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui import app as app_module
@@ -57,7 +58,7 @@ def run_in(state: str):
     """What the screens ask of a run, or None."""
     if state == "no run":
         return None
-    folder = SimpleNamespace(name="run", root=Path("/runs/run"))
+    folder = RunFolder(Path("/runs/run"))
     return SimpleNamespace(
         state=fold(JOURNALS[state]), alive=state != "stopped", is_ours=True, is_interrupted=False, folder=folder,
         events=[], poll=lambda: False, ask=lambda requested: "",

@@ -492,5 +492,5 @@ def test_300_runs_are_read_once_and_only_the_rows_that_are_seen_are_drawn(runs, 
 
 def test_each_action_of_the_screen_has_a_method():
     named = {action.name for action in ACTIONS if action.place == "runs"}
-    assert len(named) == 18
+    assert len(named) == 20
     assert all(callable(getattr(RunsPage, f"action_{name}", None)) for name in named)

@@ -12,23 +12,26 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.combinations import first_by_default
 from tests.previews import PREVIEW
-from tests.ui.made_up_runs import COMPARISON, NOW, RUNS
+from tests.ui.made_up_runs import CERTIFICATE_WORDS, CHOICES, COMPARISON, NOW, RUNS
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.launching.export import Outcome
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.previewing import PreviewDialog
@@ -202,6 +205,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "runs": ("5 down", CPU, None, False),
     "runs-filter": ("5 / t e d", CPU, None, False),
     "runs-delete": ("5 down D", CPU, None, False),
+    "export": ("5 down", CPU, None, False),
     "compare": ("5 space space space C", CPU, None, False),
     "try": ("4 w", CPU, [*trained(500), DONE], False),
 }  # fmt: skip
@@ -242,6 +246,23 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             app.open(dialog)
             await pilot.pause()
             dialog._made(PREVIEW)
+        if name == "export":
+            bench.background.do = lambda *_: None
+            folder = RunFolder(RUNS[1].path)
+            outcome = Outcome(is_good=True, words=CERTIFICATE_WORDS, folder=f"{folder.root}/export/merged")
+            bench.export = SimpleNamespace(
+                progress=(),
+                run=folder,
+                name="merged",
+                outcome=outcome,
+                alive=False,
+                is_cancelled=False,
+                let_go=lambda: None,
+            )
+            dialog = ExportDialog(bench, folder)
+            app.open(dialog)
+            await pilot.pause()
+            dialog._found((CHOICES, 13 * GIB))
         pictures = {}
         for size in SIZES:
             await pilot.resize_terminal(*size)

@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from textual.events import Paste
 
 from tests.ui.bare_app import seen
 from tui_trainer.errors import DataError
-from tui_trainer.exporting import generate
+from tui_trainer.exporting import generate, trained_model
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.trying import TryDialog
 
@@ -76,3 +77,56 @@ def test_what_the_weights_refuse_stands_below(monkeypatch):
 
     _, text = seen(TryDialog(bench_of(Broken, monkeypatch), None, ""), "enter")
     assert "the weights are torn" in text
+
+
+class Chatting(FakeWriter):
+    """Answers with how many messages it was asked with, the first of them, and how freely."""
+
+    continues = False
+    name = "tuned"
+
+    def __init__(self, folder, base=None):
+        self.name = "base" if base else "tuned"
+
+    def reply(self, messages, sampling, show):
+        show(f"{self.name} heard {len(messages)} from {messages[0]['role']} at {sampling.temperature:g}")
+        return 0
+
+
+def typed(*lines: str) -> list[str | Paste]:
+    return [key for line in lines for key in (Paste(line), "enter")]
+
+
+def chatting(monkeypatch, base: str = "") -> SimpleNamespace:
+    bench = bench_of(Chatting, monkeypatch)
+    bench.run.state = RunState(task="chat", plan=SimpleNamespace(base_model=base))
+    return bench
+
+
+def test_a_model_that_chats_goes_on_with_all_that_was_said_and_takes_the_commands(monkeypatch):
+    lines = ("hi", "and", "/undo", "/temperature 0", "so")
+    text = seen(TryDialog(chatting(monkeypatch), None, ""), *typed(*lines))
+    assert "tuned heard 1 from user at 0.8" in text[2] and "tuned heard 3 from user" in text[4]
+    assert "taken back" in text[6] and "the temperature is 0" in text[8] and "heard 3 from user at 0 " in text[10]
+    assert "> so" in text[10] and "base model" not in text[10], "a run from scratch has none"
+
+
+def test_a_system_prompt_begins_anew_and_quit_closes(monkeypatch):
+    text = seen(TryDialog(chatting(monkeypatch), None, ""), *typed("hi", "/system x", "so", "/quit"))
+    assert "heard 2 from system" in text[6] and text[7] and text[8] == ""
+
+
+def test_the_base_model_answers_beside_the_trained_one(monkeypatch):
+    trained = SimpleNamespace(base_model=lambda: ("folder", ""))
+    monkeypatch.setattr(trained_model.TrainedModel, "of", lambda folder, unfinished: trained)
+    text = seen(TryDialog(chatting(monkeypatch, "llama"), None, ""), "tab", *typed("hi"), "tab", *typed("so"))
+    assert "base model beside it" in text[0] and "the base model answers first" in text[1]
+    assert "[base] base heard 1" in text[3] and "[tuned] tuned heard 1" in text[3]
+    assert "tuned heard 1" in text[-1] and "base heard" not in text[-1], "with another one it begins anew"
+
+
+def test_a_base_model_that_is_gone_is_told(monkeypatch):
+    trained = SimpleNamespace(base_model=lambda: (None, "the base model llama is not on this disk"))
+    monkeypatch.setattr(trained_model.TrainedModel, "of", lambda folder, unfinished: trained)
+    text = seen(TryDialog(chatting(monkeypatch, "llama"), None, ""), "tab", *typed("hi"), *typed("so"))
+    assert "llama is not on this disk" in text[3] and "tuned heard 1" in text[-1]

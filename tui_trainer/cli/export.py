@@ -10,7 +10,7 @@ import typer
 
 from tui_trainer.cli.application import AsJson, RunReference, app
 from tui_trainer.errors import EXIT_FAILED
-from tui_trainer.standard_files import show_progress, tell
+from tui_trainer.standard_files import show_progress, tell, write_progress
 
 
 @app.command()
@@ -52,10 +52,11 @@ def export(
     targets = [target_of(trained, one, out) for one in formats]
     is_good = True
     for one, target in zip(formats, targets, strict=True):
-        done = write(trained, one, target, certifier, show_progress)
+        done = write(trained, one, target, certifier, write_progress if as_json else show_progress)
         is_good &= not done.certificate.faults
         if as_json:
-            print(json.dumps({"folder": str(done.folder), **json.loads(done.certificate.text())}))
+            found = json.loads(done.certificate.text())
+            print(json.dumps({"folder": str(done.folder), "words": done.certificate.lines(), **found}))
         else:
             print("\n".join([f"{one.title}: {done.folder}", *done.certificate.lines()]))
     if not is_good:

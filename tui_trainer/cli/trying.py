@@ -80,7 +80,8 @@ def chat(
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
-    from tui_trainer.conversation import Conversation, hold
+    from tui_trainer.conversation import hold
+    from tui_trainer.exporting.conversation import Conversation
     from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.generate import Sampling, Writer
 
@@ -88,7 +89,7 @@ def chat(
     writers = {"base": Writer(folder, device=device, base=base)} if base else {}
     writers["tuned"] = Writer(folder, device=device)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    print(f"{folder.name}: {source}; /help lists commands, Ctrl+D leaves", file=sys.stderr)
+    print(f"{folder.name}: {source}; /help lists commands, Ctrl+C ends an answer, Ctrl+D leaves", file=sys.stderr)
     hold(
         Conversation(
             writers,

@@ -84,7 +84,18 @@ def find_format(name: str) -> Format:
         near = get_close_matches(name, format_names(), n=1)
         known = f"did you mean {near[0]}?" if near else "known: " + ", ".join(format_names())
         raise InputError(f"there is no format {name[:60]!r}", hint=known)
-    found: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
-    if lacking := [library for library in found.libraries if find_spec(library) is None]:
-        raise InputError(f"{name} needs {', '.join(lacking)}: not installed here", hint=f"`{found.install}`")
+    found = format_of(name)
+    require_libraries(found)
     return found
+
+
+def format_of(name: str) -> Format:
+    """The one of this name, whether its libraries are installed or not."""
+    found: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
+    return found
+
+
+def require_libraries(found: Format) -> None:
+    """Raises InputError for those that are not installed."""
+    if lacking := [library for library in found.libraries if find_spec(library) is None]:
+        raise InputError(f"{found.name} needs {', '.join(lacking)}: not installed here", hint=f"`{found.install}`")

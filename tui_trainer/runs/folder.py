@@ -80,6 +80,10 @@ class RunFolder:
         return self.root / "checkpoints"
 
     @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
     def model(self) -> Path:
         return self.root / "model"
 

@@ -131,6 +131,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "up", "up k", "older", "Older events."),
     _action("train", "down", "down j", "newer", "Newer events."),
     _action("train", "try_model", "w", "try the model", "Let the newest weights continue a text.", 70),
+    _action("train", "export", "x", "export", "Write the model of the run in another form, and compare it.", 80),
+    _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     #
     _action("runs", "up", "up k", "up", "To the run above."),
     _action("runs", "down", "down j", "down", "To the run below."),
@@ -147,6 +149,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "rename", "n", "rename", "Give a run that is not running another name.", 60),
     _action("runs", "delete", "D", "delete", "Delete a run that is not running; see first what that frees.", 50),
     _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it.", 70),
+    _action("runs", "export", "x", "export", "Write the model of the run in another form, and compare it.", 65),
+    _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     _action("runs", "filter", "/", "filter", "Show runs with these words in name, state, task or model.", 45),
     _action("runs", "clear", "escape", "clear", "Take the filter away, or else the marks."),
     _action("runs", "again", "r", "read again", "Read the list of runs anew."),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
+NO_REPORT = "there is none yet: it is written at the end of a run, and by `tui-trainer report`"
 _SCREENS = "tui_trainer.ui.screens"
 
 
@@ -108,6 +109,11 @@ class Page(Screen[None], inherit_bindings=False):
     def take_key(self, event: Key) -> bool:
         """A key for the field that has the focus; whether it was taken."""
         return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
+
+    def copy_path(self, path: Path) -> None:
+        """To the clipboard, where the terminal allows it, and into the last line for eyes."""
+        self.app.copy_to_clipboard(str(path))
+        self.bench.tell(f"{path}  copied, if your terminal allows it", "good")
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")

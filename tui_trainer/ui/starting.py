@@ -219,6 +219,11 @@ def offer_quit(bench: Workbench) -> None:
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
         ]
         bench.app.ask("Leave?", rows, answers)
+    elif bench.export is not None and bench.export.alive:
+        export = bench.export
+        rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]
+        answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", lambda: _cancel_and_leave(bench))]
+        bench.app.ask("Leave?", rows, answers)
     elif bench.has_unsaved_edits:
         rows = ["Settings that you changed are in no file yet."]
         rows.append(("They are kept aside and offered at the next start.", "dim"))
@@ -227,6 +232,12 @@ def offer_quit(bench: Workbench) -> None:
         )
     else:
         bench.app.leave()
+
+
+def _cancel_and_leave(bench: Workbench) -> None:
+    if bench.export is not None:
+        bench.export.cancel()
+    bench.app.leave()
 
 
 def _save_config(bench: Workbench) -> None:

@@ -50,7 +50,7 @@ class Gguf(Format):
         return Tolerance(logits=1e-3, loss=1e-3)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
-        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
             whole = Path(place)
             if trained.base:
                 merged.FORMAT.write(trained, whole, tell)

@@ -37,7 +37,7 @@ class Int8(Format):
         from transformers import TorchAoConfig
 
         quantised = TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
-        with tempfile.TemporaryDirectory(dir=folder.parent) as whole:
+        with tempfile.TemporaryDirectory(dir=folder) as whole:
             tell("loading", 0, None, "")
             trained.load(dtype="float32", merge=True).save_pretrained(whole)
             tell("quantising", 0, None, "")

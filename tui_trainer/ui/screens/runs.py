@@ -18,7 +18,8 @@ from tui_trainer.runs.overview import Overviews, RunOverview
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import Row, TextDialog
-from tui_trainer.ui.page import ListPage, bindings
+from tui_trainer.ui.exporting import offer_export
+from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
 from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.runs_compare import CompareDialog
 from tui_trainer.ui.screens.runs_view import RunsModel
@@ -184,6 +185,10 @@ class RunsPage(ListPage):
             return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
             return "no run is shown"
+        if action.name == "report" and not self._folder.report.is_file():
+            return NO_REPORT
+        if action.name in ("rename", "delete") and self.bench.is_exporting(one.path):
+            return f"{one.name} is being exported"
         return view.refusal(action.name, one, self.bench.app.key_of("runs.stop"))
 
     @property
@@ -212,9 +217,13 @@ class RunsPage(ListPage):
         offer_stop(self.bench, self._folder)
 
     def action_copy(self) -> None:
-        path = str(self._chosen.path)
-        self.app.copy_to_clipboard(path)
-        self.bench.tell(f"{path}  copied, if your terminal allows it", "good")
+        self.copy_path(self._chosen.path)
+
+    def action_report(self) -> None:
+        self.copy_path(self._folder.report)
+
+    def action_export(self) -> None:
+        offer_export(self.bench, self._folder)
 
     def action_again(self) -> None:
         self._measured.clear()

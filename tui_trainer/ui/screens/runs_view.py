@@ -107,6 +107,8 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
         return f"{one.name} is running; {stop_key} stops it"
     if action == "resume" and one.status == "finished":
         return f"{one.name} is finished"
+    if action == "export" and one.status != "finished":
+        return f"{one.name} is {one.status}: a finished run has a model to export"
     if action == "delete" and one.status == "no run folder":
         return "no run made this folder: it is left alone"
     return ""

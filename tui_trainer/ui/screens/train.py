@@ -12,7 +12,8 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
-from tui_trainer.ui.page import NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.exporting import offer_export
+from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.screens.train_scene import TrainScene
 from tui_trainer.ui.screens.train_view import PARTS, visible_parts
@@ -27,8 +28,8 @@ from tui_trainer.ui.workbench import Workbench
 _LOG_ROWS = 200
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _OF_A_RUN = (
-    *_OF_THE_RUN, "try_model", "table", "clear", "smoothing", "log_scale", "metric", "zoom_in", "zoom_out", "zoom_all",
-    "tail", "cross_left", "cross_right",
+    *_OF_THE_RUN, "try_model", "export", "report", "table", "clear", "smoothing", "log_scale", "metric", "zoom_in",
+    "zoom_out", "zoom_all", "tail", "cross_left", "cross_right",
 )  # fmt: skip
 _BELOW_THE_CHART = (
     "preparation", "speed", "rates", "parts", "tuning", "gauges", "result", "readings-here", "log", "table"
@@ -106,6 +107,9 @@ class TrainPage(Page):
             events_back=self._events_back,
             start_key=key_of("app.start"),
             try_key=key_of("train.try_model"),
+            export_key=key_of("train.export"),
+            report_key=key_of("train.report"),
+            report=str(run.folder.report) if run and run.state.finished and run.folder.report.is_file() else "",
             freeze_key=key_of("train.freeze"),
             resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
             run_folder=str(run.folder.root) if run else "",
@@ -184,6 +188,11 @@ class TrainPage(Page):
             return "it can be tried when the run has stopped or ended"
         if name == "try_model":
             return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
+        if name == "export":
+            finished = run.state.finished
+            return "" if finished and finished.model_path and not run.alive else "this run has no final model yet"
+        if name == "report":
+            return "" if run.folder.report.is_file() else NO_REPORT
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
@@ -219,6 +228,14 @@ class TrainPage(Page):
     def action_try_model(self) -> None:
         """Let the newest weights continue a text."""
         offer_try(self.bench)
+
+    def action_export(self) -> None:
+        if self.bench.run is not None:
+            offer_export(self.bench, self.bench.run.folder)
+
+    def action_report(self) -> None:
+        if self.bench.run is not None:
+            self.copy_path(self.bench.run.folder.report)
 
     # --------------------------------------------------------- the view
 

@@ -21,7 +21,8 @@ class TrainScene:
 
     `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
     has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `offer` are
-    sentences on what a start would do; `resume` is what to press or type to go on.
+    sentences on what a start would do; `report` is the path of the run's page, empty
+    without one; `resume` is what to press or type to go on.
     """
 
     state: RunState | None
@@ -39,6 +40,9 @@ class TrainScene:
     events_back: int = 0
     start_key: str = "t"
     try_key: str = "w"
+    export_key: str = "x"
+    report_key: str = "Y"
+    report: str = ""
     freeze_key: str = "Space"
     resume: str = "tui-trainer resume last"
     run_folder: str = ""

@@ -115,6 +115,10 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         does = "says what it makes of" if state.task in LABELLING else "continues"
         words = f"  the model {does} a text that you type"
         lines.append([("try it".ljust(_LABEL), "dim"), (scene.try_key, "key"), (words, "text")])
+        words = "  in another form: merged, ONNX, int8, GGUF"
+        lines.append([("export".ljust(_LABEL), "dim"), (scene.export_key, "key"), (words, "text")])
+    if scene.report:
+        lines += scene.labelled("report", f"{scene.report}  ({scene.report_key} copies the path)", width, _LABEL)
     return lines
 
 

@@ -1,0 +1,93 @@
+"""Exports that the screens begin: a process of its own, read without waiting, and ended without a rest."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.errors import FolderError
+from tui_trainer.launching import export as launching
+from tui_trainer.launching.export import ExportProcess, choices
+from tui_trainer.runs.folder import RunFolder
+
+
+@pytest.fixture
+def exporting(tmp_path, monkeypatch):
+    """`exporting(script)`: an export of a run to `merged`, by a shell script in the place of the program."""
+
+    def begin(script: str) -> ExportProcess:
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(program))
+        return ExportProcess(RunFolder(tmp_path / "run"), "merged")
+
+    return begin
+
+
+def until(true) -> None:
+    for _ in range(3000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come")
+
+
+def test_it_is_the_command_of_the_program_and_its_last_words_are_the_outcome(exporting, tmp_path):
+    result = {"folder": "/runs/run/export/merged", "words": ["compared on 3 rows"], "is_good": True}
+    process = exporting(f"echo \"$@\" > {tmp_path}/asked\necho a warning of some library\necho '{json.dumps(result)}'")
+    assert process.alive
+    until(process.poll)
+    assert (tmp_path / "asked").read_text() == f"-P -m tui_trainer export {tmp_path}/run --to merged --json\n"
+    assert process.outcome.is_good and process.outcome.words == ("compared on 3 rows",)
+    assert process.outcome.folder == "/runs/run/export/merged"
+    assert not process.poll() and not process.alive, "its end is new once"
+
+
+def test_how_far_it_is_is_known_while_it_goes_on(exporting, tmp_path):
+    told = {"what": "writing", "done": 3, "total": 12, "unit": "tensors"}
+    process = exporting(f"echo '{json.dumps(told)}' >&2; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
+    until(lambda: process.poll() or process.progress == ("writing", 3.0, 12, "tensors"))
+    assert process.alive
+    (tmp_path / "go").touch()
+    until(process.poll)
+    assert not process.outcome.is_good and "exit code 0" in process.outcome.words[0]
+
+
+def test_its_own_sentence_is_the_reason_and_not_the_warnings_around_it(exporting):
+    process = exporting("echo noise; echo 'tui-trainer: the disk is full' >&2; echo more noise; exit 1")
+    until(process.poll)
+    assert process.outcome.words == ("the disk is full",) and not process.outcome.folder
+
+
+def test_a_cancel_ends_the_whole_group_also_what_does_not_listen_and_leaves_nothing(exporting, tmp_path, monkeypatch):
+    monkeypatch.setattr(launching, "_PATIENCE_SECONDS", 0.05)
+    half = tmp_path / "run/export/.writing-merged"
+    half.mkdir(parents=True)
+    # A signal that is ignored is ignored by children, too.
+    process = exporting(f"trap '' INT; sleep 600 & echo $! > {tmp_path}/child; wait; sleep 600")
+    until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip())
+    process.cancel()
+    until(process.poll)
+    assert process.is_cancelled and "cancelled" in process.outcome.words[0] and not half.exists()
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
+
+
+def test_one_that_nobody_reads_goes_on_to_its_end(exporting, tmp_path):
+    process = exporting(
+        f"trap '' PIPE; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo words; touch {tmp_path}/done"
+    )
+    process.let_go()
+    (tmp_path / "go").touch()
+    until((tmp_path / "done").exists)
+    process._process.wait()
+
+
+def test_a_run_without_a_final_model_has_no_choices(tmp_path):
+    with pytest.raises(FolderError, match="no final model yet"):
+        choices(RunFolder(tmp_path))

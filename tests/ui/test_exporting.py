@@ -1,0 +1,145 @@
+"""The export dialog: what is offered, how far it is, what came of it, and what it stands in the way of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.trained_runs import train
+from tests.ui.bare_app import seen
+from tests.ui.made_up_runs import CERTIFICATE_WORDS, CHOICES, RUNS
+from tui_trainer.errors import FolderError
+from tui_trainer.launching import export as launching
+from tui_trainer.launching.export import ExportProcess, Outcome
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.ui.exporting import ExportDialog
+from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.screens.runs_view import refusal
+from tui_trainer.ui.starting import offer_quit
+from tui_trainer.ui.workbench import Workbench
+
+FOLDER = RunFolder(Path("/data/runs/chat"))
+
+
+class FakeProcess:
+    """An export as it is told to be."""
+
+    def __init__(self, run: RunFolder, name: str, outcome: Outcome | None = None) -> None:
+        self.run, self.name, self.outcome = run, name, outcome
+        self.progress = ("writing", 3.0, 12.0, "tensors")
+        self.is_cancelled = False
+
+    alive = property(lambda self: self.outcome is None)
+    cancel = ExportProcess.cancel
+    poll = ExportProcess.poll
+
+    def _signal(self, number: int) -> None:
+        self.outcome = Outcome(is_good=False, words=("cancelled; nothing is left of it",))
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """As much of a workbench as the dialog needs; work is done at once."""
+    monkeypatch.setattr(launching, "choices", lambda folder: CHOICES)
+    monkeypatch.setattr(launching, "free_bytes", lambda folder: 13 << 30)
+    bench = SimpleNamespace(
+        export=None, run_is_alive=False, glyphs=UNICODE,
+        background=SimpleNamespace(do=lambda name, work, done: done(work())),
+    )  # fmt: skip
+    bench.start_export = lambda folder, name: setattr(bench, "export", FakeProcess(folder, name))
+    return bench
+
+
+def test_formats_are_listed_with_what_they_need_and_why_not(bench):
+    first, last = seen(ExportDialog(bench, FOLDER), "down", size=(80, 24))
+    assert re.search(r"\u25b8 adapter .* ~4.0 MiB", first) and re.search(r"gguf .* not here", first)
+    assert "13.0 GiB are free" in first and "Enter export" in first
+    assert "llama.cpp's converter is not on this machine" in last and "Enter export" not in last
+
+
+def test_enter_begins_and_c_cancels_and_another_run_waits(bench):
+    _, begun, cancelled = seen(ExportDialog(bench, FOLDER), "enter", "c")
+    assert "is being written" in begun and "writing, 3 of 12 tensors" in begun and "Esc close, it goes on" in begun
+    assert "cancelled; nothing is left of it" in cancelled and "Enter export" in cancelled
+    bench.export = FakeProcess(RunFolder(Path("/data/runs/other")), "onnx")
+    assert "other is being exported to onnx: one at a time" in seen(ExportDialog(bench, FOLDER))[0]
+
+
+@pytest.mark.parametrize(("is_good", "words"), [(True, "\u2713 as it was trained"), (False, "not as it was trained")])
+def test_the_certificate_stands_there_when_the_dialog_is_opened_again(bench, is_good, words):
+    outcome = Outcome(is_good=is_good, words=CERTIFICATE_WORDS, folder="/data/runs/chat/export/merged")
+    bench.export = FakeProcess(FOLDER, "merged", outcome)
+    text = seen(ExportDialog(bench, FOLDER))[0]
+    assert words in text and "held-out loss 1.4210 -> 1.4210" in text and "/data/runs/chat/export/merged" in text
+    assert "\u25b8 merged" in text
+    assert re.search(rf"merged .* {'exported' if is_good else 'failed'}", text)
+
+
+def test_a_run_that_cannot_be_exported_says_so(bench, monkeypatch):
+    def refuse(folder):
+        raise FolderError("this run has no final model yet", where="chat")
+
+    monkeypatch.setattr(launching, "choices", refuse)
+    assert "this run has no final model yet" in seen(ExportDialog(bench, FOLDER))[0]
+
+
+def test_its_end_is_a_notice_and_a_run_that_is_being_exported_stays_where_it_is():
+    bench = Workbench(None, None, UNICODE)
+    for outcome, words, role in (
+        (Outcome(is_good=True, words=(), folder="/data/x"), "chat is exported to merged: /data/x", "good"),
+        (
+            Outcome(is_good=False, words=("the disk is full",)),
+            "chat is not exported to merged: the disk is full",
+            "bad",
+        ),
+    ):
+        bench.export = FakeProcess(FOLDER, "merged")
+        assert bench.is_exporting(FOLDER.root) and not bench.is_exporting(Path("/data/runs/other"))
+        bench.export.poll = lambda outcome=outcome: setattr(bench.export, "outcome", outcome) or True
+        bench._poll_export()
+        assert bench.notice == (words, role) and not bench.is_exporting(FOLDER.root)
+
+
+def test_only_a_finished_run_is_exported():
+    for one in RUNS:
+        assert (refusal("export", one, "S") == "") == (one.status == "finished"), one.name
+
+
+def test_leaving_asks_while_an_export_is_written():
+    asked = []
+    left = []
+    app = SimpleNamespace(ask=lambda *question: asked.append(question), leave=lambda: left.append(True))
+    bench = SimpleNamespace(run_is_ours_and_alive=False, export=FakeProcess(FOLDER, "onnx"), app=app)
+    offer_quit(bench)
+    ((heading, rows, answers),) = asked
+    assert heading == "Leave?" and "chat is being exported to onnx" in rows[0]
+    {key: do for key, _, do in answers}["c"]()
+    assert left and bench.export.is_cancelled
+
+
+@pytest.mark.e2e
+def test_a_run_is_exported_by_keyboard(open_terminal, tmp_path, environment, monkeypatch):
+    monkeypatch.setenv("TUI_TRAINER_HOME", environment["TUI_TRAINER_HOME"])
+    (tmp_path / "work").mkdir()
+    folder = train(tmp_path / "work", "sequence_classification", {"output.name": "kinds"})
+    terminal = open_terminal(size=(80, 24))
+    terminal.wait_for("1 Hardware", "threads")
+    terminal.press("5")
+    terminal.wait_for(folder.name[:4], "finished", "held-out loss")
+    terminal.press("x")
+    terminal.wait_for(f"Export {folder.name}", "adapter", "onnx", "GiB are free")
+    terminal.press("enter")
+    terminal.wait_for("is being written")
+    terminal.press("escape")
+    terminal.wait_for("Enter open", gone="is being written")
+    terminal.wait_for("is exported to onnx", seconds=240)
+    assert (folder.root / "export/onnx/certificate.json").is_file()
+    terminal.press("x")
+    terminal.wait_for("as it was trained", "held-out loss", "exported")
+    terminal.press("escape")
+    terminal.wait_for("Enter open", gone="as it was trained")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0

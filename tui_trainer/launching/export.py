@@ -1,0 +1,179 @@
+"""A run's model taken elsewhere from the screens: what it can be exported to, and an export in a process of its own.
+
+The process is `tui-trainer export --json`: it loads torch, and the screens neither do nor wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from tui_trainer.errors import InputError
+from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
+from tui_trainer.exporting.export import folder_of, target_of, writing_folder
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.safe_text import one_line
+
+_PATIENCE_SECONDS: Final = 5.0
+_CHUNK_BYTES: Final = 1 << 16
+_REASON_CHARACTERS: Final = 600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A format. `refusal` says why this run cannot be exported to it here, and what would help; empty: it can."""
+
+    name: str
+    title: str
+    needed_bytes: int
+    refusal: str
+    is_there: bool
+
+
+def choices(run: RunFolder) -> tuple[Choice, ...]:
+    """All formats, in the order of their names. Raises InputError for a run that has no final model."""
+    trained = TrainedModel.of(run)
+    return tuple(_choice(trained, format_of(name)) for name in format_names())
+
+
+def free_bytes(run: RunFolder) -> int:
+    """On the disk where its exports lie."""
+    return shutil.disk_usage(run.root).free
+
+
+def _choice(trained: TrainedModel, found: Format) -> Choice:
+    why = found.refusal(trained)
+    try:
+        require_libraries(found)
+        if not why:
+            target_of(trained, found, None)
+    except InputError as error:
+        problem = error.problems[0]
+        why = why or f"{problem.message}; {problem.hint}"
+    return Choice(
+        name=found.name,
+        title=found.title,
+        needed_bytes=found.needed_bytes(trained),
+        refusal=one_line(why, _REASON_CHARACTERS),
+        is_there=folder_of(trained.run, found.name).is_dir(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How an export ended: `words` are its certificate's lines, or why there is none."""
+
+    is_good: bool
+    words: tuple[str, ...]
+    folder: str = ""
+
+
+class ExportProcess:
+    """One export that goes on whether anybody looks or not. It outlives the screens."""
+
+    def __init__(self, run: RunFolder, name: str) -> None:
+        """Raises OSError where no process can be started."""
+        self.run, self.name = run, name
+        self.progress: tuple[str, float, float | None, str] = ("loading libraries and the model", 0.0, None, "")
+        """What is done, how much of it, of how much, in which unit."""
+        self.outcome: Outcome | None = None
+        self.is_cancelled = False
+        self._kill_at = 0.0
+        self._rest, self._said, self._result = b"", "", dict[str, Any]()
+        # -P: a torch.py in the folder that the user stands in is not ours.
+        command = [sys.executable, "-P", "-m", "tui_trainer", "export", str(run.root), "--to", name, "--json"]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # Exports are written on the CPU, and the card may be a run's.
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+            # A group of its own: a hang-up of the terminal does not end it, and a cancel ends its children as well.
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
+
+    @property
+    def alive(self) -> bool:
+        return self.outcome is None
+
+    def poll(self) -> bool:
+        """Take in what it has told since. Whether it has ended, and nobody knew."""
+        if not self.alive:
+            return False
+        # Asked first: what it tells before its end is read then.
+        ended = self._process.poll() is not None
+        self._read()
+        if ended:
+            self._end()
+        elif self.is_cancelled and monotonic() > self._kill_at:
+            self._signal(signal.SIGKILL)
+        return ended
+
+    def cancel(self) -> None:
+        """End it, and leave nothing half-made; a later `poll` knows when it has."""
+        if self.alive and not self.is_cancelled:
+            self.is_cancelled, self._kill_at = True, monotonic() + _PATIENCE_SECONDS
+            # As Ctrl+C: it removes what it has written.
+            self._signal(signal.SIGINT)
+
+    def let_go(self) -> None:
+        """Nobody reads any more: it must not wait for a reader."""
+        self._output.close()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _read(self) -> None:
+        while not self._output.closed:
+            try:
+                new = os.read(self._output.fileno(), _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not new:
+                return
+            *lines, self._rest = (self._rest + new).split(b"\n")
+            for line in lines:
+                self._hear(line.decode(errors="replace"))
+
+    def _hear(self, line: str) -> None:
+        try:
+            told = json.loads(line)
+            if "folder" in told:
+                self._result = told
+            else:
+                self.progress = (str(told["what"]), float(told["done"]), told["total"], str(told["unit"]))
+        except (ValueError, LookupError, TypeError):
+            # Libraries warn on standard error; its own sentence has its name before it.
+            if line.startswith("tui-trainer: ") or not self._said.startswith("tui-trainer: "):
+                self._said = line.strip() or self._said
+
+    def _end(self) -> None:
+        self.let_go()
+        if self._result:
+            words = tuple(one_line(str(line), _REASON_CHARACTERS) for line in self._result["words"])
+            self.outcome = Outcome(
+                is_good=bool(self._result["is_good"]), words=words, folder=one_line(self._result["folder"], 4096)
+            )
+            return
+        # After a kill it could not clean up itself.
+        shutil.rmtree(writing_folder(folder_of(self.run, self.name)), ignore_errors=True)
+        reason = one_line(self._said.removeprefix("tui-trainer: "), _REASON_CHARACTERS)
+        if self.is_cancelled:
+            reason = "cancelled; nothing is left of it"
+        elif not reason:
+            reason = f"its process was ended with exit code {self._process.returncode}"
+        self.outcome = Outcome(is_good=False, words=(reason,))
