@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns, with_spread
+from tui_trainer.bench.rounds import Bench, Measured, Variant, chosen, measure_in_turns, with_spread
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel
@@ -32,13 +32,14 @@ _FORMATS = ("int8", "onnx", "onnx-int8")
 
 @dataclass(slots=True)
 class InferenceBench:
-    """`rows` are asked in each turn of each variant."""
+    """`rows` are asked in each turn of each variant; `only` names parts of the names of variants."""
 
     trained: TrainedModel
     rows: int
     rounds: int
     gpu: GpuChoice
     told: Callable[[str], None]
+    only: Sequence[str] = ()
     seconds: float = _SECONDS
     _exports: dict[str, Path] = field(default_factory=dict)
     _export_bytes: dict[str, int] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class InferenceBench:
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
                 return self._ask(variant, is_first, seconds, Path(place))
 
-            variants = self.variants()
+            variants = chosen(self.variants(), self.only)
             return measure_in_turns(variants, ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
 
     @property

@@ -9,6 +9,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from tui_trainer.errors import InputError
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.units import format_seconds
 
@@ -51,6 +52,16 @@ class Bench:
 
     measured: Sequence[Measured]
     cut_short: str
+
+
+def chosen(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
+    """The first, with which the others are compared, and those with a word of `only` in their names; without any all.
+    Raises InputError where there are none."""
+    found = [one for one in variants if not only or any(word in one.name for word in only)]
+    if not found:
+        names = ", ".join(one.name for one in variants)
+        raise InputError(f"no variant has {' or '.join(only)} in its name", hint=f"there are: {names}")
+    return found if variants[0] in found else [variants[0], *found]
 
 
 def measure_in_turns(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tui_trainer.bench.rounds import Bench, Variant, measure_in_turns, with_spread
+from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
 from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import Finding, Patch
 from tui_trainer.checklist.gather import gather
@@ -85,15 +85,8 @@ class TrainingBench:
     def measure(self) -> Bench:
         """Raises InputError where the baseline cannot be trained."""
         self.told("planning the variants")
-        return measure_in_turns(self._chosen(), self._ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
-
-    def _chosen(self) -> list[Variant]:
-        variants = list(self.variants())
-        found = [one for one in variants if not self.only or any(word in one.name for word in self.only)]
-        if not found:
-            names = ", ".join(one.name for one in variants)
-            raise InputError(f"no variant has {' or '.join(self.only)} in its name", hint=f"there are: {names}")
-        return found if variants[0] in found else [variants[0], *found]
+        variants = chosen(list(self.variants()), self.only)
+        return measure_in_turns(variants, self._ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
 
     def variants(self) -> Iterator[Variant]:
         """The baseline, each switch alone, other batch sizes, then the switches one upon the other."""

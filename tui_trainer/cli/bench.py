@@ -29,6 +29,12 @@ _MODEL = "run"
 _WIDTH = 200
 
 Rounds = Annotated[int, typer.Option(min=1, max=20, help="Turns of each variant, one after another.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="NAME", help="Only variants with this in their names; may be repeated.", show_default=False
+    ),
+]
 
 
 class _ModelByDefault(TyperGroup):
@@ -52,6 +58,7 @@ def bench_model(
     run: RunReference = "last",
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out rows that are asked in each turn.")] = 32,
     rounds: Rounds = 2,
+    only: Only = None,
     gpu: GpuName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -62,7 +69,7 @@ def bench_model(
     from tui_trainer.runs.registry import find_run
 
     trained = TrainedModel.of(find_run(run))
-    asked = InferenceBench(trained, rows, rounds, card, tell)
+    asked = InferenceBench(trained, rows, rounds, card, tell, only or ())
     found = asked.measure()
     figures = asked.figures(found)
     if as_json:
@@ -84,12 +91,9 @@ def bench_train(
     data: DataPath = "",
     task: TaskName = "",
     model: ModelName = "",
-    steps: Annotated[int, typer.Option(min=3, max=100_000, help="Steps that are measured in each turn.")] = 20,
+    steps: Annotated[int, typer.Option(min=3, max=100_000, help="Steps that are measured in each turn.")] = 12,
     rounds: Rounds = 2,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Only variants with this in their names; may be repeated."),
-    ] = None,
+    only: Only = None,
     gpu: GpuName = "",
     as_json: AsJson = False,
 ) -> None:
