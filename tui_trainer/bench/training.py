@@ -49,12 +49,14 @@ _BATCHES = (8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """`check` names what is asked whether it applies; `cumulates`: it is switched on with others as well."""
+    """`check` names what is asked whether it applies: not where its status is one of `needless`. `cumulates`: it is
+    switched on with others as well."""
 
     name: str
     patch: Patch
     check: str = ""
     cumulates: bool = True
+    needless: tuple[str, ...] = ("n/a",)
 
 
 _SWITCHES = (
@@ -63,7 +65,7 @@ _SWITCHES = (
     _Switch("mixed precision", {"training.mixed_precision": "auto"}, "precision"),
     _Switch("TF32", {"training.tf32": True}, "tf32"),
     _Switch("packing", {"data.packing": "auto"}),
-    _Switch("grouped by length", {"data.group_by_length": True}, cumulates=False),
+    _Switch("grouped by length", {"data.group_by_length": True}, "padding", False, ("n/a", "pass")),
     _Switch("2 loader workers", {"dataloader.num_workers": 2}),
     _Switch("compiled layers", {_COMPILE: True}),
     _Switch("gradient checkpointing", {"training.gradient_checkpointing": True}),
@@ -112,13 +114,15 @@ class TrainingBench:
 
     def _switched(self, switch: _Switch) -> Variant:
         finding = self._findings.get(switch.check)
-        if finding and finding.status == "n/a":
+        if finding and finding.status in switch.needless:
             return Variant(name=switch.name, reason=finding.verdict.evidence)
         return self._variant(switch.name, self._patch(switch))
 
     def _patch(self, switch: _Switch) -> Patch:
+        """As its check would mend the baseline, where that is about the same settings."""
         finding = self._findings.get(switch.check)
-        return (finding.fix if finding else None) or switch.patch
+        fix = (finding.fix if finding else None) or {}
+        return fix if set(fix) & set(switch.patch) else switch.patch
 
     def _accumulated(self) -> Variant:
         rows = max(1, self.batch // 4)

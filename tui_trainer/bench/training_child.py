@@ -73,11 +73,10 @@ def _figures(events: list[Event]) -> dict[str, Any]:
     steps = [event for event in events if isinstance(event, StepDone)]
     held_out = [event.loss for event in events if isinstance(event, EvalDone)]
     measured = steps[WARM_UP_STEPS:]
-    seconds = sum(step.step_seconds for step in measured)
     return {
         "step_seconds": median(step.step_seconds for step in measured),
-        "samples_per_second": sum(step.samples for step in measured) / seconds,
-        "tokens_per_second": sum(step.input_tokens for step in measured) / seconds,
+        "samples_per_second": median(step.samples / step.step_seconds for step in measured),
+        "tokens_per_second": median(step.input_tokens / step.step_seconds for step in measured),
         "peak_memory_bytes": max(step.peak_memory_bytes for step in steps),
         "loss": held_out[-1] if held_out else steps[-1].loss,
         "problems": {event.kind: event.message for event in events if isinstance(event, RunProblem)},
