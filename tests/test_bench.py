@@ -13,6 +13,7 @@ from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.bench import inference, inference_child, training, training_child
 from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
+from tui_trainer.models import child
 from tui_trainer.models.child import ChildFailed, ask_child
 
 VARIANTS = [Variant(name=name, question={"name": name}) for name in ("plain", "fast")]
@@ -55,9 +56,8 @@ def here(monkeypatch):
     """Children are asked in this process."""
 
     def ask(module: str, question: str, seconds: float, *, sees_gpus: bool) -> str:
-        child = {one.__name__: one for one in (inference_child, training_child)}[module]
-        asked = json.loads(question)
-        return json.dumps(inference_child.write(asked) if asked.get("write") else child.measure(asked))
+        asked = {one.__name__: one for one in (inference_child, training_child)}[module]
+        return json.dumps(asked.measure(json.loads(question)))
 
     monkeypatch.setattr(inference, "ask_child", ask)
     monkeypatch.setattr(training, "ask_child", ask)
@@ -148,6 +148,8 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence(arguments, words, caps
 
 
 def test_a_child_that_is_killed_is_told_as_short_of_memory(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], -9, "", "half a line"))
+    monkeypatch.setattr(
+        child.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], -9, "", "half a line")
+    )
     with pytest.raises(ChildFailed, match="was killed, as happens where memory is short"):
         ask_child("json.tool", "", 60)
