@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
+    bench,
     evaluate,
     export,
     importing,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 from typing import Any
+
+import torch
 
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.cache import PreparedData
@@ -34,3 +37,28 @@ def batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[Mi
     """The chosen rows, those of similar length in one pass."""
     for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
         yield micro_batch(layout.batch(rows_of_pass))
+
+
+def scored(
+    trained: TrainedModel,
+    data: PreparedData,
+    model: Any,
+    chosen: Sequence[int],
+    rows_at_a_time: int,
+    seen: Callable[[MicroBatch, float], None] = lambda batch, seconds: None,
+) -> tuple[float, dict[str, float]]:
+    """(loss in nats a label, the task's scores) of the chosen held-out rows. `seen` gets each batch after its pass, and
+    the seconds that it took."""
+    config, rows = trained.plan.config, Rows(data.eval_path or data.train_path)
+    objective = trained.task.objective(config, data, model, chunk_tokens=0)
+    scorer = trained.task.scorer(config, data, objective)
+    observe = scorer.observe if scorer else objective
+    device = next(model.parameters()).device
+    total, labels = 0.0, 0
+    with torch.inference_mode():
+        for batch in batches(rows, chosen, layout_of(trained, model, rows_at_a_time)):
+            started = perf_counter()
+            total += float(observe(batch.to(device)))
+            seen(batch, perf_counter() - started)
+            labels += batch.label_count
+    return total / labels, dict(scorer.scores().values) if scorer else {}

@@ -11,17 +11,15 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format, saved_tokenizer
-from tui_trainer.exporting.held_out import batches, layout_of, prepared_data
+from tui_trainer.exporting.held_out import prepared_data, scored
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.folder import RunFolder
@@ -56,28 +54,23 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
 def _on_held_out_rows(
     trained: TrainedModel, data: PreparedData, model: Any, most_rows: int, logits_file: Path
 ) -> dict[str, Any]:
-    config, task = trained.plan.config, trained.task
     rows = Rows(data.eval_path or data.train_path)
     chosen = evenly_spaced(len(rows), most_rows)
-    objective = task.objective(config, data, model, chunk_tokens=0)
-    scorer = task.scorer(config, data, objective)
-    observe = scorer.observe if scorer else objective
-    total, labels, seconds = 0.0, 0, 0.0
+    passes: list[float] = []
     kept: list[Any] = []
-    with torch.inference_mode():
-        for batch in batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)):
-            started = perf_counter()
-            total += float(observe(batch))
-            seconds += perf_counter() - started
-            labels += batch.label_count
-            if sum(map(len, kept)) < COMPARED_ROWS * 64:
-                kept.append(_logits(model, batch))
+
+    def keep(batch: MicroBatch, seconds: float) -> None:
+        passes.append(seconds)
+        if sum(map(len, kept)) < COMPARED_ROWS * 64:
+            kept.append(_logits(model, batch))
+
+    loss, scores = scored(trained, data, model, chosen, ROWS_AT_A_TIME, keep)
     np.save(logits_file, np.concatenate(kept))
     return {
         "rows": len(chosen),
-        "loss": total / labels,
-        "scores": dict(scorer.scores().values) if scorer else {},
-        "seconds_per_row": seconds / len(chosen),
+        "loss": loss,
+        "scores": scores,
+        "seconds_per_row": sum(passes) / len(chosen),
     }
 
 

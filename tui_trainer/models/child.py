@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,17 +23,21 @@ class ChildFailed(Exception):
         self.reason = reason
 
 
-def ask_child(module: str, question: str, timeout_seconds: float) -> str:
-    """What `python -m module` prints when it reads the question. No network and no GPU. Raises ChildFailed."""
+def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: bool = False) -> str:
+    """What `python -m module` prints when it reads the question. No network and no GPU but with `sees_gpus`. Raises
+    ChildFailed."""
     # -P: a torch.py in the folder that the user stands in is not ours.
     command = [sys.executable, "-P", "-m", module]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | ({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": ""})
     try:
         done = subprocess.run(
             command, input=question, env=environment, capture_output=True, text=True, timeout=timeout_seconds
         )
     except subprocess.TimeoutExpired:
         raise ChildFailed(f"took more than {timeout_seconds:.0f} s") from None
+    if done.returncode == -signal.SIGKILL:
+        reason = "killed, as happens where memory is short"
+        raise ChildFailed(f"was {reason}", reason)
     if done.returncode:
         reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
         raise ChildFailed(f"ended with: {reason}", reason)

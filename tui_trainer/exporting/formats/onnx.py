@@ -118,6 +118,7 @@ def _as_module(graphs: Any, folder: Path) -> Any:
             self.config = AutoConfig.from_pretrained(folder)
             self._head = nn.Identity()
             self._none = nn.Parameter(torch.zeros(0))
+            self.device = torch.device("cpu")
 
         def get_output_embeddings(self) -> nn.Module:
             return self._head
@@ -128,6 +129,12 @@ def _as_module(graphs: Any, folder: Path) -> Any:
             read = graphs.answer_logits if graphs.has_encoder else graphs.logits
             logits = torch.from_numpy(read(input_ids.numpy(), mask.numpy(), **given))
             return SequenceClassifierOutput(logits=self._head(logits))
+
+        def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **more: Any) -> torch.Tensor:
+            """One text, always the likeliest token, with what stands before it as transformers' own returns it."""
+            [ids] = input_ids.tolist()
+            before = [graphs.generation["decoder_start_token_id"]] if graphs.has_encoder else ids
+            return torch.tensor([before + graphs.written(ids, max_new_tokens)])
 
     return _Module().eval()
 

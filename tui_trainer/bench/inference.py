@@ -1,0 +1,241 @@
+"""The table of a trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from tui_trainer.bench.rounds import Bench, Measured, Variant, chosen, measure_in_turns, with_spread
+from tui_trainer.errors import InputError
+from tui_trainer.exporting.contract import find_format
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.hardware.abilities import abilities
+from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.runs.folder import folder_size
+from tui_trainer.runs.score_words import plain
+from tui_trainer.units import format_bytes, format_seconds
+
+_CHILD = "tui_trainer.bench.inference_child"
+_SECONDS, _COMPILER_SECONDS = 540.0, 120.0
+BEAMS, NEW_TOKENS = 4, 32
+ONE_BY_ONE, BATCHED, COMPILED = "one by one", "in batches", "compiled"
+_FORMATS = ("int8", "onnx", "onnx-int8")
+
+
+@dataclass(slots=True)
+class InferenceBench:
+    """`rows` are asked in each turn of each variant; `only` names parts of the names of variants."""
+
+    trained: TrainedModel
+    rows: int
+    rounds: int
+    gpu: GpuChoice
+    told: Callable[[str], None]
+    only: Sequence[str] = ()
+    seconds: float = _SECONDS
+    _exports: dict[str, Path] = field(default_factory=dict)
+    _export_bytes: dict[str, int] = field(default_factory=dict)
+
+    def measure(self) -> Bench:
+        """Exports that are not there already are written to a folder that is gone afterwards."""
+        with tempfile.TemporaryDirectory(prefix="bench-") as place:
+
+            def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+                return self._ask(variant, is_first, seconds, Path(place))
+
+            variants = chosen(self.variants(), self.only)
+            return measure_in_turns(variants, ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes texts, and tokens are counted that it writes."""
+        return self.trained.head in ("causal_lm", "seq2seq_lm")
+
+    def variants(self) -> list[Variant]:
+        adapter = "" if self.trained.base else "this run trained all weights, there is no adapter"
+        beams = "" if self.writes else "this model writes no text"
+        return [
+            self._variant(ONE_BY_ONE, batched=False),
+            self._variant(BATCHED),
+            self._variant(f"{BEAMS} beams", beams, beams=BEAMS),
+            self._variant("adapter not merged", adapter, adapter=True),
+            self._variant("bf16", self._no_bf16(), dtype="bfloat16"),
+            self._variant(COMPILED, compiled=True),
+            *(self._exported(name) for name in _FORMATS),
+        ]
+
+    def _variant(self, name: str, reason: str = "", **more: Any) -> Variant:
+        longest = self.trained.plan.config.task.max_target_length
+        question = {
+            "run": str(self.trained.run.root),
+            "format": "",
+            "folder": "",
+            "gpu": self.gpu,
+            "dtype": "",
+            "adapter": False,
+            "compiled": False,
+            "batched": True,
+            "beams": 1,
+            "rows": self.rows,
+            "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == "seq2seq_lm" else NEW_TOKENS,
+        }
+        return Variant(name=name, question=question | more, reason=reason)
+
+    def _exported(self, name: str) -> Variant:
+        """Graphs of ONNX write one text at a time; formats are loaded to the CPU."""
+        try:
+            reason = find_format(name).refusal(self.trained)
+        except InputError as error:
+            reason = str(error).removeprefix(f"{name} ")
+        is_alone = name.startswith("onnx") and self.writes
+        words = [*(["one by one"] if is_alone else []), *(["on the CPU"] if self._is_on_gpu else [])]
+        return self._variant(", ".join([name, *words]), reason, format=name, batched=not is_alone)
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        hardware = probe()
+        card, _ = choose_gpu(hardware.gpus, self.gpu)
+        return training_device(hardware, card, self.gpu)[0] == "cuda"
+
+    def _no_bf16(self) -> str:
+        hardware = probe()
+        card, _ = choose_gpu(hardware.gpus, self.gpu)
+        if self._is_on_gpu:
+            can = abilities(card.capability if card else None)
+            return "" if can and can.bf16 else "this card has no bf16"
+        return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU computes bf16 only by emulation"
+
+    def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
+        question = {**variant.question, "scored": is_first}
+        if name := question["format"]:
+            question["folder"] = str(self._export(name, question, seconds, place))
+        limit = min(seconds, _COMPILER_SECONDS) if question["compiled"] else seconds
+        try:
+            return _child(question, limit)
+        except ChildFailed as failure:
+            if not (question["compiled"] and not failure.reason):
+                raise
+            raise ChildFailed(f"not worth it here: the compiler and a turn {failure}") from None
+
+    def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
+        """That of the run where its certificate is good, else one that is written now."""
+        if name not in self._exports:
+            own = self.trained.run.root / "export" / name
+            if not _is_good(own):
+                own = place / name
+                own.mkdir(exist_ok=True)
+                self.told(f"exporting to {name}")
+                _child({**question, "write": str(own)}, seconds)
+            self._exports[name], self._export_bytes[name] = own, folder_size(own).bytes
+        return self._exports[name]
+
+    def figures(self, bench: Bench) -> list[dict[str, Any]]:
+        """A row for each variant: medians over its turns, latencies over the rows of all of them."""
+        expected: list[str] = next((one.answers[0]["predictions"] for one in bench.measured if one.answers), [])
+        return [self._row(one, expected) for one in bench.measured]
+
+    def _row(self, one: Measured, expected: list[str]) -> dict[str, Any]:
+        row: dict[str, Any] = {"name": one.variant.name, "reason": one.reason, "turns": len(one.answers)}
+        if not one.answers:
+            return row
+        first, latencies = one.answers[0], sorted(_all(one, "latencies"))
+        made = [before == now for before, now in zip(expected, first["predictions"], strict=True)]
+        names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
+        return {
+            **row,
+            "samples_per_second": one.median("samples_per_second"),
+            "samples_per_second_spread": one.spread("samples_per_second"),
+            **{name: one.median(name) for name in names},
+            "first_token_seconds": median(_all(one, "first_token_seconds") or [0.0]) or None,
+            "latency_seconds_50": median(latencies),
+            "latency_seconds_95": quantiles([*latencies, latencies[-1]], n=20)[-1],
+            "disk_bytes": self._disk_bytes(one.variant.question["format"]),
+            "loss": first.get("loss"),
+            "scores": first.get("scores", {}),
+            "same_predictions": sum(made) / len(made),
+        }
+
+    def _disk_bytes(self, name: str) -> int:
+        """Of the weights as they are stored: in other numbers or compiled they are those of the run."""
+        if name:
+            return self._export_bytes[name]
+        folders = {self.trained.folder, *filter(None, [self.trained.base])}
+        return sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
+
+
+def _all(one: Measured, name: str) -> list[float]:
+    return [value for answer in one.answers for value in answer[name]]
+
+
+def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
+    """The rows for people, a title above each column; those without figures are left out."""
+    measured = [row for row in rows if row["turns"]]
+    scores = list(measured[0]["scores"])[:2] if measured else []
+    first = ["first token"] if writes else []
+    titles = [
+        "",
+        "samples/s",
+        "tokens/s",
+        *first,
+        "50 %",
+        "95 %",
+        "memory",
+        "on disk",
+        "loss",
+        *map(plain, scores),
+        "same",
+    ]
+    return [titles, *(_cells(row, scores, writes=writes) for row in measured)]
+
+
+def _cells(row: dict[str, Any], scores: list[str], *, writes: bool) -> list[str]:
+    return [
+        row["name"],
+        with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
+        f"{row['tokens_per_second']:,.0f}",
+        *([_ms(row["first_token_seconds"])] if writes else []),
+        _ms(row["latency_seconds_50"]),
+        _ms(row["latency_seconds_95"]),
+        format_bytes(row["peak_memory_bytes"]),
+        format_bytes(row["disk_bytes"]),
+        f"{row['loss']:.4f}",
+        *(f"{row['scores'][name]:.3f}" for name in scores),
+        f"{row['same_predictions']:.0%}",
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return "--" if seconds is None else f"{1e3 * seconds:,.3g} ms"
+
+
+def notes(rows: list[dict[str, Any]]) -> list[str]:
+    """What does not apply or failed, with its reason, and whether the compiler's time is repaid."""
+    found = [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]]
+    by_name = {row["name"]: row for row in rows if row["turns"]}
+    compiled, plainly = by_name.get(COMPILED), by_name.get(BATCHED)
+    if compiled and plainly:
+        before, after = (1 / row["samples_per_second"] for row in (plainly, compiled))
+        seconds = compiled["compile_seconds"]
+        repaid = f"repaid after {seconds / (before - after):,.0f} rows" if after < before else "never repaid here"
+        found.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
+    return found
+
+
+def _is_good(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "certificate.json").read_bytes())["is_good"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _child(question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(question), seconds, sees_gpus=True))
+    return found

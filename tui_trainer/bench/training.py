@@ -1,0 +1,252 @@
+"""The table of training, switch by switch: from a plain baseline each alone, and then one upon the other.
+
+Which settings a switch changes, and why it does not apply here, is what its check of the checklist says of the
+baseline, and what the plan says of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
+from tui_trainer.bench.training_child import WARM_UP_STEPS
+from tui_trainer.checklist.contract import Finding, Patch
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.config.load import Request
+from tui_trainer.errors import InputError
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import load_config
+from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.planning.plan import Plan
+from tui_trainer.units import format_bytes
+
+_CHILD, _SECONDS, _COMPILER_SECONDS = "tui_trainer.bench.training_child", 540.0, 120.0
+BASELINE = "baseline"
+_EVAL_ROWS = 64
+_EFFECTIVE, _MICRO = "training.effective_batch_size", "training.per_device_train_batch_size"
+_ACCUMULATION, _COMPILE = "training.gradient_accumulation_steps", "training.torch_compile"
+_PLAIN: Patch = {
+    "training.mixed_precision": "no",
+    "training.tf32": False,
+    "data.packing": False,
+    "data.group_by_length": False,
+    "model.attn_implementation": "eager",
+    "model.kernels": "none",
+    "dataloader.num_workers": 0,
+    _COMPILE: False,
+    "training.gradient_checkpointing": False,
+    _MICRO: "auto",
+    _ACCUMULATION: "auto",
+}
+_BATCHES = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """`check` names what is asked whether it applies: not where its status is one of `needless`. `cumulates`: it is
+    switched on with others as well."""
+
+    name: str
+    patch: Patch
+    check: str = ""
+    cumulates: bool = True
+    needless: tuple[str, ...] = ("n/a",)
+
+
+_SWITCHES = (
+    _Switch("fused attention", {"model.attn_implementation": "auto"}, "attention"),
+    _Switch("fused kernels", {"model.kernels": "auto"}, "kernels"),
+    _Switch("mixed precision", {"training.mixed_precision": "auto"}, "precision"),
+    _Switch("TF32", {"training.tf32": True}, "tf32"),
+    _Switch("packing", {"data.packing": "auto"}),
+    _Switch("grouped by length", {"data.group_by_length": True}, "padding", False, ("n/a", "pass")),
+    _Switch("2 loader workers", {"dataloader.num_workers": 2}),
+    _Switch("compiled layers", {_COMPILE: True}),
+    _Switch("gradient checkpointing", {"training.gradient_checkpointing": True}),
+)
+
+
+@dataclass
+class TrainingBench:
+    """`steps` are measured in each turn of each variant; `only` names parts of the names of variants."""
+
+    request: Request
+    steps: int
+    rounds: int
+    gpu: GpuChoice
+    told: Callable[[str], None]
+    only: Sequence[str] = ()
+    seconds: float = _SECONDS
+
+    def measure(self) -> Bench:
+        """Raises InputError where the baseline cannot be trained."""
+        self.told("planning the variants")
+        variants = chosen(list(self.variants()), self.only)
+        return measure_in_turns(variants, self._ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
+
+    def variants(self) -> Iterator[Variant]:
+        """The baseline, each switch alone, other batch sizes, then the switches one upon the other."""
+        yield self._variant(BASELINE, {})
+        together: dict[str, Any] = {}
+        names: list[str] = []
+        for switch in _SWITCHES:
+            variant = self._switched(switch)
+            yield variant
+            if switch.cumulates and not variant.reason:
+                together |= variant.question["patch"]
+                names.append(switch.name)
+        yield self._accumulated()
+        for rows in _BATCHES:
+            words = "it is that of the baseline" if rows == self.batch else ""
+            yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
+        for count in range(2, len(names) + 1):
+            patch = {key: value for key, value in together.items() if key in self._keys(names[:count])}
+            yield self._variant("+ " + names[count - 1], patch)
+
+    def _keys(self, names: Sequence[str]) -> set[str]:
+        return {key for switch in _SWITCHES if switch.name in names for key in self._patch(switch)}
+
+    def _switched(self, switch: _Switch) -> Variant:
+        finding = self._findings.get(switch.check)
+        if finding and finding.status in switch.needless:
+            return Variant(name=switch.name, reason=finding.verdict.evidence)
+        return self._variant(switch.name, self._patch(switch))
+
+    def _patch(self, switch: _Switch) -> Patch:
+        """As its check would mend the baseline, where that is about the same settings."""
+        finding = self._findings.get(switch.check)
+        fix = (finding.fix if finding else None) or {}
+        return fix if set(fix) & set(switch.patch) else switch.patch
+
+    def _accumulated(self) -> Variant:
+        rows = max(1, self.batch // 4)
+        reason = "" if rows < self.batch else "a step has one row"
+        return self._variant("accumulation", {_MICRO: rows}, reason)
+
+    @property
+    def batch(self) -> int:
+        """Rows of a step of the baseline, all in one pass: as many of the config's as fit."""
+        return self._first.per_device_train_batch_size.value
+
+    @cached_property
+    def _first(self) -> Plan:
+        return estimated_plan(load_config(self._requested(_PLAIN), gpu=self.gpu), gpu=self.gpu)
+
+    @cached_property
+    def _findings(self) -> Mapping[str, Finding]:
+        """What the checks say of the baseline."""
+        names = {switch.check for switch in _SWITCHES}
+        context = gather(load_config(self._requested(self._settings({})), gpu=self.gpu), gpu=self.gpu)
+        return {one.name: one for one in run_checks(context, [c for c in all_checks() if c.name in names])}
+
+    def _settings(self, patch: Patch) -> dict[str, Any]:
+        return {**_PLAIN, _EFFECTIVE: self.batch, _MICRO: self.batch, **patch}
+
+    def _plan(self, patch: Patch) -> Plan:
+        """Raises InputError where these settings cannot be trained with."""
+        return estimated_plan(load_config(self._requested(self._settings(patch)), gpu=self.gpu), gpu=self.gpu)
+
+    def _variant(self, name: str, patch: Patch, reason: str = "") -> Variant:
+        """With the reason why it cannot be, or would be the baseline again."""
+        if patch and not reason:
+            try:
+                reason = _no_change(self._baseline, self._plan(patch), patch)
+            except InputError as error:
+                reason = str(error)
+        request = self._requested(self._settings(patch))
+        question = {
+            "config_file": str(request.config_file) if request.config_file else "",
+            "profile": request.profile,
+            "shortcuts": dict(request.shortcuts),
+            "assignments": list(request.assignments),
+            "gpu": self.gpu,
+            "steps": self.steps,
+            "patch": dict(patch),
+        }
+        return Variant(name=name, question=question, reason=reason)
+
+    @cached_property
+    def _baseline(self) -> Plan:
+        return self._plan({})
+
+    def _requested(self, patch: Patch) -> Request:
+        """What the user asks for, with these settings instead, few steps, and nothing written between them."""
+        settings = {
+            **patch,
+            "training.max_steps": self.steps + WARM_UP_STEPS,
+            "evaluation.eval_steps": 0,
+            "evaluation.max_eval_rows": _EVAL_ROWS,
+            "evaluation.early_stopping_patience": 0,
+            "evaluation.generate_rows": 0,
+            "checkpoint.save_steps": 0,
+            "logging.sample_steps": 0,
+            "logging.report_to": [],
+        }
+        own = [one for one in self.request.assignments if one.partition("=")[0].strip() not in settings]
+        ours = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        return replace(self.request, assignments=(*own, *ours))
+
+    def _ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+        compiles = bool(variant.question["patch"].get(_COMPILE))
+        limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
+        found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(variant.question), limit, sees_gpus=True))
+        if compiles and (problem := found["problems"].get("not compiled")):
+            raise ChildFailed(f"ended with: {problem}", problem)
+        return found
+
+
+def _no_change(before: Plan, after: Plan, patch: Patch) -> str:
+    """Why a switch that is left to the program stays where the baseline has it; empty: it does not."""
+    for key, name in _PLANNED.items():
+        was, now = getattr(before, name), getattr(after, name)
+        if set(patch) == {key} and was.value == now.value:
+            return f"changes nothing here: {now.reason}"
+    return ""
+
+
+_PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
+
+
+def figures(bench: Bench) -> list[dict[str, Any]]:
+    """A row for each variant: medians over its turns. The speed-up is in tokens a second, as batches differ in size."""
+    names = ("step_seconds", "samples_per_second", "tokens_per_second", "peak_memory_bytes", "loss")
+    before = bench.measured[0].median("tokens_per_second")
+    rows = []
+    for one in bench.measured:
+        now = one.median("tokens_per_second")
+        rows.append(
+            {
+                "name": one.variant.name,
+                "settings": one.variant.question.get("patch", {}),
+                "reason": one.reason,
+                "turns": len(one.answers),
+                **{name: one.median(name) for name in names},
+                "step_seconds_spread": one.spread("step_seconds"),
+                "speed_up": now / before if before and now else None,
+            }
+        )
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The measured rows for people, a title above each column."""
+    titles = ["", "ms a step", "speed-up", "samples/s", "tokens/s", "memory", "loss"]
+    return [titles, *(_cells(row) for row in rows if row["turns"])]
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["name"],
+        with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
+        "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
+        f"{row['samples_per_second']:,.1f}",
+        f"{row['tokens_per_second']:,.0f}",
+        format_bytes(int(row["peak_memory_bytes"])),
+        f"{row['loss']:.4f}",
+    ]

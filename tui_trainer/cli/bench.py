@@ -1,0 +1,138 @@
+"""The commands that measure on this machine: a trained model at work, and training itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tui_trainer.cli.application import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataPath,
+    GpuName,
+    ModelName,
+    ProfileName,
+    RunReference,
+    TaskName,
+    app,
+    gpu_choice,
+    request_of,
+)
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.standard_files import tell
+
+_MODEL = "run"
+_WIDTH = 200
+
+Rounds = Annotated[int, typer.Option(min=1, max=20, help="Turns of each variant, one after another.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="NAME", help="Only variants with this in their names; may be repeated.", show_default=False
+    ),
+]
+
+
+class _ModelByDefault(TyperGroup):
+    """`bench my-run` measures a run: the first word is a command or belongs to that."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
+            args = [_MODEL, *args]
+        return super().parse_args(ctx, args)
+
+
+bench = typer.Typer(
+    cls=_ModelByDefault,
+    help="Measure on this machine: `bench RUN` a trained model, `bench train [CONFIG]` training, switch by switch.",
+)
+app.add_typer(bench, name="bench")
+
+
+@bench.command(_MODEL)
+def bench_model(
+    run: RunReference = "last",
+    rows: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out rows that are asked in each turn.")] = 32,
+    rounds: Rounds = 2,
+    only: Only = None,
+    gpu: GpuName = "",
+    as_json: AsJson = False,
+) -> None:
+    """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
+    card = gpu_choice(gpu)
+    from tui_trainer.bench.inference import BATCHED, NEW_TOKENS, ONE_BY_ONE, InferenceBench, notes, table
+    from tui_trainer.exporting.trained_model import TrainedModel
+    from tui_trainer.runs.registry import find_run
+
+    trained = TrainedModel.of(find_run(run))
+    asked = InferenceBench(trained, rows, rounds, card, tell, only or ())
+    found = asked.measure()
+    figures = asked.figures(found)
+    if as_json:
+        _print_json({"run": trained.run.name, "rows": rows, "cut_short": found.cut_short, "variants": figures})
+    elif any(row["turns"] for row in figures):
+        texts = f"texts, {NEW_TOKENS} new tokens at most," if asked.writes else "rows"
+        print(f"{trained.run.name}: {rows} held-out {texts} in each turn, medians of {rounds} turns in fresh processes")
+        _print_table(table(figures, writes=asked.writes))
+        print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
+        print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
+    _end(figures, found.cut_short, [] if as_json else notes(figures))
+
+
+@bench.command("train")
+def bench_train(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    model: ModelName = "",
+    steps: Annotated[int, typer.Option(min=3, max=100_000, help="Steps that are measured in each turn.")] = 12,
+    rounds: Rounds = 2,
+    only: Only = None,
+    gpu: GpuName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Training: a plain baseline, each switch alone, other batch sizes, and the switches one upon the other."""
+    card = gpu_choice(gpu)
+    from tui_trainer.bench.training import TrainingBench, figures, table
+
+    request = request_of(config, profile, assignments, data, task, model)
+    asked = TrainingBench(request, steps, rounds, card, tell, only or ())
+    found = asked.measure()
+    rows = figures(found)
+    if as_json:
+        _print_json({"steps": steps, "batch": asked.batch, "cut_short": found.cut_short, "variants": rows})
+    elif rows[0]["turns"]:
+        print(f"{steps} steps in each turn, medians of up to {rounds} turns in fresh processes")
+        print(f"baseline: {asked.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
+        _print_table(table(rows))
+        print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")
+    _end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    from tui_trainer.lines import table_lines
+
+    print("\n".join(table_lines(rows, _WIDTH, right=rows[0][1:])))
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    from tui_trainer.runs.json_fields import finite
+
+    print(json.dumps(finite(found), indent=1, allow_nan=False))
+
+
+def _end(figures: list[dict[str, Any]], cut_short: str, notes: list[str]) -> None:
+    for note in notes:
+        print(note)
+    if cut_short:
+        tell(f"{cut_short}: that is what was measured until then")
+    if cut_short == "interrupted":
+        raise typer.Exit(EXIT_STOPPED)
+    if not any(row["turns"] for row in figures):
+        raise typer.Exit(EXIT_FAILED)
