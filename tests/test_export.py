@@ -273,12 +273,11 @@ def written_by(model) -> list[int]:
     return new[: new.index(end)] if end in new else new
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("family", "method", "config"),
     [
-        ("llama", "lora", {}),
-        ("mistral", "full", {"sliding_window": 12}),
+        pytest.param("llama", "lora", {}, marks=pytest.mark.e2e),
+        pytest.param("mistral", "full", {"sliding_window": 12}, marks=pytest.mark.e2e),
         pytest.param("gpt2", "full", {}, marks=pytest.mark.slow),
         pytest.param("gemma2", "full", {"sliding_window": 12}, marks=pytest.mark.slow),
         pytest.param("opt", "full", {}, marks=pytest.mark.slow),
@@ -296,8 +295,9 @@ def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(family, meth
     assert alone["written"] == written_by(own)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "family", [pytest.param("t5", marks=pytest.mark.e2e), pytest.param("bart", marks=pytest.mark.slow)]
+)
 def test_an_encoder_with_a_decoder_is_three_graphs_that_write_as_the_trained_model(family, trained, tmp_path, capsys):
     rows = [{"source": f"{n} and {n}", "target": f"{2 * n} in all"} for n in range(24)]
     data = tmp_path / "sums.jsonl"
