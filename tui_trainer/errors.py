@@ -14,8 +14,9 @@ for a mistake of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -39,6 +40,12 @@ class Problem:
         place = ": ".join(part for part in (self.where, self.key) if part)
         sentence = f"{place}: {self.message}" if place else self.message
         return f"{sentence}; {self.hint}" if self.hint else sentence
+
+
+def name_hint(name: str, known: Collection[str]) -> str:
+    """What to do about a name that is none of `known`: the nearest of them, else all."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else "known: " + ", ".join(known)
 
 
 class TuiTrainerError(Exception):

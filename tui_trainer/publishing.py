@@ -61,7 +61,7 @@ def source_of(folder: RunFolder, export: str) -> Path:
             hint = f"`tui-trainer resume {folder.name}` goes on with it"
             raise InputError(f"{folder.name} has no model yet", hint=hint)
         return folder.model
-    place = folder.root / "export"
+    place = folder.exports
     found = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if export in found and not export.startswith((".", "failed-")):
         return place / export

@@ -12,10 +12,12 @@ from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Measured, Variant, chosen, measure_in_turns, with_spread
 from tui_trainer.errors import InputError
+from tui_trainer.exporting import certificate
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.child import ChildFailed, ask_child
@@ -54,22 +56,21 @@ class InferenceBench:
             variants = chosen(self.variants(), self.only)
             return measure_in_turns(variants, ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
 
-    @property
-    def writes(self) -> bool:
-        """Whether the model writes texts, and tokens are counted that it writes."""
-        return self.trained.head in ("causal_lm", "seq2seq_lm")
-
     def variants(self) -> list[Variant]:
         adapter = "" if self.trained.base else "this run trained all weights, there is no adapter"
-        beams = "" if self.writes else "this model writes no text"
+        beams = "" if self.trained.writes else "this model writes no text"
+        hardware = probe()
+        card, _ = choose_gpu(hardware.gpus, self.gpu)
+        if training_device(hardware, card, self.gpu)[0] != "cuda":
+            card = None
         return [
             self._variant(ONE_BY_ONE, batched=False),
             self._variant(BATCHED),
             self._variant(f"{BEAMS} beams", beams, beams=BEAMS),
             self._variant("adapter not merged", adapter, adapter=True),
-            self._variant("bf16", self._no_bf16(), dtype="bfloat16"),
+            self._variant("bf16", _no_bf16(hardware, card), dtype="bfloat16"),
             self._variant(COMPILED, compiled=True),
-            *(self._exported(name) for name in _FORMATS),
+            *(self._exported(name, is_on_gpu=card is not None) for name in _FORMATS),
         ]
 
     def _variant(self, name: str, reason: str = "", **more: Any) -> Variant:
@@ -89,29 +90,15 @@ class InferenceBench:
         }
         return Variant(name=name, question=question | more, reason=reason)
 
-    def _exported(self, name: str) -> Variant:
+    def _exported(self, name: str, *, is_on_gpu: bool) -> Variant:
         """Graphs of ONNX write one text at a time; formats are loaded to the CPU."""
         try:
             reason = find_format(name).refusal(self.trained)
         except InputError as error:
             reason = str(error).removeprefix(f"{name} ")
-        is_alone = name.startswith("onnx") and self.writes
-        words = [*(["one by one"] if is_alone else []), *(["on the CPU"] if self._is_on_gpu else [])]
+        is_alone = name.startswith("onnx") and self.trained.writes
+        words = [*(["one by one"] if is_alone else []), *(["on the CPU"] if is_on_gpu else [])]
         return self._variant(", ".join([name, *words]), reason, format=name, batched=not is_alone)
-
-    @property
-    def _is_on_gpu(self) -> bool:
-        hardware = probe()
-        card, _ = choose_gpu(hardware.gpus, self.gpu)
-        return training_device(hardware, card, self.gpu)[0] == "cuda"
-
-    def _no_bf16(self) -> str:
-        hardware = probe()
-        card, _ = choose_gpu(hardware.gpus, self.gpu)
-        if self._is_on_gpu:
-            can = abilities(card.capability if card else None)
-            return "" if can and can.bf16 else "this card has no bf16"
-        return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU computes bf16 only by emulation"
 
     def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
         question = {**variant.question, "scored": is_first}
@@ -128,7 +115,7 @@ class InferenceBench:
     def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
         """That of the run where its certificate is good, else one that is written now."""
         if name not in self._exports:
-            own = self.trained.run.root / "export" / name
+            own = self.trained.run.exports / name
             if not _is_good(own):
                 own = place / name
                 own.mkdir(exist_ok=True)
@@ -169,6 +156,14 @@ class InferenceBench:
             return self._export_bytes[name]
         folders = {self.trained.folder, *filter(None, [self.trained.base])}
         return sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
+
+
+def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
+    """Why there is no bf16 on the card, or without one on the CPU; empty: there is."""
+    if card is not None:
+        can = abilities(card.capability)
+        return "" if can and can.bf16 else "this card has no bf16"
+    return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU computes bf16 only by emulation"
 
 
 def _all(one: Measured, name: str) -> list[float]:
@@ -231,7 +226,7 @@ def notes(rows: list[dict[str, Any]]) -> list[str]:
 
 def _is_good(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / "certificate.json").read_bytes())["is_good"])
+        return bool(json.loads((folder / certificate.FILE).read_bytes())["is_good"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

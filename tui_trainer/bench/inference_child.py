@@ -6,21 +6,15 @@ Reads from standard input what to do and prints what it took, as JSON.
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
-import warnings
-from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.models.child import answer_question
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.folder import RunFolder
 
@@ -60,8 +54,8 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
         groups = [contents] if question["batched"] else [[content] for content in contents]
         predictions = [one for group in groups for one in predictor.predict(group)]
         seconds = perf_counter() - started
-        tokens = sum(written) if _writes(trained) else sum(_read_tokens(trained, contents, predictor))
-        first = _first_token_seconds(predictor, contents) if _writes(trained) else []
+        tokens = sum(written) if trained.writes else sum(_read_tokens(trained, contents, predictor))
+        first = _first_token_seconds(predictor, contents) if trained.writes else []
         # Before the loss, whose passes have other shapes.
         peak = peak_memory_bytes(next(predictor.model.parameters()).device)
         scores = _scores(trained, data, predictor.model, question["rows"]) if question["scored"] else {}
@@ -79,10 +73,6 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
 
 def _trained(question: dict[str, Any]) -> TrainedModel:
     return TrainedModel.of(RunFolder.open(Path(question["run"])))
-
-
-def _writes(trained: TrainedModel) -> bool:
-    return trained.head in ("causal_lm", "seq2seq_lm")
 
 
 def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
@@ -190,20 +180,5 @@ def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: in
     return {"loss": loss, "scores": scores}
 
 
-def main() -> None:
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    question = json.loads(sys.stdin.read())
-    try:
-        # Libraries tell their own steps there.
-        with redirect_stdout(StringIO()):
-            answer = write(question) if question.get("write") else measure(question)
-    except InputError as error:
-        sys.exit(str(error))
-    except Exception as error:  # whatever the libraries of a format raise
-        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_question(lambda question: (write if question.get("write") else measure)(question))

@@ -6,21 +6,16 @@ Reads from standard input what to train and prints what the journal says of it, 
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
-import warnings
-from contextlib import nullcontext, redirect_stdout
-from io import StringIO
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.errors import InputError
 from tui_trainer.launching.prepare import exact_plan
 from tui_trainer.launching.start import load_config
+from tui_trainer.models.child import answer_question
 from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
@@ -83,18 +78,5 @@ def _figures(events: list[Event]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    try:
-        with redirect_stdout(StringIO()):
-            answer = measure(json.loads(sys.stdin.read()))
-    except InputError as error:
-        sys.exit(str(error))
-    except Exception as error:  # whatever torch and a model raise
-        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_question(measure)

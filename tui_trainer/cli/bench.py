@@ -75,9 +75,9 @@ def bench_model(
     if as_json:
         _print_json({"run": trained.run.name, "rows": rows, "cut_short": found.cut_short, "variants": figures})
     elif any(row["turns"] for row in figures):
-        texts = f"texts, {NEW_TOKENS} new tokens at most," if asked.writes else "rows"
+        texts = f"texts, {NEW_TOKENS} new tokens at most," if trained.writes else "rows"
         print(f"{trained.run.name}: {rows} held-out {texts} in each turn, medians of {rounds} turns in fresh processes")
-        _print_table(table(figures, writes=asked.writes))
+        _print_table(table(figures, writes=trained.writes))
         print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
         print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
     _end(figures, found.cut_short, [] if as_json else notes(figures))

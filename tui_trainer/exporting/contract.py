@@ -8,13 +8,12 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from tui_trainer.errors import InputError
+from tui_trainer.errors import InputError, name_hint
 from tui_trainer.exporting import formats
 from tui_trainer.exporting.trained_model import TrainedModel
 
@@ -81,9 +80,7 @@ def format_names() -> list[str]:
 def find_format(name: str) -> Format:
     """Raises InputError for a name that is none, and for libraries that are not installed."""
     if name not in format_names():
-        near = get_close_matches(name, format_names(), n=1)
-        known = f"did you mean {near[0]}?" if near else "known: " + ", ".join(format_names())
-        raise InputError(f"there is no format {name[:60]!r}", hint=known)
+        raise InputError(f"there is no format {name[:60]!r}", hint=name_hint(name, format_names()))
     found = format_of(name)
     require_libraries(found)
     return found

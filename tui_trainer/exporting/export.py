@@ -17,7 +17,7 @@ from tui_trainer.exporting.certificate import Certificate
 from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.places import nearest_existing
-from tui_trainer.runs.folder import RunFolder, make_durable, put_in_place, write_atomically
+from tui_trainer.runs.folder import make_durable, put_in_place, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
@@ -30,11 +30,6 @@ class Exported:
     certificate: Certificate
 
 
-def folder_of(run: RunFolder, name: str) -> Path:
-    """Where an export of a run lies, unless it is told otherwise."""
-    return run.root / "export" / name
-
-
 def writing_folder(target: Path) -> Path:
     """Where it lies until it is whole; all that an export writes beside its result lies in it as well."""
     return target.with_name(f".writing-{target.name}")
@@ -44,7 +39,7 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
     """Where it is going to be. Raises InputError for what can be known before anything is written."""
     if why := export_format.refusal(trained):
         raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {why}")
-    target = out.expanduser().absolute() if out else folder_of(trained.run, export_format.name)
+    target = out.expanduser().absolute() if out else trained.run.exports / export_format.name
     if out and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FolderError("is there already, and not empty", where=str(target), hint="name a new folder with --out")
     needed = export_format.needed_bytes(trained) + _SMALL_FILES_BYTES

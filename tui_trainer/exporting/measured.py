@@ -6,10 +6,6 @@ trained). Prints the task's own loss and scores, the labels, and how it reads so
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +13,11 @@ import numpy as np
 
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format, saved_tokenizer
 from tui_trainer.exporting.held_out import prepared_data, scored
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.models.child import answer_question
 from tui_trainer.runs.folder import RunFolder
 
 # Rows whose logits are compared, and in one forward pass.
@@ -80,17 +76,5 @@ def _logits(model: Any, batch: MicroBatch) -> Any:
     return (logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy()
 
 
-def main() -> None:
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    try:
-        answer = measure(json.loads(sys.stdin.read()))
-    except InputError as error:
-        sys.exit(str(error))
-    except Exception as error:  # whatever the libraries of a format raise
-        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_question(measure)

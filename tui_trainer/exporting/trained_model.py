@@ -76,6 +76,11 @@ class TrainedModel:
         return folder, ""
 
     @property
+    def writes(self) -> bool:
+        """Whether it writes texts; else it gives labels or numbers."""
+        return self.head not in CLASSIFYING
+
+    @property
     def weight_bytes(self) -> int:
         """Of the files of the whole model, without an adapter."""
         return sum(path.stat().st_size for path in (self.base or self.folder).glob("*.safetensors"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tui_trainer.errors import ConfigError
+from tui_trainer.errors import ConfigError, name_hint
 from tui_trainer.importing import importers
 from tui_trainer.importing.conversion import Importer, convert
 from tui_trainer.safe_text import one_line
@@ -30,8 +29,7 @@ def all_importers() -> dict[str, Importer]:
 def find_importer(name: str) -> Importer:
     """The importer of that name. Raises ConfigError with the nearest name, or all of them."""
     if name not in all_importers():
-        near = get_close_matches(name, all_importers(), n=1)
-        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(all_importers())
+        hint = name_hint(name, all_importers())
         raise ConfigError(f"there is no kind of config {name[:60]!r}", hint=hint, where="--as")
     return all_importers()[name]
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
-from tui_trainer.exporting.export import folder_of, target_of, writing_folder
+from tui_trainer.exporting.export import target_of, writing_folder
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
@@ -64,7 +64,7 @@ def _choice(trained: TrainedModel, found: Format) -> Choice:
         title=found.title,
         needed_bytes=found.needed_bytes(trained),
         refusal=one_line(why, _REASON_CHARACTERS),
-        is_there=folder_of(trained.run, found.name).is_dir(),
+        is_there=(trained.run.exports / found.name).is_dir(),
     )
 
 
@@ -170,7 +170,7 @@ class ExportProcess:
             )
             return
         # After a kill it could not clean up itself.
-        shutil.rmtree(writing_folder(folder_of(self.run, self.name)), ignore_errors=True)
+        shutil.rmtree(writing_folder(self.run.exports / self.name), ignore_errors=True)
         reason = one_line(self._said.removeprefix("tui-trainer: "), _REASON_CHARACTERS)
         if self.is_cancelled:
             reason = "cancelled; nothing is left of it"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
+from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
 
 
@@ -42,6 +50,22 @@ def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: 
         reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
         raise ChildFailed(f"ended with: {reason}", reason)
     return done.stdout
+
+
+def answer_question(answer: Callable[[dict[str, Any]], Any]) -> None:
+    """The child's side of `ask_child`: the question from standard input, the answer to standard output, both JSON. What
+    went wrong is its last word."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    try:
+        # Libraries tell their own steps there.
+        with redirect_stdout(StringIO()):
+            found = answer(json.loads(sys.stdin.read()))
+    except InputError as error:
+        sys.exit(str(error))
+    except Exception as error:  # whatever torch, a model or the libraries of a format raise
+        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
+    print(json.dumps(found))
 
 
 def keep_answer(place: Path, answer: str) -> None:

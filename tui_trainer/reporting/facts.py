@@ -160,7 +160,7 @@ def _text(path: Path) -> str:
 
 def _exports(folder: RunFolder) -> list[Exported]:
     found = []
-    for path in sorted((folder.root / "export").glob("*/certificate.json")):
+    for path in sorted(folder.exports.glob("*/certificate.json")):
         with suppress(OSError, ValueError, RecursionError):
             certificate = json.loads(read_plain_file(path, _FILE_LIMIT_BYTES))
             if isinstance(certificate, dict):

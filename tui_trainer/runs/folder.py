@@ -87,6 +87,10 @@ class RunFolder:
     def model(self) -> Path:
         return self.root / "model"
 
+    @property
+    def exports(self) -> Path:
+        return self.root / "export"
+
     @classmethod
     def create(cls, runs_dir: Path, name: str) -> Self:
         """A new folder with `logs/` and `checkpoints/`. Raises FolderError with all that is in the way."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pkgutil
-from difflib import get_close_matches
 from importlib import import_module
 
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.tasks.contract import Task
 
 
@@ -19,8 +18,8 @@ def task_names() -> list[str]:
 def find_task(name: str) -> Task:
     """The task of that name. Raises ConfigError with the nearest name."""
     if name not in task_names():
-        near = get_close_matches(name, task_names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(task_names())
-        raise ConfigError(Problem(message=f"there is no task {name[:60]!r}", key="task.type", hint=hint))
+        raise ConfigError(
+            Problem(message=f"there is no task {name[:60]!r}", key="task.type", hint=name_hint(name, task_names()))
+        )
     task: Task = import_module(f"{__name__}.{name}").TASK
     return task

@@ -8,13 +8,12 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from tui_trainer.errors import Problem
+from tui_trainer.errors import Problem, name_hint
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking import trackers
 
@@ -80,8 +79,7 @@ def tracker_problems(names: Sequence[str]) -> list[Problem]:
     found = []
     for name in names:
         if name not in tracker_names():
-            near = get_close_matches(name, tracker_names(), n=1)
-            hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(tracker_names())
+            hint = name_hint(name, tracker_names())
             found.append(Problem(message=f"there is no tracker {one_line(name, 60)!r}", key=KEY, hint=hint))
         elif find_spec((tracker := find_tracker(name)).library) is None:
             found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=f"`{tracker.install}`"))

@@ -18,7 +18,7 @@ from typing import Any
 from tui_trainer.errors import RunError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.formats import merged
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.models.files.headers import read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
 from tui_trainer.safe_text import one_line
@@ -75,12 +75,11 @@ class Gguf(Format):
         """Cuts as the trained one does, with the numbers of the file. The order of merges is not read back: of
         SentencePiece's kind the file has scores, from which transformers makes another order than llama.cpp has."""
         from gguf import GGUFReader
-        from transformers import AutoTokenizer
 
         fields = GGUFReader(folder / FILE).fields
         told = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in fields.items()}
         numbers = {token: number for number, token in enumerate(told["tokens"])}
-        own = AutoTokenizer.from_pretrained(trained.folder, local_files_only=True)
+        own = load_tokenizer(trained)
         before = [told["bos_token_id"]] if told.get("add_bos_token") else []
         behind = [told["eos_token_id"]] if told.get("add_eos_token") else []
 

@@ -50,7 +50,7 @@ class Onnx(Format):
         model.config.architectures = [type(model).__name__]
         tell("tracing the model", 0, None, "")
         exported = self._graphs(model, trained.head)
-        if trained.head in ("causal_lm", "seq2seq_lm"):
+        if trained.writes:
             exported.generation_config = model.generation_config
         tell("writing", 0, None, "")
         exported.save_pretrained(folder)
