@@ -12,7 +12,6 @@ from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Measured, Variant, chosen, measure_in_turns, with_spread
 from tui_trainer.errors import InputError
-from tui_trainer.exporting import certificate
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.abilities import abilities
@@ -21,6 +20,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.score_words import plain
 from tui_trainer.units import format_bytes, format_seconds
@@ -116,7 +116,7 @@ class InferenceBench:
         """That of the run where its certificate is good, else one that is written now."""
         if name not in self._exports:
             own = self.trained.run.exports / name
-            if not _is_good(own):
+            if certificates(self.trained.run).get(name, {}).get("is_good") is not True:
                 own = place / name
                 own.mkdir(exist_ok=True)
                 self.told(f"exporting to {name}")
@@ -222,13 +222,6 @@ def notes(rows: list[dict[str, Any]]) -> list[str]:
         repaid = f"repaid after {seconds / (before - after):,.0f} rows" if after < before else "never repaid here"
         found.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
     return found
-
-
-def _is_good(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / certificate.FILE).read_bytes())["is_good"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _child(question: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -101,13 +101,15 @@ class TrainingBench:
             if switch.cumulates and not variant.reason:
                 together |= variant.question["patch"]
                 names.append(switch.name)
-        yield self._accumulated()
+        yield self._accumulated("", {})
         for rows in _BATCHES:
             words = "it is that of the baseline" if rows == self.batch else ""
             yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
         for count in range(2, len(names) + 1):
             patch = {key: value for key, value in together.items() if key in self._keys(names[:count])}
             yield self._variant("+ " + names[count - 1], patch)
+        if names:
+            yield self._accumulated("+ ", together)
 
     def _keys(self, names: Sequence[str]) -> set[str]:
         return {key for switch in _SWITCHES if switch.name in names for key in self._patch(switch)}
@@ -124,10 +126,10 @@ class TrainingBench:
         fix = (finding.fix if finding else None) or {}
         return fix if set(fix) & set(switch.patch) else switch.patch
 
-    def _accumulated(self) -> Variant:
+    def _accumulated(self, sign: str, others: Patch) -> Variant:
         rows = max(1, self.batch // 4)
         reason = "" if rows < self.batch else "a step has one row"
-        return self._variant("accumulation", {_MICRO: rows}, reason)
+        return self._variant(sign + "accumulation", {**others, _MICRO: rows}, reason)
 
     @property
     def batch(self) -> int:

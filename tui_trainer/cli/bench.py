@@ -76,7 +76,7 @@ def bench_model(
         _print_json({"run": trained.run.name, "rows": rows, "cut_short": found.cut_short, "variants": figures})
     elif any(row["turns"] for row in figures):
         texts = f"texts, {NEW_TOKENS} new tokens at most," if trained.writes else "rows"
-        print(f"{trained.run.name}: {rows} held-out {texts} in each turn, medians of {rounds} turns in fresh processes")
+        print(f"{trained.run.name}: {rows} held-out {texts} in each turn, {_medians(rounds)} in fresh processes")
         _print_table(table(figures, writes=trained.writes))
         print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
         print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
@@ -108,11 +108,15 @@ def bench_train(
     if as_json:
         _print_json({"steps": steps, "batch": asked.batch, "cut_short": found.cut_short, "variants": rows})
     elif rows[0]["turns"]:
-        print(f"{steps} steps in each turn, medians of up to {rounds} turns in fresh processes")
+        print(f"{steps} steps in each turn, {_medians(rounds)} in fresh processes")
         print(f"baseline: {asked.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
         _print_table(table(rows))
         print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")
     _end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
+
+
+def _medians(rounds: int) -> str:
+    return "one turn" if rounds == 1 else f"medians of up to {rounds} turns"
 
 
 def _print_table(rows: list[list[str]]) -> None:

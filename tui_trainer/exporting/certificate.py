@@ -19,7 +19,6 @@ from tui_trainer.runs.score_words import number, plain
 from tui_trainer.units import format_bytes
 
 ROWS = 200
-FILE = "certificate.json"
 _TIMEOUT_SECONDS = 3600.0
 
 

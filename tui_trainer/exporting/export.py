@@ -12,11 +12,11 @@ from io import StringIO
 from pathlib import Path
 
 from tui_trainer.errors import FolderError, InputError, RunError
-from tui_trainer.exporting import certificate
-from tui_trainer.exporting.certificate import Certificate
+from tui_trainer.exporting.certificate import Certificate, Certifier
 from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.places import nearest_existing
+from tui_trainer.reporting.facts import CERTIFICATE_FILE
 from tui_trainer.runs.folder import make_durable, put_in_place, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
@@ -51,9 +51,7 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
     return target
 
 
-def export(
-    trained: TrainedModel, export_format: Format, target: Path, certifier: certificate.Certifier, tell: Tell
-) -> Exported:
+def export(trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell) -> Exported:
     """Raises RunError where it cannot be written; then nothing is left of it. What its certificate finds faulty stays,
     under the name `failed-FORMAT`."""
     beside = writing_folder(target)
@@ -76,7 +74,7 @@ def export(
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    write_atomically(beside / certificate.FILE, found.text().encode())
+    write_atomically(beside / CERTIFICATE_FILE, found.text().encode())
     target = target.with_name(f"failed-{target.name}") if found.faults else target
     put_in_place(beside, target)
     return Exported(folder=target, certificate=found)

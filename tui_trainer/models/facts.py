@@ -26,7 +26,7 @@ from tui_trainer.models.tokenizing.tokenizer import tokenizer_files_in, tokenize
 Weights = Literal["safetensors", "bin", "none", "not here"]
 BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Source: the names that `torch_dtype` and `dtype` of config.json take, for those of safetensors.
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64", "F8_E4M3": "float8_e4m3fn"}
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64", "F8_E4M3": "float8_e4m3fn"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +177,7 @@ def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
     for facts in headers.values():
         sizes[facts.dtype] += facts.size_bytes
     found = sizes.most_common(1)
-    return _DTYPES.get(found[0][0], found[0][0].lower()) if found else None
+    return DTYPES.get(found[0][0], found[0][0].lower()) if found else None
 
 
 def _told_dtype(config: Mapping[str, Any]) -> str | None:

@@ -23,6 +23,7 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.units import MIB
 
 _FILE_LIMIT_BYTES = MIB
+CERTIFICATE_FILE = "certificate.json"
 # Where a run is, and how it is called, are no settings of what it learns.
 _NOT_ASKED = frozenset({"schema_version", "output.runs_dir", "output.name"})
 
@@ -54,15 +55,6 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exported:
-    """A folder of `export/` and its certificate."""
-
-    format: str
-    folder: str
-    certificate: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """A run that is over, or as far as it has come. `plan` is None before there is one, and for those of a version that
     is not understood; `plan_fault` then says why."""
@@ -78,7 +70,7 @@ class RunFacts:
     config_text: str
     charts: tuple[Chart, ...]
     energy_joules: float | None
-    exports: tuple[Exported, ...]
+    exports: dict[str, dict[str, Any]]
     size: FolderSize
     model: ModelFacts = field(init=False)
 
@@ -113,7 +105,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
         config_text=_text(folder.config),
         charts=tuple(curves.charts(state)),
         energy_joules=curves.energy_joules,
-        exports=tuple(_exports(folder)),
+        exports=certificates(folder),
         size=folder_size(folder.root),
     )
 
@@ -158,16 +150,14 @@ def _text(path: Path) -> str:
     return ""
 
 
-def _exports(folder: RunFolder) -> list[Exported]:
-    found = []
-    for path in sorted(folder.exports.glob("*/certificate.json")):
+def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
+    """What was found out about each export of a run, by the name of its folder; damaged ones are left out."""
+    found = {}
+    for path in sorted(folder.exports.glob(f"*/{CERTIFICATE_FILE}")):
         with suppress(OSError, ValueError, RecursionError):
             certificate = json.loads(read_plain_file(path, _FILE_LIMIT_BYTES))
             if isinstance(certificate, dict):
-                place = path.parent.relative_to(folder.root)
-                found.append(
-                    Exported(format=str(certificate.get("format")), folder=str(place), certificate=certificate)
-                )
+                found[path.parent.name] = certificate
     return found
 
 

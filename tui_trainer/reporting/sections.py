@@ -14,7 +14,7 @@ from typing import Any
 
 from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart
-from tui_trainer.reporting.facts import Exported, RunFacts, Start
+from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
 from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.overview import metric_value
@@ -254,17 +254,15 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
 
 def _exports(facts: RunFacts) -> Iterator[Block]:
     if facts.exports:
-        yield Table(
-            ("format", "held-out loss", "size", "ms a row", "certificate"), tuple(map(_export_row, facts.exports))
-        )
+        rows = (_export_row(name, certificate) for name, certificate in facts.exports.items())
+        yield Table(("format", "held-out loss", "size", "ms a row", "certificate"), tuple(rows))
 
 
-def _export_row(one: Exported) -> tuple[str, ...]:
-    certificate = one.certificate
+def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
     faults = certificate.get("faults")
     verdict = "as it was trained" if certificate.get("is_good") is True else f"not as it was trained: {_value(faults)}"
     return (
-        f"{one.format} ({one.folder})",
+        f"{certificate.get('format')} (export/{name})",
         _from_to(certificate, "loss", lambda value: f"{value:.4f}"),
         _from_to(certificate, "bytes", format_bytes),
         _from_to(certificate, "seconds_per_row", lambda value: f"{1e3 * value:.2g}"),

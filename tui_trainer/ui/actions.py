@@ -148,7 +148,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "new", "c", "new from config", "Take the settings of the run, to start another one.", 40),
     _action("runs", "rename", "n", "rename", "Give a run that is not running another name.", 60),
     _action("runs", "delete", "D", "delete", "Delete a run that is not running; see first what that frees.", 50),
-    _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it.", 70),
+    _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it."),
     _action("runs", "export", "x", "export", "Write the model of the run in another form, and compare it.", 65),
     _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     _action("runs", "filter", "/", "filter", "Show runs with these words in name, state, task or model.", 45),

@@ -10,17 +10,15 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
-from tui_trainer.models.files.headers import read_headers
+from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, header_of, read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
-
-_STEM = "model.safetensors"
 
 
 class Merged(Format):
@@ -43,15 +41,14 @@ class Merged(Format):
         return Tolerance(logits=1e-4, loss=1e-4) if exact else Tolerance(logits=0.05, loss=0.02)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
-        model = _adapted_without_weights(trained)
-        with ExitStack() as stack:
-            base = _StoredTensors(trained.base, stack)
-            names = list(_names_of(model))
-            if missing := [name for name in names if name not in base and _own(model, name) is None]:
-                tell(f"{missing[0]} has another name in the files of the base model: it is loaded whole", 0, None, "")
-                _merge_in_memory(trained, folder)
-            else:
-                _write_shards(model, base, names, folder, tell)
+        assert trained.base is not None, "refused otherwise"
+        model, base = _adapted_without_weights(trained), _StoredTensors(trained.base)
+        names = list(_names_of(model))
+        if missing := [name for name in names if name not in base and _own(model, name) is None]:
+            tell(f"{missing[0]} has another name in the files of the base model: it is loaded whole", 0, None, "")
+            _merge_in_memory(trained, folder)
+        else:
+            _write_shards(model, base, names, folder, tell)
         trained.save_beside_weights(folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
@@ -88,24 +85,31 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
 
 
 class _StoredTensors:
-    """Tensors of a folder of .safetensors files by their names, read when they are asked for."""
+    """Tensors of a folder of .safetensors files by their names, read when they are asked for.
 
-    def __init__(self, folder: Path | None, stack: ExitStack) -> None:
-        from safetensors import safe_open
+    Each is mapped by itself, for as long as it is in use: what is mapped counts as memory of the process.
+    """
 
-        assert folder is not None
-        self._files = {}
-        for path in shards.files_of(folder, _STEM):
-            file = stack.enter_context(safe_open(path, framework="pt"))
-            self._files.update(dict.fromkeys(file.keys(), file))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.facts = read_headers(folder)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self.facts
 
     def get(self, name: str) -> Any:
         """None where there is no such tensor."""
-        file = self._files.get(name)
-        return file and file.get_tensor(name)
+        from safetensors import safe_open
+
+        if name not in self.facts:
+            return None
+        with safe_open(self._folder / self.facts[name].file, framework="pt") as file:
+            return file.get_tensor(name)
+
+    @property
+    def file_bytes(self) -> int:
+        """Of the largest file."""
+        return max((self._folder / facts.file).stat().st_size for facts in self.facts.values())
 
 
 def _names_of(model: Any) -> Iterator[str]:
@@ -171,25 +175,46 @@ def _merged_tensor(model: Any, base: _StoredTensors, name: str) -> Any:
 
 
 def _write_shards(model: Any, base: _StoredTensors, names: list[str], folder: Path, tell: Tell) -> None:
-    from safetensors.torch import save_file
-
     inner = model.get_base_model()
-    sizes = {_plain(name): tensor.nbytes for name, tensor in inner.state_dict().items()}
-    parts = shards.split((([name], sizes[name]) for name in names), shards.SHARD_BYTES)
-    files = shards.file_names(_STEM, len(parts))
-    written = 0
-    for done, (file, part) in enumerate(zip(files, parts, strict=True)):
-        tell("merging", done, len(parts), "files")
-        tensors = {name: _merged_tensor(model, base, name) for name in part}
-        written += sum(tensor.nbytes for tensor in tensors.values())
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+    facts = {name: _facts_of(model, base, name) for name in names}
+    # Where the base model comes in small files, there may be little memory where the result is loaded.
+    limit = min(shards.SHARD_BYTES, base.file_bytes)
+    parts = shards.split((([name], facts[name].size_bytes) for name in names), limit)
+    files = shards.file_names(SINGLE_FILE, len(parts))
+    done = 0
+    for file, part in zip(files, parts, strict=True):
+        with (folder / file).open("wb") as stream:
+            # The library keeps numbers of one kind together, the widest first, so that all of them are aligned.
+            stored = sorted(part, key=lambda name: -facts[name].size_bytes // max(1, facts[name].parameters))
+            stream.write(header_of({name: facts[name] for name in stored}))
+            for name in stored:
+                tell("merging", done, len(names), "tensors")
+                stream.write(_bytes_of(_merged_tensor(model, base, name)))
+                done += 1
     if len(parts) > 1:
+        written = sum(one.size_bytes for one in facts.values())
         index = shards.index_of(dict(zip(files, parts, strict=True)), written)
-        (folder / f"{_STEM}.index.json").write_text(json.dumps(index, indent=1))
+        (folder / INDEX_FILE).write_text(json.dumps(index, indent=1))
     inner.config.architectures = [type(inner).__name__]
     inner.config.save_pretrained(folder)
     if (generation := getattr(inner, "generation_config", None)) is not None:
         generation.save_pretrained(folder)
+
+
+def _facts_of(model: Any, base: _StoredTensors, name: str) -> TensorFacts:
+    """What a tensor of the result will be, without making it."""
+    own, stored = _own(model, name), base.facts.get(name)
+    if own is None:
+        assert stored is not None, "a merge in memory otherwise"
+        return stored
+    kind = stored.dtype if stored else {name: kind for kind, name in DTYPES.items()}[str(own.dtype)[len("torch.") :]]
+    return TensorFacts(shape=tuple(own.shape), dtype=kind, file="")
+
+
+def _bytes_of(tensor: Any) -> Any:
+    import torch
+
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 FORMAT = Merged()
