@@ -6,19 +6,24 @@ Reads from standard input what to train and prints what the journal says of it, 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.launching.prepare import exact_plan
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
-from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, Event, LibrariesLoaded, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
+
+if TYPE_CHECKING:
+    from tui_trainer.training.session import Session
 
 # Steps before the measured ones: memory is taken and caches are filled.
 WARM_UP_STEPS = 2
@@ -41,8 +46,18 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
 
 def _train(loaded: LoadedConfig, folder: RunFolder, question: dict[str, Any]) -> None:
     """Its steps and one evaluation; nothing is saved."""
+    with opened_session(loaded, folder, question["gpu"]) as session:
+        for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
+            session.take_step(step)
+        session.evaluate(scheduled=False)
+
+
+@contextmanager
+def opened_session(loaded: LoadedConfig, folder: RunFolder, gpu: GpuChoice) -> Iterator[Session]:
+    """What a run of these settings has before its first step, as `launching/carry_out.py` and `training/run.py` make
+    it. Raises InputError."""
     journal = JournalWriter(folder.journal)
-    plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=question["gpu"])
+    plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=gpu)
     from tui_trainer.training.compiled import compiler
     from tui_trainer.training.fused_kernels import taken_back
     from tui_trainer.training.job import Job
@@ -50,15 +65,13 @@ def _train(loaded: LoadedConfig, folder: RunFolder, question: dict[str, Any]) ->
     from tui_trainer.training.recorder import memory_before
     from tui_trainer.training.session import Session
 
-    job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions={})
+    job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
     with settings_of(plan), taken_back(), compiler() if loaded.config.training.torch_compile else nullcontext():
-        if plan.device == "cpu":
-            memory_before(plan.config)
+        before = memory_before(plan.config) if plan.device == "cpu" else None
+        journal.append(LibrariesLoaded(resident_bytes=before))
         session = Session(job, journal, lambda: False)
         try:
-            for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
-                session.take_step(step)
-            session.evaluate(scheduled=False)
+            yield session
         finally:
             session.close()
             journal.close()
