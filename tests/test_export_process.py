@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.errors import FolderError
-from tui_trainer.launching import export as launching
+from tui_trainer.launching import command_process
 from tui_trainer.launching.export import ExportProcess, choices
 from tui_trainer.runs.folder import RunFolder
 
@@ -65,7 +65,7 @@ def test_its_own_sentence_is_the_reason_and_not_the_warnings_around_it(exporting
 
 
 def test_a_cancel_ends_the_whole_group_also_what_does_not_listen_and_leaves_nothing(exporting, tmp_path, monkeypatch):
-    monkeypatch.setattr(launching, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.05)
     half = tmp_path / "run/export/.writing-merged"
     half.mkdir(parents=True)
     # A signal that is ignored is ignored by children, too.

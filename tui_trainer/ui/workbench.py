@@ -18,6 +18,7 @@ from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.measuring import Measuring
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
@@ -67,17 +68,16 @@ class Workbench:
         self._preset_recipe = ""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
-        self.current = 0
+        self.current = self._notice_seconds = 0
         self.notice: tuple[str, Role] | None = None
-        self._notice_seconds = 0
         self.run: WatchedRun | None = None
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
         self.export: ExportProcess | None = None
         """The newest export that was begun here; it goes on beside everything."""
+        self.measuring = Measuring(self)
         self.leaving: Leaving | None = None
-        self.leave_when_over = False
-        self._stop_unasked = False
+        self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
         self._questions: list[Callable[[], None]] = []
@@ -105,6 +105,7 @@ class Workbench:
     def end(self) -> None:
         """The screens are gone: nobody looks at the gauges any more."""
         self._sampler.stop()
+        self.measuring.cancel()
         if self.export is not None:
             self.export.let_go()
 
@@ -134,6 +135,7 @@ class Workbench:
         notice, has_news = self.notice, self.poll_run()
         self._ask()
         self._poll_export()
+        self.measuring.poll()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
