@@ -72,10 +72,10 @@ class Gain:
 
     @property
     def is_difference(self) -> bool:
-        """Whether it is more than the pairs differ among themselves."""
-        if not self.ratios:
+        """Whether it is more than the pairs differ among themselves; one pair cannot tell."""
+        if self.spread is None:
             return False
-        band = max(_LEAST_DIFFERENCE, self.spread or 0.0)
+        band = max(_LEAST_DIFFERENCE, self.spread)
         return not min(self.ratios) <= 1 <= max(self.ratios) and abs(median(self.ratios) - 1) > band
 
     def turned(self) -> Gain:
@@ -89,9 +89,9 @@ class Gain:
             return f"cannot be measured: {self.reason} (tried here {self.at[:10]})"
         other = f" as with {compared_with}" if compared_with else ""
         speed = f"{self.speed_up:.2f} times as fast{other}"
-        if not self.is_difference:
+        if len(self.ratios) > 1 and not self.is_difference:
             speed = "no difference in speed" + (f" to {compared_with}" if compared_with else "")
-        count = f"{len(self.ratios)} pairs" if len(self.ratios) > 1 else "1 pair"
+        count = f"{len(self.ratios)} pairs" if len(self.ratios) > 1 else "1 pair, too few to be sure"
         spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
         return f"{speed} (measured here {self.at[:10]}, {count}{spread}){self._besides()}"
 

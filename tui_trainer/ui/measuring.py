@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
     from tui_trainer.bench.gain_process import GainProcess
-    from tui_trainer.ui.workbench import Workbench
+    from tui_trainer.config.document import Document
+    from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.ui.spans import Role
 
 BESIDE_A_RUN = "a run trains: both would be slower, and nothing would be measured"
+
+
+class Bench(Protocol):
+    """What is measured, and who is told."""
+
+    document: Document | None
+    chosen_gpu: GpuChoice
+
+    @property
+    def run_is_alive(self) -> bool: ...
+    def config_changed(self) -> None: ...
+    def tell(self, text: str, role: Role = "text") -> None: ...
 
 
 class Measuring:
     """Nobody waits for it. It ends with the screens, and where a run begins."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._process: GainProcess | None = None
         self._shown_check = ""

@@ -25,7 +25,7 @@ def look(context: Context) -> Verdict:
         return warned(sentence, fix={KEY: "auto"}, switch=switch)
     if deterministic:
         return warned(f"{name}: torch cannot tell whether it gives the same bits", fix={KEY: "auto"}, switch=switch)
-    sentence = f"{name} for {basis.shape.model_type}"
+    sentence = f"{name} for {basis.shape.model_type}; not measured on a card yet"
     return passed(sentence, _PROBED, switch=switch, opposite={KEY: "none"})
 
 
