@@ -100,8 +100,8 @@ def test_a_check_without_steps_to_measure_says_so_and_each_other_switch_can_be_m
 
 
 def uneven(place, **settings) -> list[str]:
-    """Mostly short texts, each eighth of them long: padding is most of a pass."""
-    lengths = [300 if n % 8 == 0 else 8 for n in range(160)]
+    """Mostly short texts, each sixteenth of them long: padding is most of a pass."""
+    lengths = [600 if n % 16 == 0 else 8 for n in range(320)]
     texts = [" ".join(f"word{(n * k) % 97}" for k in range(length)) for n, length in enumerate(lengths)]
     data = write_rows(place / "rows.jsonl", [{"text": text} for text in texts])
     settings = {
@@ -231,7 +231,8 @@ def test_beside_a_run_nothing_is_measured(asked, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.e2e
 def test_packing_very_uneven_rows_is_faster_in_children_of_its_own(tmp_path, capsys):
-    found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")
+    settings = {"data.max_length": 512, "training.effective_batch_size": 16, "model.scratch.hidden_size": 64}
+    found, told = checked(capsys, *uneven(tmp_path, **settings), "--measure", "padding")
     measured = found["padding"]["measured"]
     assert len(measured["ratios"]) == 3 and measured["is_difference"] and min(measured["ratios"]) > 1, told
     assert measured["losses"][0] == pytest.approx(measured["losses"][1], rel=0.05)
