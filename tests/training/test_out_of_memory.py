@@ -33,6 +33,7 @@ from tui_trainer.training import attempt, checkpoint, checkpoint_folder, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.host_memory import HostMemoryWatch
 from tui_trainer.training.session import Session
+from tui_trainer.ui.watch import WatchedRun
 
 GIB = 1 << 30
 MICRO, PARTS = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
@@ -558,10 +559,12 @@ def test_it_is_told_in_lines_plan_and_report(tiny_run, shortage):
     state = fold(events)
     (event,) = of_kind(folder, MicroBatchReduced)
     line = lines.event_line(event, state)
-    assert line.startswith("step 3: out of memory: 4 rows x 1 -> 2 rows x 2, goes on; the same rows again")
-    assert "longest row 17 tokens" in line
+    assert line.startswith("step 3: out of memory: 4 rows x 1 -> 2 rows x 2, goes on; longest row 17 tokens, peak ")
     assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
     assert event in state.problems
+    watched = WatchedRun(folder)
+    watched.poll()
+    assert (line, "warn") in watched.events
     write_report(folder)
     assert "4 rows x 1" in folder.report.read_text()
 

@@ -56,7 +56,7 @@ def reduction(
         step=step,
         kind="out of memory",
         message=f"out of memory{place}: {splits[0]} -> {splits[1]}, goes on",
-        hint=f"the same rows again and all later ones so; longest row {longest:,} tokens, {shortage.words}",
+        hint=f"longest row {longest:,} tokens, {shortage.words}",
         what=what,
         rows_before=before.rows,
         rows=after.rows,
