@@ -321,6 +321,7 @@ def test_one_row_that_is_too_large_ends_the_run_with_its_name_and_a_checkpoint(t
     for words in ("out of memory at step 6 with one row", "tokens: row ", "sheep.txt", "begins '", "step 5 is saved"):
         assert words in failed.message, failed.message
     assert "data.max_length = 8" in failed.message and "gradient_checkpointing" in failed.message
+    assert "lora" not in failed.message and "packing" not in failed.message, "from scratch, and not packed"
     assert not (folder.logs / "error.txt").exists()
     assert [event.rows for event in of_kind(folder, MicroBatchReduced)] == [2, 1]
     assert steps_saved(folder.checkpoints) == [5]

@@ -243,7 +243,7 @@ class Session:
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
             message = f"out of memory in the evaluation with one row in a pass, the longest has {tokens:,} tokens"
-            hint = f"it is given up, and training goes on; in a new run set {remedies(self.plan.config, tokens)}"
+            hint = f"it is given up, and training goes on; in a new run set {remedies(self.plan, tokens)}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:

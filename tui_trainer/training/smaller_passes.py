@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.runs.events import MicroBatchReduced
@@ -92,20 +92,22 @@ def too_large(components: Components, source: str, step: int, shortage: Shortage
     return (
         f"out of memory at step {step} with one row in a pass ({shortage.words}). Its longest row has {tokens:,} "
         f"tokens: row {index + 1:,} of those prepared from {one_line(source)}, which begins {begins!r}. {stands}"
-        f"A new run takes less memory with {remedies(components.config, tokens)}"
+        f"A new run takes less memory with {remedies(components.plan, tokens)}"
     )
 
 
-def remedies(config: Config, tokens: int) -> str:
+def remedies(plan: Plan, tokens: int) -> str:
     """What takes less memory for a row of so many tokens, as settings of a new run."""
+    config = plan.config
     found = [f"data.max_length = {max(tokens // 2, 1)}"]
     if not config.training.gradient_checkpointing:
         found.append("training.gradient_checkpointing = true")
-    if config.tuning.method == "full" and config.model.init == "pretrained":
+    if config.tuning.method == "full" and not is_from_scratch(config):
         found.append('tuning.method = "lora"')
     elif config.tuning.method == "lora":
         found.append('tuning.method = "qlora" on a GPU')
-    if config.data.packing is not False:
+    if plan.packing.value and config.training.torch_compile:
+        # Rows of compiled layers are filled up, whatever is in them.
         found.append("data.packing = false")
     return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]
 
