@@ -156,7 +156,9 @@ class JournalReader:
 
     def _read_chunk(self, fd: int) -> bytes:
         try:
-            chunk = os.pread(fd, CHUNK_BYTES, self._offset_bytes)
+            # No more than there is: a buffer for a whole chunk is not to be had when memory is short.
+            left_bytes = os.fstat(fd).st_size - self._offset_bytes
+            chunk = os.pread(fd, min(CHUNK_BYTES, left_bytes), self._offset_bytes) if left_bytes > 0 else b""
         except OSError as error:
             self.failing = _reason(error)
             return b""
