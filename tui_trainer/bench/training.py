@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
-from tui_trainer.bench.training_child import WARM_UP_STEPS
+from tui_trainer.bench.training_child import WARM_UP_STEPS, question_of
 from tui_trainer.checklist.contract import Finding, Patch
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
@@ -161,17 +161,8 @@ class TrainingBench:
                 reason = _no_change(self._baseline, self._plan(patch), patch)
             except InputError as error:
                 reason = str(error)
-        request = self._requested(self._settings(patch))
-        question = {
-            "config_file": str(request.config_file) if request.config_file else "",
-            "profile": request.profile,
-            "shortcuts": dict(request.shortcuts),
-            "assignments": list(request.assignments),
-            "gpu": self.gpu,
-            "steps": self.steps,
-            "patch": dict(patch),
-        }
-        return Variant(name=name, question=question, reason=reason)
+        asked = question_of(self._requested(self._settings(patch)), self.gpu)
+        return Variant(name=name, question=asked | {"steps": self.steps, "patch": dict(patch)}, reason=reason)
 
     @cached_property
     def _baseline(self) -> Plan:
