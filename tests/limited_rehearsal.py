@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 from typing import Any
 
 from tui_trainer.bench.rehearsal_child import rehearse
@@ -15,7 +16,7 @@ LEFT_BYTES = 60 * MIB
 
 class LimitedRehearsal(rehearsal.Rehearsal):
     def run(self, *parts: Any) -> None:
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + LEFT_BYTES, used + LEFT_BYTES))
         super().run(*parts)
 
