@@ -32,6 +32,8 @@ ONE_OF_EACH = [
         e.GpuReading(index=-1, utilization_share=math.nan, power_watts=math.inf, temperature_celsius=-math.inf)]),
     e.TextSampled(prompt=HOSTILE, text="NaN"),
     e.RunProblem(kind="checkpoint damaged", message=HOSTILE, hint="none"),
+    e.MicroBatchReduced(step=57, kind="out of memory", message=HOSTILE, hint="", what="training", rows_before=8,
+                        rows=4, passes=8, longest_row=512, peak_memory_bytes=2**33),
     e.ControlApplied(action="save", request_id=3),
     e.RunFinished(reason="done", loss=None, eval_loss=-math.inf, seconds=10.0, model_path="model"),
     e.RunFailed(message=HOSTILE, log_path=None),

@@ -24,6 +24,7 @@ from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -161,7 +162,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
 def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:
     """A run that goes on elsewhere says so, and so does its plan from now on."""
     if run.moved:
-        prepare.write_plan(run.folder, plan)
+        write_plan_file(run.folder, plan)
         hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
         journal.append(RunProblem(step=_saved_step(run.folder), kind="another device", message=run.moved, hint=hint))
 

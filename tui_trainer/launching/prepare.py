@@ -20,7 +20,7 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.planning.plan_file import read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
@@ -79,13 +79,8 @@ def exact_plan(
         versions=versions(),
         chosen_gpu=gpu,
     )
-    write_plan(folder, plan)
+    write_plan_file(folder, plan)
     return plan, data
-
-
-def write_plan(folder: RunFolder, plan: Plan) -> None:
-    """Into plan.json, whole or not at all. Raises FolderError."""
-    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:

@@ -69,6 +69,8 @@ class Plan(BaseModel):
     learning_rate: Planned[float]
     packing: Planned[bool]
     longest_row: int
+    packed_width: int = 0
+    """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
     training_setup: TrainingSetup
     loss_chunk_tokens: Planned[int]
     kernels: Planned[Kernels] = NOT_USED

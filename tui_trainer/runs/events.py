@@ -114,8 +114,7 @@ class LibrariesLoaded(Event):
     """torch and transformers are there, the model is not yet.
 
     `resident_bytes` is what the process holds now: on a CPU the plan's memory is what training adds to it. None on a
-    GPU, where the plan's memory is that of the card.
-    """
+    GPU, where the plan's memory is that of the card."""
 
     resident_bytes: int | None
 
@@ -218,8 +217,7 @@ class GpuReading:
 class GaugesRead(Event):
     """What the run's process uses, once in a few seconds. None: not reported.
 
-    `process_cpu_share` is 0 to 1 of the `usable_cores`, since the reading before.
-    """
+    `process_cpu_share` is 0 to 1 of the `usable_cores`, since the reading before."""
 
     process_memory_bytes: int | None = None
     process_cpu_share: float | None = None
@@ -243,6 +241,20 @@ class RunProblem(Event):
     kind: str
     message: str
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchReduced(RunProblem):
+    """Memory ran out at `step`: from there on passes have fewer `rows`. `what`: training or evaluation; `longest_row`
+    in tokens; the memory is that of the card, or of the machine for a run on a CPU. None: not known."""
+
+    what: str
+    rows_before: int
+    rows: int
+    passes: int
+    longest_row: int
+    peak_memory_bytes: int | None = None
+    free_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,8 +297,8 @@ KINDS: Final[dict[str, type[Event]]] = {
     "Problem" if kind is RunProblem else kind.__name__: kind
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
-        EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, ControlApplied, RunFinished,
-        RunFailed,
+        EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, MicroBatchReduced, ControlApplied,
+        RunFinished, RunFailed,
     )
 }  # fmt: skip
 

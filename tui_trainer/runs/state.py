@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from tui_trainer.runs.events import (
@@ -23,6 +23,7 @@ from tui_trainer.runs.events import (
     Event,
     GaugesRead,
     LibrariesLoaded,
+    MicroBatchReduced,
     PhaseChanged,
     PlanMade,
     Progress,
@@ -213,6 +214,13 @@ class RunState:
         self.plan = event
         self.total_steps = event.total_steps
 
+    def _take_reduction(self, event: MicroBatchReduced) -> None:
+        self.problems.append(event)
+        if self.plan is not None and event.what == "training":
+            self.plan = replace(
+                self.plan, per_device_train_batch_size=event.rows, gradient_accumulation_steps=event.passes
+            )
+
     def _take_libraries(self, event: LibrariesLoaded) -> None:
         self.resident_bytes_before = event.resident_bytes
 
@@ -262,6 +270,7 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     GaugesRead: RunState._take_gauges,
     TextSampled: lambda state, event: state.samples.append(event),
     RunProblem: lambda state, event: state.problems.append(event),
+    MicroBatchReduced: RunState._take_reduction,
     RunFinished: RunState._finish,
     RunFailed: RunState._fail,
     Unknown: RunState._count_unknown,

@@ -62,7 +62,7 @@ class Components:
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             layout,
-            packed_width=packed_width,
+            packed_width=packed_width and (plan.packed_width or packed_width),
             by_lengths=by_lengths,
             fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
@@ -92,6 +92,17 @@ class Components:
         """The forward passes of an optimizer step, where they are computed."""
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
+
+    def lay_out_anew(self, layout: Layout) -> None:
+        """Later windows lie so, those that were made ahead as well."""
+        self.batches.layout = layout
+        if self._ahead:
+            self._ahead.forget()
+
+    def give_up_step(self) -> None:
+        """As if it had not been begun. The generators are the caller's."""
+        self.optimizer.give_up_step()
+        self.mixed_precision.give_up_step()
 
     def empty_cache(self) -> None:
         if self.device.type == "cuda":

@@ -48,6 +48,7 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
             session.sample()
         if due(step, plan.save_every_steps.value) or step == plan.total_steps.value:
             session.save("scheduled")
+        session.watch_host_memory()
 
     reason = _reason(session)
     saved = session.save(reason)
