@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import tests
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.bench import rehearsal, rehearsal_child
 from tui_trainer.cli import main
@@ -154,7 +153,6 @@ def test_a_process_that_the_system_kills_is_tried_again_with_half(config, capsys
 
 
 def test_a_disk_that_is_too_small_has_a_number_of_checkpoints_that_fits(config, here, capsys, monkeypatch):
-    plain = rehearsal.disk_free_bytes
     code, found = rehearsed(
         capsys, *config, "--set", "checkpoint.save_steps=2", "--set", "checkpoint.save_total_limit=5"
     )
@@ -189,7 +187,7 @@ def test_words_for_people_and_for_what_is_wrong_before(config, here, capsys, mon
 @pytest.mark.parametrize("rows", [0, 2])
 def test_in_a_process_of_its_own_with_as_much_address_space_as_it_is_left(config, capsys, monkeypatch, rows):
     """Nothing is injected: malloc itself has no more for a pass of eight rows of the longest."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(tests.__file__).parents[1]), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     if rows:
         monkeypatch.setattr(rehearsal, "_CHILD", "tests.limited_rehearsal")
     large = ["--set", "model.scratch.vocab_size=2000", "--set", "model.scratch.hidden_size=512"]
