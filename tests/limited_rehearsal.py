@@ -11,14 +11,14 @@ from tui_trainer.models.child import answer_question
 from tui_trainer.training import rehearsal
 from tui_trainer.units import MIB
 
-LEFT_BYTES = 60 * MIB
+LEFT_BYTES = 150 * MIB
 
 
 class LimitedRehearsal(rehearsal.Rehearsal):
-    def run(self, *parts: Any) -> None:
+    def run(self, *parts: Any) -> Any:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + LEFT_BYTES, used + LEFT_BYTES))
-        super().run(*parts)
+        return super().run(*parts)
 
 
 if __name__ == "__main__":

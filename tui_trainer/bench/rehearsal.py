@@ -71,12 +71,8 @@ class Rehearsed:
 
     @property
     def peak_bytes(self) -> int:
-        """Of training: on a CPU what it adds to the libraries, as the plan counts."""
-        resident = int(self.figure(LOADING, "resident_bytes"))
-        return max(
-            (int(part["peak_memory_bytes"]) - resident for part in self.parts.values() if "peak_memory_bytes" in part),
-            default=0,
-        )
+        """Of all parts: on a CPU what they add to the libraries, as the plan counts."""
+        return max((int(part.get("peak_memory_bytes", 0)) for part in self.parts.values()), default=0)
 
     def run_seconds(self, step_seconds: float) -> float:
         """Of the whole run: its steps, evaluations, checkpoints, texts and the final model."""

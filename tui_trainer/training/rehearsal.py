@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -42,13 +42,15 @@ _MOST_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """`tell` gets the name of each part that begins, and again with its figures when it is over."""
+    """`tell` gets the name of each part that begins, and again with its figures when it is over. `resident_bytes`: of
+    the libraries, which the plan does not count."""
 
     session: Session
     tell: Callable[..., None]
+    resident_bytes: int
 
-    def run(self, parts: Sequence[str]) -> None:
-        """Each part, whatever came of the one before; but a model that does not train has nothing to show."""
+    def run(self, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Figures of each part, whatever came of the one before; a model that does not train has nothing to show."""
         doing = {
             WORST: self._worst,
             TYPICAL: self._typical,
@@ -57,12 +59,14 @@ class Rehearsal:
             FINAL: self._final,
             SAMPLE: self._sample,
         }
+        found: dict[str, dict[str, Any]] = {}
         for name in parts:
             self.tell(part=name)
-            figures = self._done(doing[name])
+            figures = found[name] = self._done(doing[name])
             self.tell(part=name, **figures)
             if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
-                return
+                break
+        return found
 
     def _done(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         components = self.session.components
@@ -74,7 +78,8 @@ class Rehearsal:
             reason = one_line(str(error), 300) or type(error).__name__
             figures = {"failed": reason, "is_memory": is_out_of_memory(error)}
             let_go(error)
-        figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak_memory_bytes(components.device)}
+        peak = max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
+        figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
         components.give_up_step()
         free_memory()
         return figures
@@ -151,9 +156,9 @@ class Rehearsal:
             if step > _WARM_UP_STEPS + 2 and perf_counter() - started > _TYPICAL_SECONDS:
                 break
         steps = [one.step_seconds for one in self._events(StepDone)]
-        measured = sorted(steps[_WARM_UP_STEPS:] or steps)
-        return {"steps": len(measured), "step_seconds": median(measured),
-                "least_seconds": measured[0], "most_seconds": measured[-1]}  # fmt: skip
+        measured = steps[_WARM_UP_STEPS:] or steps
+        least, _, most = quantiles([*measured, *measured], n=4)
+        return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
 
     def _evaluation(self) -> dict[str, Any]:
         """The largest pass, in smaller ones where memory runs out; then some that are like all, timed."""
