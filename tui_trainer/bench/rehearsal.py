@@ -49,11 +49,6 @@ class Fault:
     message: str
     patch: Patch = field(default_factory=dict)
 
-    @property
-    def line(self) -> str:
-        settings = ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.patch.items())
-        return f"{self.part}: {self.message}" + (f"; {settings} works, tried here" if settings else "")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsed:
@@ -90,6 +85,7 @@ class Rehearsed:
 
     def as_json(self) -> dict[str, Any]:
         step = self.figure(TYPICAL, "step_seconds")
+        least, most = (self.run_seconds(self.figure(TYPICAL, name)) for name in ("least_seconds", "most_seconds"))
         return {
             "is_ready": not self.faults,
             "faults": [{"part": one.part, "message": one.message, "patch": dict(one.patch)} for one in self.faults],
@@ -97,7 +93,8 @@ class Rehearsed:
             "peak_memory_bytes": self.peak_bytes,
             "planned_memory_bytes": self.plan.memory_bytes.value,
             "step_seconds": step or None,
-            "run_seconds": self.run_seconds(step) if step else None,
+            "total_steps": self.plan.total_steps.value,
+            "run_seconds": [self.run_seconds(step), least, most] if step else None,
             "planned_seconds": self.plan.duration_seconds.value,
             "disk_bytes": self.disk_bytes,
             "disk_free_bytes": self.disk_free_bytes,
@@ -201,23 +198,33 @@ def _rehearsed(request: Request, gpu: GpuChoice, runs: Path, heard: Heard) -> di
     return parts
 
 
-def lines(found: Rehearsed) -> list[str]:
-    """What came of it, for people."""
-    plan, step = found.plan, found.figure(TYPICAL, "step_seconds")
-    said = [f"peak memory {format_bytes(found.peak_bytes)}, planned {format_bytes(plan.memory_bytes.value)}"]
-    if step:
-        least, most = (found.run_seconds(found.figure(TYPICAL, name)) for name in ("least_seconds", "most_seconds"))
-        planned = plan.duration_seconds.value
+def result_lines(found: Mapping[str, Any]) -> list[str]:
+    """What came of it, for people; `found` as `Rehearsed.as_json` gives it."""
+    peak, planned = found["peak_memory_bytes"], found["planned_memory_bytes"]
+    said = [f"peak memory {format_bytes(peak)}, planned {format_bytes(planned)}"]
+    if found["run_seconds"]:
+        seconds, least, most = map(format_seconds, found["run_seconds"])
+        planned = found["planned_seconds"]
         said.append(
-            f"{format_seconds(step)} a step: the run of {plan.total_steps.value:,} steps takes about "
-            f"{format_seconds(found.run_seconds(step))} ({format_seconds(least)} to {format_seconds(most)})"
-            + (f", planned {format_seconds(planned)}" if planned else "")
+            f"{format_seconds(found['step_seconds'])} a step: the run of {found['total_steps']:,} steps takes about "
+            f"{seconds} ({least} to {most})" + (f", planned {format_seconds(planned)}" if planned else "")
         )
-    if found.disk_bytes is not None:
-        said.append(f"disk {format_bytes(found.disk_bytes)} of {format_bytes(found.disk_free_bytes)} free")
-    if not found.faults:
+    if found["disk_bytes"] is not None:
+        said.append(f"disk {format_bytes(found['disk_bytes'])} of {format_bytes(found['disk_free_bytes'])} free")
+    if not found["faults"]:
         return [*said, "nothing failed: the run can be started"]
-    return [*said, *(f"FAILED  {one.line}" for one in found.faults)]
+    return said + [
+        f"FAILED  {one['part']}: {one['message']}" + (f"; {_settings(one['patch'])} works here" if one["patch"] else "")
+        for one in found["faults"]
+    ]
+
+
+def trying_line(patch: Patch) -> str:
+    return f"again with {_settings(patch)}"
+
+
+def _settings(patch: Patch) -> str:
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
 
 
 def part_line(name: str, figures: Mapping[str, Any]) -> str:

@@ -47,16 +47,18 @@ def counts(findings: Sequence[Finding]) -> dict[Status, int]:
 
 
 def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
-    """The config with some settings changed, as if the user had written them. Raises ConfigError.
+    """The config with some settings changed, as if the user had written them. Raises ConfigError."""
+    return load_config(as_request(loaded, patch))
 
-    All that the user wrote is written again, so precedence stays: the profiles give the rest.
-    """
+
+def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
+    """What asks for it: all that the user wrote is written again, so precedence stays. The profiles give the rest."""
     written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
     values = written | profile | dict(patch)
     # As TOML writes a value.
     literals = {key: tomli_w.dumps({"value": value}).partition("=")[2].strip() for key, value in values.items()}
-    return load_config(Request(assignments=tuple(f"{key}={literal}" for key, literal in literals.items())))
+    return Request(assignments=tuple(f"{key}={literal}" for key, literal in literals.items()))
 
 
 def apply_fixes(

@@ -79,11 +79,12 @@ def rehearse(
         if as_json:
             print(json.dumps(told), flush=True)
         elif "trying" in told:
-            print("again with " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in told["trying"].items()))
+            print(rehearsal.trying_line(told["trying"]), flush=True)
         elif len(told) > 1:
             print(rehearsal.part_line(told["part"], told), flush=True)
 
     found = rehearsal.rehearse(request, chosen, hear)
-    print(json.dumps(finite(found.as_json())) if as_json else "\n".join(rehearsal.lines(found)))
+    result = finite(found.as_json())
+    print(json.dumps(result) if as_json else "\n".join(rehearsal.result_lines(result)))
     if found.faults:
         raise typer.Exit(EXIT_FAILED)

@@ -18,6 +18,7 @@ from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.glyphs import Glyphs
+from tui_trainer.ui.rehearsing import Rehearsal
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
@@ -75,6 +76,7 @@ class Workbench:
         """The newest that this process carries out, or carried out before another one was opened."""
         self.export: ExportProcess | None = None
         """The newest export that was begun here; it goes on beside everything."""
+        self.rehearsal = Rehearsal(self)
         self.leaving: Leaving | None = None
         self.leave_when_over = False
         self._stop_unasked = False
@@ -107,6 +109,7 @@ class Workbench:
         self._sampler.stop()
         if self.export is not None:
             self.export.let_go()
+        self.rehearsal.end()
 
     def _open_document(self) -> tuple[Document, Draft | None]:
         from tui_trainer.config.document import Document
@@ -134,6 +137,7 @@ class Workbench:
         notice, has_news = self.notice, self.poll_run()
         self._ask()
         self._poll_export()
+        self.rehearsal.poll()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
