@@ -10,7 +10,8 @@ import pytest
 from tests.ui.bare_app import seen
 from tui_trainer.bench.rehearsal_process import RehearsalProcess
 from tui_trainer.ui.glyphs import UNICODE
-from tui_trainer.ui.rehearsing import Rehearsal, RehearsalDialog
+from tui_trainer.ui.rehearsals import Rehearsals
+from tui_trainer.ui.rehearsing import RehearsalDialog
 from tui_trainer.units import MIB
 
 PATCH = {"training.per_device_train_batch_size": 2}
@@ -46,13 +47,13 @@ class FakeProcess(RehearsalProcess):
 def bench():
     applied = []
     bench = SimpleNamespace(run_is_alive=False, glyphs=UNICODE, applied=applied, document=None)
-    bench.rehearsal = Rehearsal(bench)
+    bench.rehearsals = Rehearsals(bench)
     bench.apply = lambda patch, label: applied.append(patch) or ()
     return bench
 
 
 def test_parts_are_shown_as_they_are_over_and_it_can_be_cancelled(bench):
-    bench.rehearsal.process = FakeProcess(TOLD, alive=True)
+    bench.rehearsals.process = FakeProcess(TOLD, alive=True)
     shown, cancelled = seen(RehearsalDialog(bench), "c", size=(100, 30))
     assert "FAILED: out of memory with 8 rows in a pass, not with 2" in shown and "300.0 MiB" in shown
     assert "row 18, which begins 'The sheep'" in shown and "typical steps ..." in shown and "close, it goes on" in shown
@@ -60,31 +61,31 @@ def test_parts_are_shown_as_they_are_over_and_it_can_be_cancelled(bench):
 
 
 def test_what_works_is_applied_with_one_key(bench):
-    bench.rehearsal.process = FakeProcess([*TOLD, RESULT], alive=False)
+    bench.rehearsals.process = FakeProcess([*TOLD, RESULT], alive=False)
     shown = seen(RehearsalDialog(bench), "a", size=(100, 30))[0]
     assert "training.per_device_train_batch_size = 2 works here" in shown and "a apply what works" in shown
     assert "the run of 100 steps takes about" in shown and bench.applied == [PATCH]
 
 
 def test_a_process_that_fails_says_why(bench):
-    bench.rehearsal.process = FakeProcess([], alive=False)
-    bench.rehearsal.process._hear("tui-trainer: data.path is not there")
+    bench.rehearsals.process = FakeProcess([], alive=False)
+    bench.rehearsals.process._hear("tui-trainer: data.path is not there")
     assert "data.path is not there" in seen(RehearsalDialog(bench))[0]
 
 
 def test_none_beside_a_run_and_none_without_a_config(bench):
-    assert bench.rehearsal.start() == "the config is still being read"
+    assert bench.rehearsals.start() == "the config is still being read"
     bench.run_is_alive = True
-    assert bench.rehearsal.start().startswith("a run trains") and bench.rehearsal.process is None
+    assert bench.rehearsals.start().startswith("a run trains") and bench.rehearsals.process is None
 
 
 def test_its_end_is_a_notice_and_it_ends_with_the_screens(bench):
     told = []
     bench.tell = lambda words, role: told.append((words, role))
-    bench.rehearsal.process = process = FakeProcess([*TOLD, {**RESULT, "is_ready": True, "faults": []}], alive=True)
+    bench.rehearsals.process = process = FakeProcess([*TOLD, {**RESULT, "is_ready": True, "faults": []}], alive=True)
     process.poll = lambda: True
-    bench.rehearsal.poll()
+    bench.rehearsals.poll()
     assert told == [("nothing failed: the run can be started", "good")]
     process.let_go = lambda: None
-    bench.rehearsal.end()
+    bench.rehearsals.end()
     assert process.is_cancelled

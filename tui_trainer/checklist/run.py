@@ -13,6 +13,7 @@ import tomli_w
 
 from tui_trainer.checklist import checks
 from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Patch, Status, Verdict, failed
+from tui_trainer.checklist.gains import KeptGains, Measurable
 from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
@@ -33,7 +34,10 @@ def all_checks() -> tuple[Check, ...]:
 def run_checks(context: Context, chosen: Iterable[Check] | None = None) -> list[Finding]:
     """What each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
     wanted = all_checks() if chosen is None else chosen
-    return [_finding(check, context) for check in wanted]
+    gains = None
+    if context.plan is not None:
+        gains = KeptGains.read(Measurable.of(context.config, context.plan, context.hardware))
+    return [_finding(check, context, gains) for check in wanted]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
@@ -79,12 +83,15 @@ def apply_fixes(
     return loaded, changes, findings
 
 
-def _finding(check: Check, context: Context) -> Finding:
+def _finding(check: Check, context: Context, gains: KeptGains | None) -> Finding:
     verdict = _look(check, context)
     changes = tuple(
         Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
     )
-    return Finding(check=check, verdict=verdict, changes=changes)
+    gain = gains.find(verdict.fix or verdict.opposite or {}) if gains else None
+    if gain and not verdict.fix and gain.ratios:
+        gain = gain.turned()
+    return Finding(check=check, verdict=verdict, changes=changes, gain=gain)
 
 
 def _look(check: Check, context: Context) -> Verdict:

@@ -22,9 +22,9 @@ from tui_trainer.cli.application import (
     load,
     request_of,
 )
-from tui_trainer.errors import EXIT_FAILED
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.runs.json_fields import finite
-from tui_trainer.standard_files import show_progress
+from tui_trainer.standard_files import show_progress, tell
 
 
 @app.command()
@@ -49,13 +49,29 @@ def check(
         Path | None,
         typer.Option("--fix", metavar="OUT.toml", help="Write a config with every fix applied.", show_default=False),
     ] = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measure",
+            metavar="NAME",
+            help="Measure first what this check gains here, or all of them; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="The most that measuring one of them takes.")] = 300,
 ) -> None:
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
     from tui_trainer.check import print_checks
 
     chosen = gpu_choice(gpu)
     loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
-    raise typer.Exit(print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen))
+    is_whole = True
+    if measure:
+        from tui_trainer.bench.gains import GainBench
+
+        is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=chosen, seconds=seconds).measure()
+    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen)
+    raise typer.Exit(code if is_whole else EXIT_STOPPED)
 
 
 @app.command()

@@ -9,45 +9,7 @@ from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.spans import Line, Role, paragraph
 
 if TYPE_CHECKING:
-    from tui_trainer.bench.rehearsal_process import RehearsalProcess
     from tui_trainer.ui.workbench import Workbench
-
-
-class Rehearsal:
-    """The newest that was begun here: one at a time, none beside a run, and it ends with the screens."""
-
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
-        self.process: RehearsalProcess | None = None
-
-    def start(self) -> str:
-        """Of the config as it is now. Why not; empty: it goes on."""
-        from tui_trainer.bench.rehearsal_process import RehearsalProcess
-
-        if self.process is not None and self.process.alive:
-            return ""
-        loaded = self._bench.document.loaded if self._bench.document else None
-        if self._bench.run_is_alive:
-            return "a run trains: beside it a rehearsal would measure neither memory nor time"
-        if loaded is None:
-            return "the config is still being read"
-        try:
-            self.process = RehearsalProcess(loaded, self._bench.chosen_gpu)
-        except OSError as error:
-            return f"no process can be started: {error.strerror or error}"
-        return ""
-
-    def poll(self) -> None:
-        """Once a second. How it ended is told, wherever one is."""
-        if (process := self.process) is not None and process.poll():
-            found = process.result
-            words = process.lines[-1] if found else f"not rehearsed: {process.reason}"
-            self._bench.tell(words, "good" if found and found["is_ready"] else "bad")
-
-    def end(self) -> None:
-        if self.process is not None and self.process.alive:
-            self.process.cancel()
-            self.process.let_go()
 
 
 class RehearsalDialog(Dialog):
@@ -60,19 +22,19 @@ class RehearsalDialog(Dialog):
         self._bench = bench
 
     def by_clock(self) -> object:
-        process = self._bench.rehearsal.process
+        process = self._bench.rehearsals.process
         return process and (len(process.lines), process.part, process.alive, process.is_cancelled)
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        process = self._bench.rehearsal.process
+        process = self._bench.rehearsals.process
         if process is not None and process.alive:
             return (("c", "cancel"), ("escape", "close, it goes on"))
         apply = (("a", "apply what works"),) if process is not None and process.patch else ()
         return (*apply, ("enter", "again"), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
-        process = self._bench.rehearsal.process
+        process = self._bench.rehearsals.process
         if process is None:
             return paragraph("not begun", width)
         lines = [line for text in process.lines for line in paragraph(text, width, _role(text))]
@@ -82,7 +44,7 @@ class RehearsalDialog(Dialog):
         return lines if process.result else [*lines, *paragraph(process.reason, width, "bad")]
 
     def press(self, key: str, character: str | None) -> bool:
-        process = self._bench.rehearsal.process
+        process = self._bench.rehearsals.process
         if process is not None and process.alive:
             if character == "c":
                 process.cancel()
@@ -91,7 +53,7 @@ class RehearsalDialog(Dialog):
             for problem in self._bench.apply(process.patch, "what the rehearsal found"):
                 self._bench.tell(str(problem), "bad")
             return False
-        if key == "enter" and (reason := self._bench.rehearsal.start()):
+        if key == "enter" and (reason := self._bench.rehearsals.start()):
             self._bench.tell(reason, "warn")
         return True
 
@@ -102,7 +64,7 @@ def _role(text: str) -> Role:
 
 def offer_rehearsal(bench: Workbench) -> None:
     """Begin, or show what is going on."""
-    if reason := bench.rehearsal.start():
+    if reason := bench.rehearsals.start():
         bench.tell(reason, "warn")
     else:
         bench.app.open(RehearsalDialog(bench))

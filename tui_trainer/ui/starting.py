@@ -223,8 +223,7 @@ def offer_quit(bench: Workbench) -> None:
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
         ]
         bench.app.ask("Leave?", rows, answers)
-    elif bench.export is not None and bench.export.alive:
-        export = bench.export
+    elif export := bench.exports.alive:
         rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]
         answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", lambda: _cancel_and_leave(bench))]
         bench.app.ask("Leave?", rows, answers)
@@ -239,8 +238,8 @@ def offer_quit(bench: Workbench) -> None:
 
 
 def _cancel_and_leave(bench: Workbench) -> None:
-    if bench.export is not None:
-        bench.export.cancel()
+    if bench.exports.newest is not None:
+        bench.exports.newest.cancel()
     bench.app.leave()
 
 
