@@ -1,4 +1,4 @@
-"""Exports that the screens begin: a process of its own, read without waiting, and ended without a rest."""
+"""Exports and measurings that the screens begin: a process of its own, read without waiting, ended without a rest."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tui_trainer.bench.gain_process import GainProcess
+from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
-from tui_trainer.launching import export as launching
+from tui_trainer.launching import command_process
 from tui_trainer.launching.export import ExportProcess, choices
+from tui_trainer.launching.start import load_config
 from tui_trainer.runs.folder import RunFolder
+
+
+def program(place: Path, script: str) -> Path:
+    """A shell script in the place of the program."""
+    path = place / "program"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return path
 
 
 @pytest.fixture
@@ -20,11 +31,20 @@ def exporting(tmp_path, monkeypatch):
     """`exporting(script)`: an export of a run to `merged`, by a shell script in the place of the program."""
 
     def begin(script: str) -> ExportProcess:
-        program = tmp_path / "program"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o700)
-        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setattr(sys, "executable", str(program(tmp_path, script)))
         return ExportProcess(RunFolder(tmp_path / "run"), "merged")
+
+    return begin
+
+
+@pytest.fixture
+def measuring(tmp_path, monkeypatch):
+    """The same for a measuring of two checks."""
+
+    def begin(script: str) -> GainProcess:
+        loaded = load_config(Request(assignments=("training.weight_decay=0.5", "output.name=a 'b'")))
+        monkeypatch.setattr(sys, "executable", str(program(tmp_path, script)))
+        return GainProcess(loaded, ("padding", "tf32"), "none")
 
     return begin
 
@@ -65,7 +85,7 @@ def test_its_own_sentence_is_the_reason_and_not_the_warnings_around_it(exporting
 
 
 def test_a_cancel_ends_the_whole_group_also_what_does_not_listen_and_leaves_nothing(exporting, tmp_path, monkeypatch):
-    monkeypatch.setattr(launching, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.05)
     half = tmp_path / "run/export/.writing-merged"
     half.mkdir(parents=True)
     # A signal that is ignored is ignored by children, too.
@@ -86,6 +106,23 @@ def test_one_that_nobody_reads_goes_on_to_its_end(exporting, tmp_path):
     (tmp_path / "go").touch()
     until((tmp_path / "done").exists)
     process._process.wait()
+
+
+def test_a_measuring_is_check_with_the_settings_of_now_and_its_last_sentence_is_known(measuring, tmp_path):
+    process = measuring(
+        f"printf '%s\\n' \"$@\" > {tmp_path}/asked\n"
+        "echo 'tui-trainer: padding: round 1 of 3: as it is' >&2\necho '{}'\necho a warning >&2; exit 1"
+    )
+    until(process.poll)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[:4] == ["-P", "-m", "tui_trainer", "check"]
+    assert asked[-5:] == ["--measure=padding", "--measure=tf32", "--gpu", "none", "--json"]
+    assignments = tuple(asked[asked.index("--set") + 1 : -5 : 2])
+    again = load_config(Request(assignments=assignments))
+    assert again.config.training.weight_decay == 0.5 and again.config.output.name == "a 'b'"
+    assert again.recipe is not None and again.recipe.name == "quickstart"
+    assert process.progress == "padding: round 1 of 3: as it is" and process.check == "padding"
+    assert process.exit_code == 1 and not process.alive
 
 
 def test_a_run_without_a_final_model_has_no_choices(tmp_path):

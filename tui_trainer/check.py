@@ -70,7 +70,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     verdict, indent = finding.verdict, " " * 7
     lines = [f"{finding.status:<5}  {finding.title:<{width}}  {one_line(verdict.evidence)}"]
     if not finding.is_open:
-        return lines
+        return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
     lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
@@ -109,7 +109,25 @@ def _as_object(finding: Finding) -> dict[str, Any]:
         "why": check.why,
         "guides": list(check.guides),
         "claimed_by_guides": check.claim,
-        "measured_gain": verdict.measured_gain,
+        "measured_gain": finding.measured_gain,
+        "measured": _measured(finding),
+    }
+
+
+def _measured(finding: Finding) -> dict[str, Any] | None:
+    """What `measured_gain` is the median of; None: nothing was measured."""
+    gain = finding.gain
+    if gain is None:
+        return None
+    return {
+        "at": gain.at,
+        "compared_with" if not finding.fix else "fix": dict(finding.alternative or {}),
+        "ratios": list(gain.ratios),
+        "is_difference": gain.is_difference,
+        "steps": gain.steps,
+        "memory_bytes": list(gain.memory_bytes),
+        "losses": list(gain.losses),
+        "reason": gain.reason,
     }
 
 

@@ -93,7 +93,8 @@ def test_every_check_keeps_its_promise():
                 assert finding.fix or verdict.advice, f"{check.name}: what is there to do?"
             else:
                 assert not finding.fix
-            assert verdict.measured_gain is None
+            assert finding.measured_gain is None
+            assert not (verdict.fix and verdict.opposite), f"{check.name}: one alternative"
             swept += 1
     assert swept == 3 * NUMBER_OF_CHECKS
 

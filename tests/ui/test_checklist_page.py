@@ -11,6 +11,7 @@ from textual.events import MouseScrollDown
 from tests.ui.pictures import in_event_loop, picture, screen_text
 from tests.ui.test_checklist_view import many
 from tests.ui.test_snapshots import CPU, CannedBench
+from tui_trainer.bench import gain_process
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.glyphs import UNICODE
@@ -143,3 +144,93 @@ async def test_wide_screens_have_the_finding_beside_the_list():
         async with opened((width, 33)) as (app, _):
             line = next(line for line in picture(app) if "── checks" in line)
             assert ("── finding" in line) == beside
+
+
+class FakeMeasuring:
+    """A process as it is told to be."""
+
+    def __init__(self, loaded, names, gpu) -> None:
+        self.names, self.progress, self.exit_code = tuple(names), "loading", None
+        self.alive, self.is_cancelled, self.check = True, False, ""
+
+    def poll(self) -> bool:
+        ended = self.exit_code is not None
+        self.alive = not ended
+        return ended
+
+    def cancel(self) -> None:
+        self.is_cancelled, self.exit_code = True, 3
+
+
+@pytest.fixture
+def measuring(monkeypatch):
+    begun: list[FakeMeasuring] = []
+
+    def begin(loaded, names, gpu):
+        begun.append(FakeMeasuring(loaded, names, gpu))
+        return begun[-1]
+
+    monkeypatch.setattr(gain_process, "GainProcess", begin)
+    return begun
+
+
+@in_event_loop
+async def test_m_measures_the_chosen_finding_and_the_list_stays_usable(measuring, monkeypatch):
+    async with opened() as (app, pilot):
+        asked_anew = []
+        monkeypatch.setattr(app.bench, "config_changed", lambda: asked_anew.append(True))
+        await pilot.press("m")
+        assert not measuring and "measure: there is nothing to switch here" in picture(app)[-1]
+        await pilot.press("down", "down", "m")
+        assert [one.names for one in measuring] == [("check 03",)]
+        app.bench.measuring.poll()
+        measuring[0].progress = measuring[0].check = "check 03"
+        measuring[0].progress = "check 03: round 1 of 3: as it is"
+        app.tick()
+        await pilot.pause()
+        assert "measuring check 03: round 1 of 3: as it is" in screen_text(app) and asked_anew
+        await pilot.press("down", "m")
+        assert app.page.model.cursor == 3 and len(measuring) == 1
+        await pilot.press("up", "m")
+        assert "one at a time: Esc ends what is being measured" in picture(app)[-1] and len(measuring) == 1
+        asked_anew.clear()
+        measuring[0].progress, measuring[0].exit_code = "check 03: 1.80 times as fast", 0
+        app.tick()
+        await pilot.pause()
+        assert asked_anew and "check 03: 1.80 times as fast" in picture(app)[-1]
+        assert "measuring" not in "".join(picture(app)[:-1])
+
+
+@in_event_loop
+async def test_capital_m_measures_all_and_escape_ends_it(measuring):
+    async with opened() as (app, pilot):
+        assert "checklist.cancel" not in [action.id for action in app.offered_actions]
+        await pilot.press("M")
+        assert measuring[0].names == ("all",)
+        assert "checklist.cancel" in [action.id for action in app.offered_actions]
+        await pilot.press("escape")
+        app.tick()
+        await pilot.pause()
+        assert measuring[0].is_cancelled and "what was measured until then is kept" in picture(app)[-1]
+
+
+@in_event_loop
+async def test_beside_a_run_nothing_is_measured_and_a_run_that_begins_ends_it(measuring, monkeypatch):
+    async with opened() as (app, pilot):
+        await pilot.press("M")
+        monkeypatch.setattr(type(app.bench), "run_is_alive", True)
+        monkeypatch.setattr(app.bench, "poll_run", lambda: False)
+        app.bench.measuring.poll()
+        assert measuring[0].is_cancelled and "a run trains: both would be slower" in app.bench.notice[0]
+        app.bench.notice = None
+        await pilot.press("M")
+        assert len(measuring) == 1 and "measure all: a run trains: both would be slower" in app.bench.notice[0]
+
+
+@in_event_loop
+async def test_a_measuring_that_is_refused_is_told_in_its_own_words(measuring):
+    async with opened() as (app, pilot):
+        await pilot.press("M")
+        measuring[0].progress, measuring[0].exit_code = "chat trains on this machine: both would be slower", 2
+        app.bench.measuring.poll()
+        assert app.bench.notice == ("not measured: chat trains on this machine: both would be slower", "bad")

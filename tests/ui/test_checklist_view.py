@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
+from tui_trainer.checklist.gains import Gain
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row, summary
 from tui_trainer.ui.spans import text_of, width_of
@@ -104,8 +105,12 @@ def test_a_fix_shows_old_and_new_and_what_is_only_claimed(glyphs, arrow):
     assert f"fix    training.weight_decay: 0.0 {arrow} 0.01" in text
     assert "gain   not measured yet; the guides claim: 2x faster (guide A)" in text
     assert "do     look at it" in text and "guides A quick win 1, E should see 2" in text
-    measured = detail(finding("slow", "warn", measured_gain=1.234), glyphs=glyphs)
-    assert "gain   1.23 times as fast, measured here; the guides claim" in measured
+    gain = Gain(at="2026-11-23T10:00:00.000Z", ratios=(1.22, 1.234, 1.24))
+    measured = detail(replace(finding("slow", "warn"), gain=gain), width=200, glyphs=glyphs)
+    assert "gain   1.23 times as fast (measured here 2026-11-23, 3 pairs, +-1 %); the guides claim" in measured
+    switched = replace(finding("on", "pass", opposite={"data.packing": False}), gain=gain)
+    assert "1.23 times as fast as with data.packing = false (measured" in detail(switched, width=200, glyphs=glyphs)
+    assert "gain   there is nothing to switch here; the guides claim" in detail(finding("plain"), glyphs=glyphs)
 
 
 def test_the_choice_stops_at_both_ends_and_reaches_every_finding():

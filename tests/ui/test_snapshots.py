@@ -250,7 +250,7 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             bench.background.do = lambda *_: None
             folder = RunFolder(RUNS[1].path)
             outcome = Outcome(is_good=True, words=CERTIFICATE_WORDS, folder=f"{folder.root}/export/merged")
-            bench.export = SimpleNamespace(
+            bench.exports.newest = SimpleNamespace(
                 progress=(),
                 run=folder,
                 name="merged",

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
-from tui_trainer.bench.training_child import WARM_UP_STEPS
+from tui_trainer.bench.training_child import WARM_UP_STEPS, question_of
 from tui_trainer.checklist.contract import Finding, Patch
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
@@ -88,7 +88,7 @@ class TrainingBench:
         """Raises InputError where the baseline cannot be trained."""
         self.told("planning the variants")
         variants = chosen(list(self.variants()), self.only)
-        return measure_in_turns(variants, self._ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
+        return measure_in_turns(variants, ask_for_steps, rounds=self.rounds, seconds=self.seconds, told=self.told)
 
     def variants(self) -> Iterator[Variant]:
         """The baseline, each switch alone, other batch sizes, then the switches one upon the other."""
@@ -158,19 +158,10 @@ class TrainingBench:
         """With the reason why it cannot be, or would be the baseline again."""
         if patch and not reason:
             try:
-                reason = _no_change(self._baseline, self._plan(patch), patch)
+                reason = no_change(self._baseline, self._plan(patch), patch)
             except InputError as error:
                 reason = str(error)
-        request = self._requested(self._settings(patch))
-        question = {
-            "config_file": str(request.config_file) if request.config_file else "",
-            "profile": request.profile,
-            "shortcuts": dict(request.shortcuts),
-            "assignments": list(request.assignments),
-            "gpu": self.gpu,
-            "steps": self.steps,
-            "patch": dict(patch),
-        }
+        question = steps_question(self._requested(self._settings(patch)), self.gpu, self.steps, patch)
         return Variant(name=name, question=question, reason=reason)
 
     @cached_property
@@ -178,32 +169,43 @@ class TrainingBench:
         return self._plan({})
 
     def _requested(self, patch: Patch) -> Request:
-        """What the user asks for, with these settings instead, few steps, and nothing written between them."""
-        settings = {
-            **patch,
-            "training.max_steps": self.steps + WARM_UP_STEPS,
-            "evaluation.eval_steps": 0,
-            "evaluation.max_eval_rows": _EVAL_ROWS,
-            "evaluation.early_stopping_patience": 0,
-            "evaluation.generate_rows": 0,
-            "checkpoint.save_steps": 0,
-            "logging.sample_steps": 0,
-            "logging.report_to": [],
-        }
-        own = [one for one in self.request.assignments if one.partition("=")[0].strip() not in settings]
-        ours = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        return replace(self.request, assignments=(*own, *ours))
-
-    def _ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        compiles = bool(variant.question["patch"].get(_COMPILE))
-        limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
-        found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(variant.question), limit, sees_gpus=True))
-        if compiles and (problem := found["problems"].get("not compiled")):
-            raise ChildFailed(f"ended with: {problem}", problem)
-        return found
+        return short_run(self.request, self.steps, patch)
 
 
-def _no_change(before: Plan, after: Plan, patch: Patch) -> str:
+def short_run(request: Request, steps: int, patch: Patch) -> Request:
+    """What the user asks for, with these settings instead, few steps, and nothing written between them."""
+    settings = {
+        **patch,
+        "training.max_steps": steps + WARM_UP_STEPS,
+        "evaluation.eval_steps": 0,
+        "evaluation.max_eval_rows": _EVAL_ROWS,
+        "evaluation.early_stopping_patience": 0,
+        "evaluation.generate_rows": 0,
+        "checkpoint.save_steps": 0,
+        "logging.sample_steps": 0,
+        "logging.report_to": [],
+    }
+    own = [one for one in request.assignments if one.partition("=")[0].strip() not in settings]
+    ours = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return replace(request, assignments=(*own, *ours))
+
+
+def steps_question(request: Request, gpu: GpuChoice, steps: int, patch: Patch) -> dict[str, Any]:
+    """What the child is asked: to take `steps` of this request, in which `patch` is already."""
+    return question_of(request, gpu) | {"steps": steps, "patch": dict(patch)}
+
+
+def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+    """The child's figures. Raises ChildFailed, also where layers that should be compiled are not."""
+    compiles = bool(variant.question["patch"].get(_COMPILE))
+    limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
+    found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(variant.question), limit, sees_gpus=True))
+    if compiles and (problem := found["problems"].get("not compiled")):
+        raise ChildFailed(f"ended with: {problem}", problem)
+    return found
+
+
+def no_change(before: Plan, after: Plan, patch: Patch) -> str:
     """Why a switch that is left to the program stays where the baseline has it; empty: it does not."""
     for key, name in _PLANNED.items():
         was, now = getattr(before, name), getattr(after, name)

@@ -1,16 +1,18 @@
 """What a check is and what it finds. Files in `checks/` are light to import and load no torch.
 
 A check looks at facts that were gathered before (`Context`), so it takes no time and changes nothing. What a guide
-claims (`claim`) is never shown as if it were measured here: that is `measured_gain`.
+claims (`claim`) is never shown as if it were measured here: that is a `Gain`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
+from tui_trainer.checklist.gains import Gain, is_of_steps
 from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
@@ -21,8 +23,12 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import DataFacts
 
+ALL = "all"
+"""For every check, where names of checks are asked for."""
+_SHOWN_VALUE = 60
 Status = Literal["pass", "warn", "fail", "n/a", "error"]
 STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
 """From the worst to what does not apply."""
@@ -117,15 +123,15 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What one look found. `evidence` is one sentence with numbers; `advice` is for what no patch can do."""
+    """What one look found. `evidence` is one sentence with numbers; `advice` is for what no patch can do. `opposite`
+    is the other position of a switch that needs no fix: what it gains can be measured against that."""
 
     status: Status
     evidence: str
     details: tuple[str, ...] = ()
     fix: Patch | None = None
     advice: str = ""
-    measured_gain: float | None = None
-    """How many times as fast, as measured on this machine; None: not measured."""
+    opposite: Patch | None = None
     switch: str = ""
     """In a few words what is on, or why not, for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
 
@@ -154,11 +160,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A check with what it found; `changes` is its fix beside today's values. Texts pass `safe_text` where shown."""
+    """A check with what it found; `changes` is its fix beside today's values. Texts pass `safe_text` where shown.
+
+    `gain` is that of the fix, or that of the config as it is over the opposite; None: not measured.
+    """
 
     check: Check
     verdict: Verdict
     changes: tuple[Change, ...] = ()
+    gain: Gain | None = None
 
     @property
     def name(self) -> str:
@@ -182,18 +192,45 @@ class Finding:
         return self.status in ("error", "fail", "warn")
 
     @property
+    def alternative(self) -> Patch | None:
+        """Settings that the config can be measured against: those of the fix, or the other position of the switch."""
+        return self.verdict.fix or self.verdict.opposite
+
+    @property
+    def why_not_measured(self) -> str:
+        """Why no steps can be measured; empty: they can."""
+        if not self.alternative:
+            return "there is nothing to switch here"
+        if not any(map(is_of_steps, self.alternative)):
+            return "no speed to measure, the steps stay the same"
+        return ""
+
+    @property
+    def measured_gain(self) -> float | None:
+        """How many times as fast, as measured on this machine; None: not measured."""
+        return self.gain.speed_up if self.gain else None
+
+    @property
     def gain_words(self) -> str:
         """What was measured here; that nothing was, is said."""
-        gain = self.verdict.measured_gain
-        return "not measured yet" if gain is None else f"{gain:.2f} times as fast, measured here"
+        if self.gain is None:
+            return self.why_not_measured or "not measured yet"
+        return self.gain.words("" if self.fix else patch_words(self.alternative or {}))
 
 
-def passed(evidence: str, *details: str, switch: str = "") -> Verdict:
-    return Verdict(status="pass", evidence=evidence, details=details, switch=switch)
+def patch_words(patch: Patch) -> str:
+    """`data.packing = false`, as it is written."""
+    return ", ".join(f"{key} = {one_line(json.dumps(value), _SHOWN_VALUE)}" for key, value in patch.items())
 
 
-def not_applicable(reason: str, *details: str, advice: str = "", switch: str = "") -> Verdict:
-    return Verdict(status="n/a", evidence=reason, details=details, advice=advice, switch=switch)
+def passed(evidence: str, *details: str, switch: str = "", opposite: Patch | None = None) -> Verdict:
+    return Verdict(status="pass", evidence=evidence, details=details, switch=switch, opposite=opposite)
+
+
+def not_applicable(
+    reason: str, *details: str, advice: str = "", switch: str = "", opposite: Patch | None = None
+) -> Verdict:
+    return Verdict(status="n/a", evidence=reason, details=details, advice=advice, switch=switch, opposite=opposite)
 
 
 def warned(evidence: str, *details: str, fix: Patch | None = None, advice: str = "", switch: str = "") -> Verdict:

@@ -13,6 +13,7 @@ import tomli_w
 
 from tui_trainer.checklist import checks
 from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Patch, Status, Verdict, failed
+from tui_trainer.checklist.gains import KeptGains, Measurable
 from tui_trainer.config.changes import Change
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
@@ -33,7 +34,10 @@ def all_checks() -> tuple[Check, ...]:
 def run_checks(context: Context, chosen: Iterable[Check] | None = None) -> list[Finding]:
     """What each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
     wanted = all_checks() if chosen is None else chosen
-    return [_finding(check, context) for check in wanted]
+    gains = None
+    if context.plan is not None:
+        gains = KeptGains.read(Measurable.of(context.config, context.plan, context.hardware))
+    return [_finding(check, context, gains) for check in wanted]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
@@ -47,16 +51,18 @@ def counts(findings: Sequence[Finding]) -> dict[Status, int]:
 
 
 def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
-    """The config with some settings changed, as if the user had written them. Raises ConfigError.
+    """The config with some settings changed, as if the user had written them. Raises ConfigError."""
+    return load_config(as_request(loaded, patch))
 
-    All that the user wrote is written again, so precedence stays: the profiles give the rest.
-    """
+
+def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
+    """What asks for it: all that the user wrote is written again, so precedence stays. The profiles give the rest."""
     written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
     values = written | profile | dict(patch)
     # As TOML writes a value.
     literals = {key: tomli_w.dumps({"value": value}).partition("=")[2].strip() for key, value in values.items()}
-    return load_config(Request(assignments=tuple(f"{key}={literal}" for key, literal in literals.items())))
+    return Request(assignments=tuple(f"{key}={literal}" for key, literal in literals.items()))
 
 
 def apply_fixes(
@@ -77,12 +83,15 @@ def apply_fixes(
     return loaded, changes, findings
 
 
-def _finding(check: Check, context: Context) -> Finding:
+def _finding(check: Check, context: Context, gains: KeptGains | None) -> Finding:
     verdict = _look(check, context)
     changes = tuple(
         Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
     )
-    return Finding(check=check, verdict=verdict, changes=changes)
+    gain = gains.find(verdict.fix or verdict.opposite or {}) if gains else None
+    if gain and not verdict.fix and gain.ratios:
+        gain = gain.turned()
+    return Finding(check=check, verdict=verdict, changes=changes, gain=gain)
 
 
 def _look(check: Check, context: Context) -> Verdict:

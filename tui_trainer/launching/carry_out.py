@@ -144,19 +144,24 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     started = monotonic()
     result = train(job, journal, run.controls)
     if result.step_seconds is not None:
-        own = load_of_threads(plan.threads.value, monotonic() - started)
-        keep_calibration(
-            registry.state_folder(),
-            plan.cpu_name,
-            plan.threads.value,
-            plan.shape_key,
-            step_seconds=result.step_seconds,
-            flops=plan.step_flops,
-            precision=plan.precision.value,
-            card_name=plan.device_name if plan.device == "cuda" else "",
-            load=None if plan.device == "cuda" else load_of_others(own),
-        )
+        keep_step_seconds(plan, result.step_seconds, monotonic() - started)
     return result.reason
+
+
+def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
+    """For the next plan of such a run. `busy_seconds`: for how long this process has been at it."""
+    own = load_of_threads(plan.threads.value, busy_seconds)
+    keep_calibration(
+        registry.state_folder(),
+        plan.cpu_name,
+        plan.threads.value,
+        plan.shape_key,
+        step_seconds=step_seconds,
+        flops=plan.step_flops,
+        precision=plan.precision.value,
+        card_name=plan.device_name if plan.device == "cuda" else "",
+        load=None if plan.device == "cuda" else load_of_others(own),
+    )
 
 
 def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:

@@ -6,25 +6,18 @@ The process is `tui-trainer export --json`: it loads torch, and the screens neit
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
 from tui_trainer.exporting.export import target_of, writing_folder
 from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.launching.command_process import CommandProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 
-_PATIENCE_SECONDS: Final = 5.0
-_CHUNK_BYTES: Final = 1 << 16
 _REASON_CHARACTERS: Final = 600
 
 
@@ -77,7 +70,7 @@ class Outcome:
     folder: str = ""
 
 
-class ExportProcess:
+class ExportProcess(CommandProcess):
     """One export that goes on whether anybody looks or not. It outlives the screens."""
 
     def __init__(self, run: RunFolder, name: str) -> None:
@@ -86,68 +79,9 @@ class ExportProcess:
         self.progress: tuple[str, float, float | None, str] = ("loading libraries and the model", 0.0, None, "")
         """What is done, how much of it, of how much, in which unit."""
         self.outcome: Outcome | None = None
-        self.is_cancelled = False
-        self._kill_at = 0.0
-        self._rest, self._said, self._result = b"", "", dict[str, Any]()
-        # -P: a torch.py in the folder that the user stands in is not ours.
-        command = [sys.executable, "-P", "-m", "tui_trainer", "export", str(run.root), "--to", name, "--json"]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # Exports are written on the CPU, and the card may be a run's.
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-            # A group of its own: a hang-up of the terminal does not end it, and a cancel ends its children as well.
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        self._output = self._process.stdout
-        os.set_blocking(self._output.fileno(), False)
-
-    @property
-    def alive(self) -> bool:
-        return self.outcome is None
-
-    def poll(self) -> bool:
-        """Take in what it has told since. Whether it has ended, and nobody knew."""
-        if not self.alive:
-            return False
-        # Asked first: what it tells before its end is read then.
-        ended = self._process.poll() is not None
-        self._read()
-        if ended:
-            self._end()
-        elif self.is_cancelled and monotonic() > self._kill_at:
-            self._signal(signal.SIGKILL)
-        return ended
-
-    def cancel(self) -> None:
-        """End it, and leave nothing half-made; a later `poll` knows when it has."""
-        if self.alive and not self.is_cancelled:
-            self.is_cancelled, self._kill_at = True, monotonic() + _PATIENCE_SECONDS
-            # As Ctrl+C: it removes what it has written.
-            self._signal(signal.SIGINT)
-
-    def let_go(self) -> None:
-        """Nobody reads any more: it must not wait for a reader."""
-        self._output.close()
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-    def _read(self) -> None:
-        while not self._output.closed:
-            try:
-                new = os.read(self._output.fileno(), _CHUNK_BYTES)
-            except BlockingIOError:
-                return
-            if not new:
-                return
-            *lines, self._rest = (self._rest + new).split(b"\n")
-            for line in lines:
-                self._hear(line.decode(errors="replace"))
+        self._said, self._result = "", dict[str, Any]()
+        # Exports are written on the CPU, and the card may be a run's.
+        super().__init__(["export", str(run.root), "--to", name, "--json"], {"CUDA_VISIBLE_DEVICES": ""})
 
     def _hear(self, line: str) -> None:
         try:
@@ -161,8 +95,7 @@ class ExportProcess:
             if line.startswith("tui-trainer: ") or not self._said.startswith("tui-trainer: "):
                 self._said = line.strip() or self._said
 
-    def _end(self) -> None:
-        self.let_go()
+    def _end(self, exit_code: int) -> None:
         if self._result:
             words = tuple(one_line(str(line), _REASON_CHARACTERS) for line in self._result["words"])
             self.outcome = Outcome(
@@ -175,5 +108,5 @@ class ExportProcess:
         if self.is_cancelled:
             reason = "cancelled; nothing is left of it"
         elif not reason:
-            reason = f"its process was ended with exit code {self._process.returncode}"
+            reason = f"its process was ended with exit code {exit_code}"
         self.outcome = Outcome(is_good=False, words=(reason,))

@@ -77,7 +77,7 @@ def read_calibration(
 
     With `card_name` the steps are those of a card; processor and threads do not matter then.
     """
-    table = _table(_read(state_folder), _machine_key(cpu_name, threads, precision, card_name))
+    table = _table(_read(state_folder), machine_key(cpu_name, threads, precision, card_name))
     shapes = {key: shape for key in table if (shape := _Shape.of(_table(table, key)))}
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
@@ -110,7 +110,7 @@ def keep_calibration(
     `load`: runnable tasks of others meanwhile (`hardware/load.py`); None where the system does not tell, or on a card.
     """
     everything = _read(state_folder)
-    key = _machine_key(cpu_name, threads, precision, card_name)
+    key = machine_key(cpu_name, threads, precision, card_name)
     shapes = _table(everything, key)
     earlier = _runs_of(shapes.pop(shape_key, None))
     run = {"step_seconds": step_seconds, "busy": load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)}
@@ -136,7 +136,8 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-def _machine_key(cpu_name: str, threads: int, precision: Precision, card_name: str) -> str:
+def machine_key(cpu_name: str, threads: int, precision: Precision, card_name: str) -> str:
+    """Under which name the figures of this machine are kept."""
     machine = card_name or f"{cpu_name}, {threads} threads"
     return machine if precision == "fp32" else f"{machine}, {precision}"
 

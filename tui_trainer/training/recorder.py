@@ -143,9 +143,7 @@ def memory_before(config: Config) -> int:
     for name in (*_AT_FIRST_USE, *adapters, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
-    # Where the peak cannot be reset, that of preparing the data counts as well.
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    start_peak(torch.device("cpu"))
     return int(psutil.Process().memory_info().rss)
 
 
@@ -158,6 +156,15 @@ def _compute_once() -> None:
     functional.cross_entropy(hidden @ square, torch.zeros(_WIDTH, dtype=torch.int64)).backward()
     torch.nn.utils.clip_grad_norm_([square], 1.0)
     torch.optim.AdamW([square], fused=True).step()
+
+
+def start_peak(device: torch.device) -> None:
+    """What `peak_memory_bytes` says from here on. Where a process cannot reset its peak, that of before counts too."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory_bytes(device: torch.device) -> int:

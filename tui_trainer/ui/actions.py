@@ -96,6 +96,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "save_as", "S", "save as", "Write it to another file."),
     _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
     _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
+    _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 52),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     _action("checklist", "up", "up k", "up", "To the check above."),
@@ -107,6 +108,9 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "show_fix", "enter", "show fix", "What the fix of this check sets, and the key for it."),
     _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
     _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
+    _action("checklist", "measure", "m", "measure", "Measure here what this check gains, with and without it.", 25),
+    _action("checklist", "measure_all", "M", "measure all", "Measure every check that has something to switch."),
+    _action("checklist", "cancel", "escape", "end measuring", "End the measuring; what is measured is kept.", 5),
     _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
     _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
     _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),

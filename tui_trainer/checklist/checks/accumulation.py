@@ -19,7 +19,8 @@ def look(context: Context) -> Verdict:
     sentence = f"{effective} rows in {parts} passes of {micro}"
     if 2 * last >= micro:
         uneven = "" if last == micro else f", the last of {last}"
-        return passed(f"{sentence}{uneven}; the loss is a sum, so the gradient is that of one pass")
+        sentence += f"{uneven}; the loss is a sum, so the gradient is that of one pass"
+        return passed(sentence, opposite=with_micro_batch(context, effective))
     better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
     return warned(
         f"{sentence}, the last of only {last}: a whole pass for little work", fix=with_micro_batch(context, better)

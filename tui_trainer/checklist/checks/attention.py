@@ -35,7 +35,7 @@ def look(context: Context) -> Verdict:
     mask = "by documents" if context.planned.packing.value else "without a mask"
     details = (_MASK_IS_FREE,) if basis.setup.packed and basis.setup.device == "cpu" else ()
     sentence = f"{name} fused attention {mask}{_kernel(context)}: {fused} of activations, no scores kept"
-    return passed(sentence, *details, switch="fused attention on")
+    return passed(sentence, *details, switch="fused attention on", opposite={_KEY: "eager"})
 
 
 def _with_dropout(context: Context, fused: str) -> Verdict:
@@ -43,13 +43,14 @@ def _with_dropout(context: Context, fused: str) -> Verdict:
     kept = _activations(context, shape, context.basis.setup)
     own = shape.attention_dropout == scratch.attention_dropout
     what = f"{_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
-    return warned(
+    verdict = warned(
         f"attention_dropout {shape.attention_dropout:g} keeps all scores: {_compared(kept, fused)}",
         "a width of 192 reached 44 % of the rate of matmuls with dropout, 58 % without (measured on one core)",
         # No fix: dropout is part of what is learnt, not only of how fast.
         advice=f"{what} is faster; dropout works against overfitting where the held-out loss begins to rise",
         switch="fused attention: off, there is dropout",
     )
+    return replace(verdict, opposite={_DROPOUT: 0.0}) if own else verdict
 
 
 def _compared(kept: str, fused: str) -> str:

@@ -14,7 +14,8 @@ def look(context: Context) -> Verdict:
     kind = "packed rows" if plan.packing.value else "rows"
     sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
     if micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value):
-        return passed(sentence)
+        half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
+        return passed(sentence, opposite=half)
     rows = min(rows_of_step, -(-busy // tokens))
     if budget is not None and memory_with(context, micro_batch=rows) > budget:
         return passed(f"{sentence}; more rows do not fit in the memory that is free")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 
-_KEY, _MOST_SHARE = "dataloader.num_workers", 0.05
+_KEY, _MOST_SHARE, _SOME_WORKERS = "dataloader.num_workers", 0.05, 2
 
 
 def look(context: Context) -> Verdict:
@@ -15,11 +15,12 @@ def look(context: Context) -> Verdict:
     if workers.value and context.basis.target.gpu is None:
         sentence = f"{how}, on the cores that train: num_workers is {workers.value}, {workers.reason}"
         return warned(sentence, fix={_KEY: "auto"})
+    other = {_KEY: 0 if workers.value else _SOME_WORKERS}
     if earlier is None:
-        return not_applicable(f"{how}; the wait is measured by the first run")
+        return not_applicable(f"{how}; the wait is measured by the first run", opposite=other)
     sentence = f"fetching took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
     if earlier.data_share <= _MOST_SHARE:
-        return passed(f"{sentence}; {how}")
+        return passed(f"{sentence}; {how}", opposite=other)
     more = f"raise {_KEY} above {workers.value}, or " if workers.value else ""
     advice = f"{more}move the prepared data to a faster disk: export TUI_TRAINER_HOME=FOLDER"
     return warned(f"{sentence}, at most {_MOST_SHARE:.0%} is good", advice=advice)

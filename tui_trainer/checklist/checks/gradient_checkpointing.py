@@ -31,14 +31,16 @@ def look(context: Context) -> Verdict:
     if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
         sentence += f"; memory is short, and it costs {_COST}"
         return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-    return passed(f"{sentence}; it would cost {_COST}", switch="checkpointing: off, not needed")
+    sentence += f"; it would cost {_COST}"
+    return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
 
 
 def _on(context: Context, without: TrainingSetup, sentence: str) -> Verdict:
     """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
     rows = _rows_without(context, without)
     if rows == 0:
-        return passed(f"{sentence}; it costs {_COST}, and memory needs it", switch="checkpointing on")
+        sentence += f"; it costs {_COST}, and memory needs it"
+        return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
     fits = f"{rows} {'row' if rows == 1 else 'rows'} in a pass fit without it"
     return warned(f"{sentence}; {fits}, and it costs {_COST}", fix={CHECKPOINTING: False}, switch="checkpointing on")
 

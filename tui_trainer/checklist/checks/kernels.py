@@ -25,7 +25,8 @@ def look(context: Context) -> Verdict:
         return warned(sentence, fix={KEY: "auto"}, switch=switch)
     if deterministic:
         return warned(f"{name}: torch cannot tell whether it gives the same bits", fix={KEY: "auto"}, switch=switch)
-    return passed(f"{name} for {basis.shape.model_type}; not measured on a card yet", _PROBED, switch=switch)
+    sentence = f"{name} for {basis.shape.model_type}; not measured on a card yet"
+    return passed(sentence, _PROBED, switch=switch, opposite={KEY: "none"})
 
 
 def _without(context: Context, other_way: bool) -> Verdict:

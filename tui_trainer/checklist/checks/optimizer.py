@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
-from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
+from tui_trainer.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.remedies import OPTIMIZER
@@ -23,7 +23,9 @@ def look(context: Context) -> Verdict:
         sentence += f", and memory is short: {OPTIMIZERS[other].label} keeps less"
         return warned(sentence, fix={OPTIMIZER: other}, switch=f"{name} on")
     details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
-    return passed(f"{sentence}; gradients are set to None, not to zero", *details, switch=f"{name} on")
+    sentence += "; gradients are set to None, not to zero"
+    other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
+    return passed(sentence, *details, switch=f"{name} on", opposite={OPTIMIZER: other})
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:

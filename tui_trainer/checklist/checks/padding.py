@@ -21,7 +21,7 @@ def look(context: Context) -> Verdict:
     if facts.is_stream:
         return _stream(context)
     if packing.value:
-        return passed(f"packed: {packing.reason}", switch="packing on")
+        return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
     if facts.packed_rows is None:
         return _padded(context, facts, "this task has one row for each example")
     rows = min(context.planned.effective_batch_size.value, facts.rows)
@@ -49,7 +49,8 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     alone = context.planned.per_device_train_batch_size.value == 1
     if grouped or alone or facts.longest_row < _MOST_UNEVEN * facts.row_tokens:
         how = "; drawn by length" if grouped else "; one row in a pass needs none" if alone else ""
-        return passed(sentence + how, switch="packing: off, little to save")
+        other = None if alone and not grouped else {_GROUPED: not grouped}
+        return passed(sentence + how, switch="packing: off, little to save", opposite=other)
     most = 1 - facts.row_tokens / facts.longest_row
     sentence += f", so that up to {most:.0%} of a pass is padding"
     return warned(sentence, fix={_GROUPED: True}, switch="packing: off")

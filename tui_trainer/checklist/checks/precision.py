@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
 
@@ -20,8 +21,15 @@ def look(context: Context) -> Verdict:
         return warned(sentence, kept, fix={_KEY: "auto"}, switch=switch)
     sentence = f"{used.value}: {best.reason}"
     if used.value == "fp32":
-        return not_applicable(sentence, kept, switch=switch)
-    return passed(sentence, kept, switch=switch)
+        other = {_KEY: "bf16"} if _has_bf16(context) else None
+        return not_applicable(sentence, kept, switch=switch, opposite=other)
+    return passed(sentence, kept, switch=switch, opposite={_KEY: "no"})
+
+
+def _has_bf16(context: Context) -> bool:
+    """Whether it could be asked for, wise or not."""
+    target = context.basis.target
+    return bool(target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS)
 
 
 CHECK = Check(

@@ -22,10 +22,11 @@ def look(context: Context) -> Verdict:
         return not_applicable(sentence, switch="TF32: not on this card")
     rest = "all matmuls are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
     if context.config.training.tf32:
-        return passed(f"on, {rest}", switch="TF32 on")
+        return passed(f"on, {rest}", switch="TF32 on", opposite={_KEY: False})
     if precision == "fp32":
         return warned("off, and all matmuls are in fp32", fix={_KEY: True})
-    return passed(f"off; matmuls are in {precision}, so that little would change", switch="TF32: off")
+    sentence = f"off; matmuls are in {precision}, so that little would change"
+    return passed(sentence, switch="TF32: off", opposite={_KEY: True})
 
 
 CHECK = Check(

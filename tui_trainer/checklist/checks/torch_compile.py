@@ -22,12 +22,14 @@ def look(context: Context) -> Verdict:
     if context.config.training.torch_compile:
         if why_not:
             return warned(f"on for {length}: {why_not}", fix={_KEY: False}, switch="torch.compile on")
-        return passed(f"on for {length}: each layer is compiled once", switch="torch.compile on")
+        sentence = f"on for {length}: each layer is compiled once"
+        return passed(sentence, switch="torch.compile on", opposite={_KEY: False})
     why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
     if why_not or seconds is None:
         here = "not here" if "serves" in why_not or "triton" in why_not else "off"
         reason = why_not or "a step is not measured yet"
-        return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}")
+        other = None if here == "not here" else {_KEY: True}
+        return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
     sentence = f"off for {length}, which would pay for the minute that the compiler takes"
     return warned(sentence, fix={_KEY: True}, switch="torch.compile: off")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from textual.app import ComposeResult
 
-from tui_trainer.checklist.contract import Finding
+from tui_trainer.checklist.contract import ALL, Finding
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
+from tui_trainer.ui.measuring import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row
 from tui_trainer.ui.spans import Line
@@ -37,7 +38,7 @@ class ChecklistPage(ListPage):
         yield Pane(self._counts, id="counts")
         with Area(id="parts"):
             with Area(id="findings"):
-                yield Section(lambda: ("checks", ""), lambda *_: [])
+                yield Section(lambda: ("checks", self.bench.measuring.words), lambda *_: [])
                 yield self._list
             with Area(id="finding"):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
@@ -90,8 +91,23 @@ class ChecklistPage(ListPage):
             return "" if self._chosen_fix else "there is no fix to apply"
         if action.name == "apply_all":
             return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
+        if action.name in ("measure", "measure_all"):
+            return self._why_not_measured([self.model.selected] if action.name == "measure" else self.model.findings)
+        if action.name == "cancel":
+            return "" if self.bench.measuring.alive else NOTHING_TO_DO
         document = self.bench.document
         return NOTHING_TO_DO if action.name == "undo" and not (document and document.can_undo) else ""
+
+    def _why_not_measured(self, wanted: Sequence[Finding | None]) -> str:
+        reasons = [one.why_not_measured for one in wanted if one is not None]
+        if all(reasons):
+            return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
+        if self.bench.measuring.alive:
+            return f"one at a time: {self.bench.app.key_of('checklist.cancel')} ends what is being measured"
+        return BESIDE_A_RUN if self.bench.run_is_alive else ""
+
+    def by_clock(self, width: int) -> object:
+        return self.bench.measuring.words
 
     @property
     def _chosen_fix(self) -> Finding | None:
@@ -146,6 +162,16 @@ class ChecklistPage(ListPage):
     def action_undo(self) -> None:
         if document := self.bench.document:
             self.bench.note_change(document.undo())
+
+    def action_measure(self) -> None:
+        if chosen := self.model.selected:
+            self.bench.measuring.start([chosen.name])
+
+    def action_measure_all(self) -> None:
+        self.bench.measuring.start([ALL])
+
+    def action_cancel(self) -> None:
+        self.bench.measuring.cancel()
 
     def action_open_only(self) -> None:
         self.model.open_only = not self.model.open_only

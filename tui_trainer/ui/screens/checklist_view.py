@@ -133,7 +133,7 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
         lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
-    if check.claim or finding.fix:
+    if check.claim or finding.alternative:
         claim = f"; the guides claim: {check.claim}" if check.claim else ""
         lines += labelled("gain", f"{finding.gain_words}{claim}", _LABEL_COLUMNS, width)
     lines += labelled("why", check.why, _LABEL_COLUMNS, width)

@@ -187,7 +187,7 @@ class RunsPage(ListPage):
             return "no run is shown"
         if action.name == "report" and not self._folder.report.is_file():
             return NO_REPORT
-        if action.name in ("rename", "delete") and self.bench.is_exporting(one.path):
+        if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
             return f"{one.name} is being exported"
         return view.refusal(action.name, one, self.bench.app.key_of("runs.stop"))
 

@@ -1,0 +1,237 @@
+"""What the switches of the checklist gain: measured in pairs, kept by settings and shape, and shown where it holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.trained_runs import SETTINGS, write_rows
+from tui_trainer.bench import gains
+from tui_trainer.checklist.contract import patch_words
+from tui_trainer.checklist.gains import Gain, KeptGains, Measurable, keep_gain
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.launching.start import load_config
+from tui_trainer.models.child import ChildFailed
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.registry import remember, state_folder
+
+HERE = Measurable(machine="a CPU", torch="2.15", shape_key="small", settings={"data.packing": False, "data.seed": 1})
+PACKED = {"data.packing": "auto"}
+MEASURED = Gain(
+    at="2026-11-23T10:00:00Z", ratios=(1.7, 1.8, 1.84), steps=24, memory_bytes=(2**30, 2**29), losses=(2.5, 2.5)
+)
+
+
+def other_side() -> Measurable:
+    return replace(HERE, settings={**HERE.settings, **PACKED}, shape_key="packed")
+
+
+def test_a_gain_is_found_from_both_sides_and_only_with_these_settings_this_shape_and_this_torch():
+    keep_gain(HERE, PACKED, "packed", MEASURED)
+    assert KeptGains.read(HERE).find(PACKED) == MEASURED
+    back = KeptGains.read(other_side()).find({"data.packing": False})
+    assert back.ratios == pytest.approx([1 / 1.7, 1 / 1.8, 1 / 1.84]) and back.memory_bytes == (2**29, 2**30)
+    others = [
+        replace(HERE, shape_key="large"),
+        replace(HERE, torch="2.16"),
+        replace(HERE, machine="another CPU"),
+        replace(HERE, settings={**HERE.settings, "data.seed": 2}),
+        replace(other_side(), shape_key="small"),
+    ]
+    assert [KeptGains.read(one).find(PACKED) for one in others] == [None] * 5
+    assert KeptGains.read(HERE).find({}) is None and KeptGains.read(HERE).find({"data.packing": True}) is None
+    keep_gain(HERE, PACKED, "packed", replace(MEASURED, ratios=(1.0,)))
+    assert KeptGains.read(HERE).find(PACKED).ratios == (1.0,)
+
+
+@pytest.mark.parametrize("damage", ["[]", "{", '{"a CPU": 3}', '{"a CPU": {"x-y": 4}}'])
+def test_a_damaged_file_holds_no_gains_and_is_written_anew(damage):
+    state_folder().mkdir(parents=True, exist_ok=True)
+    (state_folder() / "gains.json").write_text(damage)
+    assert KeptGains.read(HERE).find(PACKED) is None
+    keep_gain(HERE, PACKED, "packed", MEASURED)
+    assert KeptGains.read(HERE).find(PACKED) == MEASURED
+    file = state_folder() / "gains.json"
+    file.write_text(file.read_text().replace("1.7", '"fast"'))
+    assert KeptGains.read(HERE).find(PACKED) is None
+
+
+def test_words_have_the_median_the_spread_the_date_and_what_else_changed():
+    assert MEASURED.words() == (
+        "1.80 times as fast (measured here 2026-11-23, 3 pairs, +-4 %); memory 1.0 GiB -> 512.0 MiB"
+    )
+    other = replace(MEASURED, memory_bytes=(1, 1), ratios=(1.5,), losses=(2.5, 2.25))
+    assert other.words("data.packing = false") == (
+        "1.50 times as fast as with data.packing = false (measured here 2026-11-23, 1 pair, too few to be sure); "
+        "held-out loss 2.500 -> 2.250 after 24 steps"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_difference"),
+    [
+        ((0.9, 1.05, 1.1), False),
+        ((1.01, 1.01, 1.015), False),
+        ((1.01, 1.1, 1.4), False),
+        ((1.05, 1.06, 1.08), True),
+        ((0.5, 0.6, 0.55), True),
+    ],
+)
+def test_no_difference_is_said_where_pairs_differ_more_among_themselves(ratios, is_difference):
+    gain = replace(MEASURED, ratios=ratios, memory_bytes=(1, 1))
+    assert gain.is_difference == is_difference
+    assert gain.words().startswith("no difference in speed (measured here") != is_difference
+
+
+def test_a_check_without_steps_to_measure_says_so_and_each_other_switch_can_be_measured():
+    loaded = load_config(Request(profile="char-lm", assignments=("training.weight_decay=0", "training.max_steps=3")))
+    found = {one.name: one for one in run_checks(gather(loaded))}
+    assert "no speed to measure" in found["steps"].gain_words and found["steps"].fix
+    assert found["weight_decay"].gain_words == "not measured yet"
+    assert found["plan"].why_not_measured == "there is nothing to switch here"
+    switched = {name for name, one in found.items() if not one.why_not_measured}
+    assert {"optimizer", "torch_compile", "attention", "gradient_checkpointing", "data_loading"} <= switched
+    assert all(bool(one.alternative) != (one.why_not_measured.startswith("there is nothing")) for one in found.values())
+
+
+def uneven(place, **settings) -> list[str]:
+    """Mostly short texts, each eighth of them long: padding is most of a pass."""
+    lengths = [300 if n % 8 == 0 else 8 for n in range(160)]
+    texts = [" ".join(f"word{(n * k) % 97}" for k in range(length)) for n, length in enumerate(lengths)]
+    data = write_rows(place / "rows.jsonl", [{"text": text} for text in texts])
+    settings = {
+        **SETTINGS,
+        "task.type": "causal_lm",
+        "output.runs_dir": place / "runs",
+        "data.max_length": 256,
+        "data.packing": "false",
+        "training.num_train_epochs": 200,
+        "training.max_steps": 400,
+        **settings,
+    }
+    return ["--data", str(data), *(part for key, value in settings.items() for part in ("--set", f"{key}={value}"))]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Children that are not there: packed steps are twice as fast and take half of the memory."""
+    turns: list[dict] = []
+
+    def ask(variant, is_first, seconds):
+        turns.append(dict(variant.question))
+        speed = 2.0 if variant.question["patch"].get("data.packing") == "auto" else 1.0
+        return {"tokens_per_second": 100 * speed, "peak_memory_bytes": int(2**30 / speed), "loss": 3.0, "problems": {}}
+
+    monkeypatch.setattr(gains, "ask_for_steps", ask)
+    return turns
+
+
+def checked(capsys, *arguments: str, code: int = 0):
+    assert main(["check", *arguments, "--json"]) == code
+    shown = capsys.readouterr()
+    return {one["check"]: one for one in json.loads(shown.out)["findings"]}, shown.err
+
+
+def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(asked, tmp_path, capsys):
+    config = uneven(tmp_path)
+    found, told = checked(capsys, *config, "--measure", "padding")
+    assert found["padding"]["measured_gain"] == 2.0 and found["padding"]["measured"]["fix"] == {"data.packing": "auto"}
+    assert [turn["patch"] for turn in asked] == [{}, {"data.packing": "auto"}] * 3
+    assert "padding: round 2 of 3: as it is" in told and "padding: 2.00 times as fast (measured here 20" in told
+    fixed = [word.replace("data.packing=false", "data.packing=auto") for word in config]
+    found, _ = checked(capsys, *fixed)
+    assert found["padding"]["status"] == "pass" and found["padding"]["measured_gain"] == 2.0
+    assert found["padding"]["measured"]["compared_with"] == {"data.packing": False} and len(asked) == 6
+    elsewhere = ["--set", "output.name=other", "--set", "evaluation.eval_steps=50", "--set", "training.max_steps=300"]
+    assert main(["check", *fixed, *elsewhere]) == 0
+    assert "gain: 2.00 times as fast as with data.packing = false (measured here" in capsys.readouterr().out
+    longer, _ = checked(capsys, *uneven(tmp_path, **{"data.max_length": 128}))
+    assert longer["padding"]["measured_gain"] is None, "another shape"
+
+
+def test_all_measures_every_switch_and_each_has_its_gain(asked, tmp_path, capsys):
+    found, told = checked(capsys, *uneven(tmp_path, **{"training.weight_decay": 0}), "--measure", "all")
+    loaded = {one.name for one in all_checks()}
+    measured = {name for name, one in found.items() if one["measured_gain"] is not None}
+    assert {"padding", "weight_decay", "optimizer", "data_loading", "gradient_checkpointing"} <= measured <= loaded
+    for name in measured - {"padding"}:
+        assert not found[name]["measured"]["is_difference"], name
+        assert f"{name}: no difference in speed" in told
+    # What the plan refuses has its reason instead of a gain.
+    reasons = {
+        name: one["measured"]["reason"] for name, one in found.items() if one["measured"] and name not in measured
+    }
+    assert all(reasons.values())
+
+
+@pytest.mark.parametrize("fails", ["", "data.packing"])
+def test_a_turn_that_fails_is_told_with_its_reason_and_is_no_gain(asked, tmp_path, capsys, monkeypatch, fails):
+    turns = []
+
+    def ask(variant, is_first, seconds):
+        turns.append(variant.name)
+        if (fails in variant.question["patch"]) if fails else not variant.question["patch"]:
+            raise ChildFailed("was killed", "killed, as happens where memory is short")
+        return {"tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0, "problems": {}}
+
+    monkeypatch.setattr(gains, "ask_for_steps", ask)
+    found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")
+    who = patch_words({"data.packing": "auto"}) if fails else "as it is"
+    assert found["padding"]["measured_gain"] is None
+    assert found["padding"]["measured"]["reason"] == f"{who}: killed, as happens where memory is short"
+    assert "cannot be measured" in told and len(turns) == (2 if fails else 1)
+
+
+def test_ctrl_c_keeps_the_whole_pairs_and_ends_with_3(asked, tmp_path, capsys, monkeypatch):
+    ask = gains.ask_for_steps
+
+    def interrupted(variant, is_first, seconds):
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return ask(variant, is_first, seconds)
+
+    monkeypatch.setattr(gains, "ask_for_steps", interrupted)
+    found, _ = checked(capsys, *uneven(tmp_path), "--measure", "padding", "--measure", "optimizer", code=3)
+    # In the order of the checks: fused AdamW is looked at before padding.
+    assert found["optimizer"]["measured"]["ratios"] == [1.0] and found["padding"]["measured"] is None
+
+
+def test_what_changes_nothing_in_the_plan_is_not_measured(asked, tmp_path, capsys):
+    config = uneven(tmp_path, **{"model.kernels": "none", "training.mixed_precision": "no"})
+    found, told = checked(capsys, *config, "--measure", "steps", "--measure", "tf32")
+    assert not asked and found["steps"]["measured_gain"] is None
+    assert "steps: there is nothing to switch here" in told and "tf32: there is nothing to switch here: TF32 " in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--measure", "packing"], "there is no check 'packing'"), (["--measure", "padings"], "did you mean padding?")],
+)
+def test_a_name_that_no_check_has_is_refused(arguments, words, capsys):
+    assert main(["check", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err and not shown.out
+
+
+def test_beside_a_run_nothing_is_measured(asked, tmp_path, capsys, monkeypatch):
+    from tests.trained_runs import train
+
+    run = train(tmp_path, "causal_lm", {"training.max_steps": 2})
+    remember(run.root)
+    with RunLock(run.lock):
+        assert main(["check", *uneven(tmp_path), "--measure", "all"]) == 2
+    assert "causal_lm trains on this machine: both would be slower" in capsys.readouterr().err and not asked
+    assert gains.training_run() == ""
+
+
+@pytest.mark.e2e
+def test_packing_very_uneven_rows_is_faster_in_children_of_its_own(tmp_path, capsys):
+    found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")
+    measured = found["padding"]["measured"]
+    assert len(measured["ratios"]) == 3 and measured["is_difference"] and min(measured["ratios"]) > 1, told
+    assert measured["losses"][0] == pytest.approx(measured["losses"][1], rel=0.05)

@@ -1,0 +1,176 @@
+"""What the switches of the checklist gain here: the config as it is and with one fix, or one switch in its other
+position, taken in turns in fresh processes.
+
+Each pair of turns gives one ratio of their tokens a second: what else the machine does falls on both. It stops nothing
+and changes no setting; what it finds is kept (`checklist/gains.py`) and stands in the checklist from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
+from tui_trainer.bench.training import ask_for_steps, no_change, short_run, steps_question
+from tui_trainer.bench.training_child import WARM_UP_STEPS
+from tui_trainer.checklist.contract import ALL, Context, Finding, Patch, patch_words
+from tui_trainer.checklist.gains import Gain, Measurable, keep_gain
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import InputError
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.models.child import ChildFailed
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.lock import owner
+from tui_trainer.runs.registry import known_runs
+from tui_trainer.safe_text import one_line
+
+PAIRS, SECONDS = 3, 300.0
+# Of a turn, and what its process takes beside the steps; libraries alone take some seconds.
+_MOST_STEPS, _LEAST_STEPS, _START_SECONDS = 24, 6, 12.0
+_AS_IT_IS, _RUNS_LOOKED_AT = "as it is", 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GainBench:
+    """`names` are those of checks, or `all`; `seconds` is the most that one of them may take."""
+
+    loaded: LoadedConfig
+    names: Sequence[str]
+    told: Callable[[str], None]
+    gpu: GpuChoice = None
+    seconds: float = SECONDS
+    pairs: int = PAIRS
+
+    def measure(self) -> bool:
+        """Each gain is kept as soon as it is there; False when it was interrupted. Raises InputError for a name that
+        no check has, where a run trains, and for a config that cannot be planned."""
+        if unknown := [name for name in self.names if name not in _names()]:
+            near = get_close_matches(unknown[0], _names(), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_names())}"
+            raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=hint)
+        if name := training_run():
+            raise InputError(f"{name} trains on this machine: both would be slower", hint="measure when it has ended")
+        try:
+            context = gather(self.loaded, gpu=self.gpu)
+            if context.plan is None:
+                raise InputError(context.problems or "no plan can be made of these settings")
+            return all(self._measure(context, finding) for finding in self._chosen(run_checks(context)))
+        except KeyboardInterrupt:
+            return False
+
+    def _chosen(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Those that can be measured; of the others that were named it is told why not."""
+        for one in findings:
+            if one.name in self.names and one.why_not_measured:
+                self.told(f"{one.name}: {one.why_not_measured}: {one.verdict.evidence}")
+        return [one for one in findings if not one.why_not_measured and {one.name, ALL} & set(self.names)]
+
+    def _measure(self, context: Context, finding: Finding) -> bool:
+        """False when it was interrupted; the whole pairs until then count."""
+        patch = finding.alternative or {}
+        try:
+            reason = no_change(context.planned, self._plan(patch), patch)
+        except InputError as error:
+            reason = one_line(str(error))
+        if reason:
+            self._keep(finding, Gain(at=utc_now(), reason=reason))
+            return True
+        steps = self._steps(context)
+        bench = measure_in_turns(
+            [self._variant(_AS_IT_IS, {}, steps), self._variant(patch_words(patch), patch, steps)],
+            _Asking(),
+            rounds=self.pairs,
+            seconds=self.seconds,
+            told=lambda line: self.told(f"{finding.name}: {line.strip()}"),
+        )
+        gain = _gain(bench, steps)
+        if gain.ratios or gain.reason:
+            self._keep(finding, gain)
+        else:
+            self.told(f"{finding.name}: not measured, {bench.cut_short} before the first pair")
+        return bench.cut_short != "interrupted"
+
+    def _keep(self, finding: Finding, gain: Gain) -> None:
+        """Under the shapes of now: the data is prepared by the turns, so that they are exact."""
+        patch = finding.alternative or {}
+        hardware = probe()
+        plan = estimated_plan(self.loaded, gpu=self.gpu)
+        try:
+            after = self._plan(patch).shape_key
+        except InputError:
+            after = ""
+        keep_gain(Measurable.of(self.loaded.config, plan, hardware), patch, after, gain)
+        toward = gain if finding.fix or gain.reason else gain.turned()
+        self.told(f"{finding.name}: {toward.words('' if finding.fix else patch_words(patch))}")
+
+    def _plan(self, patch: Patch) -> Plan:
+        return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)
+
+    def _variant(self, name: str, patch: Patch, steps: int) -> Variant:
+        request = short_run(as_request(self.loaded, {}), steps, patch)
+        return Variant(name=name, question=steps_question(request, self.gpu, steps, patch))
+
+    def _steps(self, context: Context) -> int:
+        """As many as all turns have the time for."""
+        if not context.step_seconds:
+            return _MOST_STEPS
+        turn_seconds = self.seconds / (2 * self.pairs) - _START_SECONDS
+        return min(max(int(turn_seconds / context.step_seconds) - WARM_UP_STEPS, _LEAST_STEPS), _MOST_STEPS)
+
+
+class _Asking:
+    """Asks for turns until one fails: without the other there are no pairs."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def __call__(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+        if self._failed:
+            raise ChildFailed("is not asked any more")
+        try:
+            return ask_for_steps(variant, is_first, seconds)
+        except ChildFailed:
+            self._failed = True
+            raise
+
+
+def training_run() -> str:
+    """The name of a run that trains on this machine; empty: none does."""
+    for folder in known_runs()[-_RUNS_LOOKED_AT:]:
+        holder = owner(folder.lock)
+        if holder is not None and holder.here:
+            return one_line(folder.name, 60)
+    return ""
+
+
+def _names() -> list[str]:
+    return [ALL, *(check.name for check in all_checks())]
+
+
+def _gain(bench: Bench, steps: int) -> Gain:
+    """From the first to the second, by the pairs of which both turns were taken."""
+    before, after = bench.measured
+    pairs = list(zip(before.answers, after.answers, strict=False))
+    failed = next((one for one in bench.measured if one.reason and not one.answers and not bench.cut_short), None)
+    if failed:
+        return Gain(at=utc_now(), reason=f"{failed.variant.name}: {failed.reason}")
+    if not pairs:
+        return Gain(at=utc_now())
+    return Gain(
+        at=utc_now(),
+        ratios=tuple(new["tokens_per_second"] / old["tokens_per_second"] for old, new in pairs),
+        steps=steps,
+        memory_bytes=(_largest(before), _largest(after)),
+        losses=(before.answers[0]["loss"], after.answers[0]["loss"]),
+    )
+
+
+def _largest(one: Measured) -> int:
+    return int(max(one.values("peak_memory_bytes")))

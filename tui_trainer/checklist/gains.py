@@ -1,0 +1,209 @@
+"""What switches gained on this machine: two configs whose steps `bench/gains.py` took in turns.
+
+Kept in the state folder by card, or by processor and number of threads, under the settings of both: so a gain is found
+from either of them, before a fix is applied and afterwards. The shape of the steps and the version of torch stand with
+them; where they are others now, nothing was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tui_trainer.config.load import all_settings, value_of
+from tui_trainer.config.sections import Config
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.planning.calibration import machine_key
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.folder import write_atomically
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_bytes
+
+_FILE, _KEEP_GAINS = "gains.json", 300
+# What decides how often something is done beside the steps, how many there are and where they are written: the steps
+# themselves are the same.
+_OUTSIDE_OF_STEPS = (
+    "evaluation.",
+    "checkpoint.",
+    "logging.",
+    "output.",
+    "training.num_train_epochs",
+    "training.max_steps",
+    "data.eval_fraction",
+    "data.eval_path",
+    "data.max_chars",
+    "data.dedup",
+)
+_NAMES = ("schema_version", "profile", "hardware_profile")
+# Of one config measured against itself on a machine that does something else as well.
+_LEAST_DIFFERENCE, _LEAST_MEMORY_DIFFERENCE = 0.02, 0.03
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """From one config to another. `ratios`: how many times as fast the other was, one for each pair of turns; none
+    where `reason` says why there are none. Memory is that of the peak, losses are held out, both of one and the other.
+    """
+
+    at: str
+    ratios: tuple[float, ...] = ()
+    steps: int = 0
+    memory_bytes: tuple[int, int] = (0, 0)
+    losses: tuple[float, float] = (0.0, 0.0)
+    reason: str = ""
+
+    @property
+    def speed_up(self) -> float | None:
+        return median(self.ratios) if self.ratios else None
+
+    @property
+    def spread(self) -> float | None:
+        """Half of the way from the least to the most, as a share of the median; None for one pair."""
+        if len(self.ratios) < 2:
+            return None
+        return (max(self.ratios) - min(self.ratios)) / 2 / median(self.ratios)
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether it is more than the pairs differ among themselves; one pair cannot tell."""
+        if self.spread is None:
+            return False
+        band = max(_LEAST_DIFFERENCE, self.spread)
+        return not min(self.ratios) <= 1 <= max(self.ratios) and abs(median(self.ratios) - 1) > band
+
+    def turned(self) -> Gain:
+        """The way back."""
+        ratios = tuple(1 / ratio for ratio in self.ratios)
+        return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
+
+    def words(self, compared_with: str = "") -> str:
+        """`1.80 times as fast (measured here 2026-11-23, 3 pairs, +-4 %)`, and memory and loss where they differ."""
+        if self.speed_up is None:
+            return f"cannot be measured: {self.reason} (tried here {self.at[:10]})"
+        other = f" as with {compared_with}" if compared_with else ""
+        speed = f"{self.speed_up:.2f} times as fast{other}"
+        if len(self.ratios) > 1 and not self.is_difference:
+            speed = "no difference in speed" + (f" to {compared_with}" if compared_with else "")
+        count = f"{len(self.ratios)} pairs" if len(self.ratios) > 1 else "1 pair, too few to be sure"
+        spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
+        return f"{speed} (measured here {self.at[:10]}, {count}{spread}){self._besides()}"
+
+    def _besides(self) -> str:
+        (before, after), (first, second) = self.memory_bytes, self.losses
+        words = ""
+        if before and abs(after / before - 1) > _LEAST_MEMORY_DIFFERENCE:
+            words += f"; memory {format_bytes(before)} -> {format_bytes(after)}"
+        if f"{first:.3f}" != f"{second:.3f}":
+            words += f"; held-out loss {first:.3f} -> {second:.3f} after {self.steps} steps"
+        return words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurable:
+    """A config as it is planned here: what its gains are kept under."""
+
+    machine: str
+    torch: str
+    shape_key: str
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: Config, plan: Plan, hardware: Hardware) -> Measurable:
+        card = plan.device_name if plan.device == "cuda" else ""
+        return cls(
+            machine=machine_key(hardware.cpu_name, plan.threads.value, "fp32", card),
+            torch=hardware.libraries.get("torch") or "",
+            shape_key=plan.shape_key,
+            settings={key: value_of(config, key) for key in all_settings() if is_of_steps(key)},
+        )
+
+    def digest(self, patch: Mapping[str, Any]) -> str:
+        """Of the settings with some of them changed; a number is the same with and without its point."""
+        values = {**self.settings, **{key: value for key, value in patch.items() if is_of_steps(key)}}
+        plain = {key: value + 0.0 if type(value) is int else value for key, value in values.items()}
+        return sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def is_of_steps(key: str) -> bool:
+    """Whether a setting may change what a step takes or learns."""
+    return not key.startswith(_OUTSIDE_OF_STEPS) and key not in _NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGains:
+    """Those of one config, read once for all checks."""
+
+    about: Measurable
+    entries: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, about: Measurable) -> KeptGains:
+        return cls(about, _table(_read(state_folder() / _FILE), about.machine))
+
+    def find(self, patch: Mapping[str, Any]) -> Gain | None:
+        """From this config to that with the patch; None: not measured with this shape, or with another torch."""
+        here, there = self.about.digest({}), self.about.digest(patch)
+        entry = _table(self.entries, _pair(here, there))
+        same = entry.get("torch") == self.about.torch and _table(entry, "shapes").get(here) == self.about.shape_key
+        if here == there or not same:
+            return None
+        with suppress(KeyError, TypeError, ValueError):
+            gain = _gain_of(entry)
+            if entry["from"] == here:
+                return gain
+            return gain.turned() if gain.ratios else None
+        return None
+
+
+def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
+    """Remember it in the place of an earlier one. A folder that cannot be written is no error."""
+    path, here, there = state_folder() / _FILE, before.digest({}), before.digest(patch)
+    everything = _read(path)
+    entries = _table(everything, before.machine)
+    entries.pop(_pair(here, there), None)
+    shapes = {here: before.shape_key, there: after_shape_key}
+    entries[_pair(here, there)] = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
+    everything[before.machine] = dict(list(entries.items())[-_KEEP_GAINS:])
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(everything, indent=1).encode())
+
+
+def _gain_of(entry: Mapping[str, Any]) -> Gain:
+    before, after = map(int, entry["memory_bytes"])
+    first, second = map(float, entry["losses"])
+    ratios = tuple(map(float, entry["ratios"]))
+    if any(ratio <= 0 for ratio in ratios):
+        raise ValueError("a damaged entry")
+    return Gain(
+        at=one_line(str(entry["at"]), 40),
+        ratios=ratios,
+        steps=int(entry["steps"]),
+        memory_bytes=(before, after),
+        losses=(first, second),
+        reason=one_line(str(entry["reason"]), 300),
+    )
+
+
+def _pair(one: str, other: str) -> str:
+    return "-".join(sorted((one, other)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _table(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}

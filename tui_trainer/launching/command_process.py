@@ -1,0 +1,87 @@
+"""A command of this program in a process of its own, for screens that neither load torch nor wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+_PATIENCE_SECONDS: Final = 5.0
+_CHUNK_BYTES: Final = 1 << 16
+
+
+class CommandProcess:
+    """It goes on whether anybody looks or not. What it prints comes to `_hear`, its end to `_end`."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Raises OSError where no process can be started."""
+        self.is_cancelled = False
+        self.alive = True
+        self._kill_at = 0.0
+        self._rest = b""
+        # -P: a torch.py in the folder that the user stands in is not ours.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tui_trainer", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+            # A group of its own: a hang-up of the terminal does not end it, and a cancel ends its children as well.
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
+
+    def _hear(self, line: str) -> None:
+        raise NotImplementedError
+
+    def _end(self, exit_code: int) -> None:
+        raise NotImplementedError
+
+    def poll(self) -> bool:
+        """Take in what it has told since. Whether it has ended, and nobody knew."""
+        if not self.alive:
+            return False
+        # Asked first: what it tells before its end is read then.
+        exit_code = self._process.poll()
+        self._read()
+        if exit_code is not None:
+            self.alive = False
+            self.let_go()
+            self._end(exit_code)
+        elif self.is_cancelled and monotonic() > self._kill_at:
+            self._signal(signal.SIGKILL)
+        return exit_code is not None
+
+    def cancel(self) -> None:
+        """End it, and leave nothing half-made; a later `poll` knows when it has."""
+        if self.alive and not self.is_cancelled:
+            self.is_cancelled, self._kill_at = True, monotonic() + _PATIENCE_SECONDS
+            # As Ctrl+C: it removes what it has written.
+            self._signal(signal.SIGINT)
+
+    def let_go(self) -> None:
+        """Nobody reads any more: it must not wait for a reader."""
+        self._output.close()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _read(self) -> None:
+        while not self._output.closed:
+            try:
+                new = os.read(self._output.fileno(), _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not new:
+                return
+            *lines, self._rest = (self._rest + new).split(b"\n")
+            for line in lines:
+                self._hear(line.decode(errors="replace"))
