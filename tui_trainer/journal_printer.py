@@ -12,7 +12,8 @@ from time import monotonic
 
 from tui_trainer import lines
 from tui_trainer.exporting.weights import adapter_base
-from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.event_lines import to_line
+from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader

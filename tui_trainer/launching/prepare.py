@@ -166,6 +166,16 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets=_targets(config.targets),
             metric=config.evaluation.metric_for_best_model,
+            precision=plan.precision.value,
+            best_precision=plan.best_precision or "",
+            packing=plan.packing.value,
+            group_by_length=config.data.group_by_length,
+            torch_compile=config.training.torch_compile,
+            loader_workers=plan.loader_workers.value,
+            logging_steps=config.logging.logging_steps,
+            empty_cache_steps=config.training.empty_cache_steps,
+            learning_rate=plan.learning_rate.value,
+            memory_budget_bytes=plan.memory_budget_bytes,
         )
     )
 

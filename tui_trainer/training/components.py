@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -94,6 +95,8 @@ class Components:
         return [batch.to(self.device) for batch in window]
 
     def empty_cache(self) -> None:
+        """Give back what is held for later: objects that only refer to each other, and a GPU's cached memory."""
+        gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

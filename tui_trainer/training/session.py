@@ -18,6 +18,7 @@ from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progre
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.batches import windows
+from tui_trainer.training.between import Between
 from tui_trainer.training.components import Components
 from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.evaluate import answer_scores, evaluate
@@ -56,10 +57,12 @@ class Session:
         self._is_interrupted = is_interrupted
         self._saved_step = self.position.step
         self._failed_steps: set[int] = set()
+        self.between = Between(journal)
         self._recorder = Recorder(
             journal,
             self.position,
             self.components.device,
+            self.between,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
@@ -79,6 +82,7 @@ class Session:
     def take_step(self, step: int) -> None:
         """One optimizer step; what it did waits to be written."""
         components, training = self.components, self.plan.config.training
+        self.between.step_begins(step)
         report = take_step(
             partial(components.window, step),
             components.loss,
@@ -88,10 +92,12 @@ class Session:
             lr=components.learning_rate(step),
             max_grad_norm=training.max_grad_norm,
         )
+        self.between.step_ended()
         self.position.step = step
         self._recorder.add(step, report)
         if due(step, training.empty_cache_steps):
-            components.empty_cache()
+            with self.between.emptying_the_cache():
+                components.empty_cache()
 
     def flush(self) -> None:
         """Write the steps that wait to the journal."""
@@ -135,6 +141,7 @@ class Session:
         result = evaluate(self.components, batches, self._evaluation_progress())
         if result is None:
             return
+        self.between.count(result.seconds)
         scores = result.values | answer_scores(self.components, self._eval_rows, self._eval_chosen)
         evaluation, position = self.plan.config.evaluation, self.position
         before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
@@ -191,6 +198,7 @@ class Session:
             self.components.empty_cache()
             return
         seconds = round(perf_counter() - started, 3)
+        self.between.count(seconds)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
@@ -212,12 +220,14 @@ class Session:
             return False
         self._saved_step = self.position.step
         self._failed_steps.clear()
+        seconds = perf_counter() - started
+        self.between.count(seconds)
         self._journal.append(
             CheckpointSaved(
                 step=saved.step,
                 path=str(saved.path.relative_to(self.job.folder.root)),
                 bytes=saved.bytes,
-                seconds=round(perf_counter() - started, 3),
+                seconds=round(seconds, 3),
                 reason=reason,
             )
         )
