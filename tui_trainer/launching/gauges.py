@@ -17,9 +17,9 @@ import psutil
 from tui_trainer.hardware import nvml as nvml_room
 from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.gauges import UNREADABLE, CpuTimes, cpu_share, cpu_times
+from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.hardware.waits import CoreWaits, DiskReads
-from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import GaugesRead, GpuReading
 from tui_trainer.runs.journal import JournalWriter

@@ -108,6 +108,7 @@ class PlanMade(Event):
     logging_steps: int | None = None
     empty_cache_steps: int | None = None
     learning_rate: float | None = None
+    most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
 
 

@@ -137,12 +137,14 @@ class Session:
             message = "there is no held-out text to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
+        started = perf_counter()
         batches = windows(self._eval_rows, self._eval_chosen, self.components.eval_layout)
         result = evaluate(self.components, batches, self._evaluation_progress())
         if result is None:
             return
-        self.between.count(result.seconds)
         scores = result.values | answer_scores(self.components, self._eval_rows, self._eval_chosen)
+        seconds = perf_counter() - started
+        self.between.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
         before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         wanted = evaluation.metric_for_best_model
@@ -160,7 +162,7 @@ class Session:
                 loss_sum=result.loss_sum,
                 tokens=result.tokens,
                 loss=result.loss,
-                seconds=round(result.seconds, 3),
+                seconds=round(seconds, 3),
                 scheduled=scheduled,
                 best=best,
                 scores=scores,
