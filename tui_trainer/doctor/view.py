@@ -15,7 +15,6 @@ from itertools import islice, pairwise
 from tui_trainer.runs.events import GaugesRead, GpuReading, PlanMade
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 from tui_trainer.runs.step_times import StepSums
-from tui_trainer.units import format_seconds
 
 _RECENT_READINGS = 24
 _LOSS_BLOCKS = 20
@@ -123,11 +122,12 @@ class RunView:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
-        """`0.42 of 0.69 s a step`."""
+        """`0.42 of 1.69 s a step`, `420 of 690 ms a step`."""
         whole = self.whole_seconds
         if whole >= 1:
-            return f"{seconds:.2g} of {whole:.2g} s a step" if whole < 60 else f"{format_seconds(seconds)} a step"
-        return f"{1000 * seconds:.2g} of {1000 * whole:.3g} ms a step"
+            return f"{seconds:.2f} of {whole:.2f} s a step"
+        digits = 0 if whole >= 0.1 else 1 if whole >= 0.01 else 2
+        return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms a step"
 
     # --------------------------------------------------------------------------------- what the run and others use
 

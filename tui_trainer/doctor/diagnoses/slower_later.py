@@ -25,6 +25,9 @@ def look(view: RunView) -> Cause | None:
     if late < _SLOWER * early:
         return None
     share = 1 - early / late
+    if view.share(view.data_seconds) > share / 2:
+        # What grew is known: the wait for data has a diagnosis of its own.
+        return None
     epochs = view.state.epochs
     words = f"; epoch {epochs[0].epoch}: {format_seconds(epochs[0].seconds)}, " if len(epochs) > 1 else ""
     words += f"epoch {epochs[-1].epoch}: {format_seconds(epochs[-1].seconds)}" if words else ""

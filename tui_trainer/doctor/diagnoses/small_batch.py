@@ -8,12 +8,15 @@ from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import PlanMade
 
 # Positions of a pass at which half of its time is fixed cost.
-_HALF_AT = {"cpu": 64, "cuda": 1_024}
+_HALF_AT = {"cpu": 64, "cuda": 256}
+_BUSY_GPU = 0.9
 
 
 def look(view: RunView) -> Cause | None:
     plan, sums = view.plan, view.sums
     if plan is None or not sums.positions:
+        return None
+    if (view.gpu_busy_share or 0.0) >= _BUSY_GPU:
         return None
     passes = max(plan.gradient_accumulation_steps, 1)
     positions = sums.positions / sums.steps / passes
