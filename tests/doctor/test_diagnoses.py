@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from tests.doctor.made_up import GIB, MIB, falling, made_up
+from tests.doctor.made_up import GIB, MIB, falling, made_up, run_events
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.doctor.contract import BAR_SHARE
 from tui_trainer.doctor.examine import all_diagnoses, examine
 from tui_trainer.launching.start import load_config
-from tui_trainer.runs.events import RunStarted, StepDone
+from tui_trainer.runs.events import RunStarted
 from tui_trainer.runs.state import fold
 
 GPU = {"device": "cuda:0", "threads": None}
@@ -55,7 +55,7 @@ PLANTED = {
     ),
     "throttled": (
         {**GPU, "card": {"slowed_by": "heat", "clock_share": 0.6, "temperature_celsius": 91.0}},
-        ["heat in 100 %", "clock at 60 %", "91 degrees"],
+        ["heat in 100 % of readings", "clock at 60 %", "91 degrees"],
     ),
     "other_processes": (
         {"reading": {"process_cpu_share": 0.5, "machine_cpu_share": 1.0, "core_wait_share": 0.4}},
@@ -178,9 +178,7 @@ def test_a_resumed_run_is_judged_by_its_own_start():
 
 
 def made_up_events_after(step):
-    from tests.doctor.made_up import run_events
-
-    return [event for event in run_events() if event.step > step or not isinstance(event, StepDone) and event.step == 0]
+    return [event for event in run_events() if event.step > step or not event.step]
 
 
 def test_journals_of_before_are_read_and_judged_by_what_they_hold():

@@ -20,7 +20,7 @@ def look(view: RunView) -> Cause | None:
     degrees = f", up to {hot:.0f} degrees Celsius" if hot is not None else ""
     return Cause(
         cause="The card runs below its clock: it is too hot, or draws all the power that it may.",
-        evidence=f"slowed by {by} in {percent(len(slowed) / asked)} of the readings, clock at {percent(clock)}{degrees}",
+        evidence=f"slowed by {by} in {percent(len(slowed) / asked)} of readings, clock at {percent(clock)}{degrees}",
         share=share,
         advice="see the air flow of the machine" if by == "heat" else "raise the limit: nvidia-smi --power-limit=WATTS",
     )
