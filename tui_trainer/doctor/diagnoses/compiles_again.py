@@ -7,11 +7,11 @@ from statistics import median
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
-_TIMES_AS_LONG = 5.0
+_TIMES_AS_LONG, _SEEN = 5.0, 500
 
 
 def look(view: RunView) -> Cause | None:
-    plan, seconds = view.plan, list(view.state.step_seconds)
+    plan, seconds = view.plan, view.state.step_seconds[-_SEEN:]
     if plan is None or not plan.torch_compile or len(seconds) < 20:
         return None
     later = seconds[len(seconds) // 4 :]

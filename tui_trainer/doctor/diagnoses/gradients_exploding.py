@@ -9,11 +9,11 @@ from tui_trainer.doctor.contract import Cause, Diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView
 
-_RECENT, _LEAST_STEPS, _TIMES = 20, 60, 10.0
+_RECENT, _SEEN, _LEAST_STEPS, _TIMES = 20, 500, 60, 10.0
 
 
 def look(view: RunView) -> Cause | None:
-    norms = [norm for norm in view.state.grad_norms if math.isfinite(norm)]
+    norms = [norm for norm in view.state.grad_norms[-_SEEN:] if math.isfinite(norm)]
     if len(norms) < _LEAST_STEPS:
         return None
     usual, now = median(norms[:-_RECENT]), median(norms[-_RECENT:])

@@ -17,11 +17,11 @@ _CROWDED = 0.1
 
 def look(view: RunView) -> Cause | None:
     seconds = view.state.step_seconds
-    newest = len(seconds) - (view.state.steps_since_start - WARM_UP_STEPS)
-    mine = seconds[max(newest, 0) :]
-    if len(mine) < _LEAST_STEPS or (not view.on_gpu and (view.core_wait_share or 0.0) > _CROWDED):
+    done = view.state.steps_since_start - WARM_UP_STEPS
+    begin = len(seconds) - done
+    if done < _LEAST_STEPS or begin < 0 or (not view.on_gpu and (view.core_wait_share or 0.0) > _CROWDED):
         return None
-    early, late = median(mine[:_EARLY_STEPS]), median(mine[-_EARLY_STEPS:])
+    early, late = median(seconds[begin : begin + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
     if late < _SLOWER * early:
         return None
     share = 1 - early / late
