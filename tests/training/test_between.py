@@ -34,14 +34,14 @@ def test_each_second_between_steps_is_counted_once(clock):
         clock[0] += 0.5
     with between.emptying_the_cache():
         clock[0] += 0.25
-    clock[0] += 3
-    between.count(2)  # an evaluation of two seconds, and one that nothing accounts for
+    clock[0] += 1.5
+    between.count(1)  # an evaluation of one second, and half a one that nothing accounts for
     between.step_begins(2)
     between.step_ended()
     between.write(2)
     (event,) = journal.events
     assert isinstance(event, BetweenSteps) and (event.step, event.steps) == (2, 2)
-    assert (event.journal_seconds, event.empty_cache_seconds, event.other_seconds) == (0.5, 0.25, 1.0)
+    assert (event.journal_seconds, event.empty_cache_seconds, event.other_seconds) == (0.5, 0.25, 0.5)
 
 
 def test_a_pause_is_no_cost_and_nothing_is_written_without_a_step(clock):

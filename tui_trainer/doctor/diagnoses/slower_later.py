@@ -25,7 +25,8 @@ def look(view: RunView) -> Cause | None:
     if late < _SLOWER * early:
         return None
     share = 1 - early / late
-    if view.share(view.data_seconds) > share / 2:
+    newest = view.state.recent
+    if sum(done.data_seconds for done in newest) > share / 2 * sum(done.step_seconds for done in newest):
         # What grew is known: the wait for data has a diagnosis of its own.
         return None
     epochs = view.state.epochs
