@@ -161,7 +161,7 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
 
 
 def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """`doctor  Waiting for data 61 % of the time: 0.42 of 0.69 s a step  d more`."""
+    """`doctor  Waiting for data: data 61 % of the time: 0.42 of 1.69 s a step  d more`."""
     verdict = scene.verdict
     if verdict is None:
         return []
@@ -169,8 +169,9 @@ def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     found: Line = [("doctor  ", "dim"), (verdict.healthy, "text")]
     if leading is not None:
         role: Role = "bad" if leading.found.is_fault else "warn"
-        found = [("doctor  ", "dim"), (leading.title, role), (f"  {leading.cost_words}  ", "bold")]
-        found.append((scene.shown(leading.found.evidence), "text"))
+        evidence = scene.shown(leading.found.evidence)
+        cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
+        found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
     more: Line = [("  ", "text"), (scene.doctor_key, "key"), (" more", "dim")]
     return [beside(fit(found, max(width - width_of(more), 8), scene.glyphs.ellipsis), more, width)]
 
