@@ -104,7 +104,7 @@ CASES = {
         expected=("cache_emptied",), settings=(*_QUIET, *_HALF, "training.empty_cache_steps=1")
     ),
     "clean: quickstart": Case(expected=HEALTHY, steps=40, settings=_CLEAN),
-    "clean: classifier": Case(expected=HEALTHY, profile="docstring-topics", steps=60, settings=_CLEAN),
+    "clean: classifier": Case(expected=HEALTHY, profile="docstring-topics", steps=60, settings=(*_CLEAN, "data.group_by_length=true")),
     "clean: chat": Case(expected=HEALTHY, profile="chat-scratch", steps=40, settings=_CLEAN),
 }  # fmt: skip
 

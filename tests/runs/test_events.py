@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from tui_trainer.runs import events as e
-from tui_trainer.runs.event_lines import from_line, to_line
+from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
 
 HOSTILE = '\x1b]52;c;eA==\x07 line\r\nbreak\u2028\x00 "quote" \ud800 lone \x7f\x9b {"event": "RunFinished"} é 😀'
 AT = "2026-11-20T13:45:00.123Z"
@@ -22,6 +22,7 @@ ONE_OF_EACH = [
                duration_seconds=61.5),
     e.LibrariesLoaded(resident_bytes=2**29),
     e.BaselinesMeasured(losses={"order 1": 2.4, "order 2": math.inf}, eval_tokens=10, unit="character"),
+    e.BetweenSteps(step=4, steps=4, journal_seconds=0.5, empty_cache_seconds=math.inf, other_seconds=0.25),
     e.EvalDone(step=5, loss_sum=10.5, tokens=4, loss=2.625, seconds=1.5, scheduled=True, best=False),
     e.EpochDone(epoch=1, mean_loss=math.nan, seconds=3.0, samples_per_second=2.0, tokens_per_second=5.0),
     e.CheckpointSaved(step=5, path="checkpoints/step-5", bytes=2**40, seconds=0.5, reason="schedule"),
@@ -127,7 +128,7 @@ def test_garbage_is_refused_with_a_value_error(line):
 def test_a_text_of_megabytes_still_gives_a_line_that_readers_take():
     event = e.TextSampled(prompt="p", text="😀" * 1_000_000)
     line = to_line(event)
-    assert len(line) < e.LINE_LIMIT_BYTES
+    assert len(line) < LINE_LIMIT_BYTES
     assert from_line(line).text.startswith("😀😀")
 
 
