@@ -104,7 +104,10 @@ CASES = {
         expected=("cache_emptied",), settings=(*_QUIET, *_HALF, "training.empty_cache_steps=1")
     ),
     "clean: quickstart": Case(expected=HEALTHY, steps=40, settings=_CLEAN),
-    "clean: classifier": Case(expected=HEALTHY, profile="docstring-topics", steps=60, settings=(*_CLEAN, "data.group_by_length=true")),
+    # As it is, half of what this recipe computes is padding: it would be no clean run.
+    "clean: classifier": Case(
+        expected=HEALTHY, profile="docstring-topics", steps=60, settings=(*_CLEAN, "data.group_by_length=true")
+    ),
     "clean: chat": Case(expected=HEALTHY, profile="chat-scratch", steps=40, settings=_CLEAN),
 }  # fmt: skip
 

@@ -94,6 +94,7 @@ class FakeNvml:
             "nvmlDeviceGetClockInfo": card.get("clock", 1980),
             "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlDeviceGetCurrentClocksEventReasons": card.get("reasons", 0),
+            "nvmlDeviceGetCurrentClocksThrottleReasons": card.get("reasons", 0),
             "nvmlDeviceGetComputeRunningProcesses": card["processes"],
             "nvmlDeviceGetGraphicsRunningProcesses": [],
             "nvmlDeviceGetMigMode": card.get("mig", [int("instances" in card)] * 2),

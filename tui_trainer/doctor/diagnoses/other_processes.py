@@ -23,6 +23,8 @@ def _on_the_cores(view: RunView) -> Cause | None:
     share = others / (others + own)
     if wait is not None:
         share = min(share, 2 * wait)
+    # A run that waits for its data has no use for the cores meanwhile.
+    share *= 1 - view.share(view.data_seconds)
     if share < BAR_SHARE:
         return None
     waits = f"; its threads waited for a core {percent(wait)} of their time" if wait is not None else ""
