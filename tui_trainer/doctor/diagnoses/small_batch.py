@@ -8,7 +8,7 @@ from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import PlanMade
 
 # Positions of a pass at which half of its time is fixed cost.
-_HALF_AT = {"cpu": 64, "cuda": 256}
+_HALF_AT = {"cpu": 32, "cuda": 256}
 _BUSY_GPU = 0.9
 
 
