@@ -15,10 +15,11 @@ from typing import Any
 from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, short_run, steps_question
 from tui_trainer.bench.training_child import WARM_UP_STEPS
-from tui_trainer.checklist.contract import ALL, Context, Finding, Patch, patch_words
+from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gains import Gain, Measurable, keep_gain
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks
+from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.bench.training_child import question_of
-from tui_trainer.checklist.contract import Patch
+from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError, RunError
 from tui_trainer.hardware.diagnosis import GpuChoice

@@ -14,9 +14,10 @@ from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
 from tui_trainer.bench.training_child import WARM_UP_STEPS, question_of
-from tui_trainer.checklist.contract import Finding, Patch
+from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice

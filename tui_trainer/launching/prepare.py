@@ -19,6 +19,7 @@ from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
@@ -161,6 +162,17 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets=_targets(config.targets),
             metric=config.evaluation.metric_for_best_model,
+            precision=plan.precision.value,
+            best_precision=plan.best_precision or "",
+            packing=plan.packing.value,
+            group_by_length=config.data.group_by_length,
+            torch_compile=config.training.torch_compile,
+            loader_workers=plan.loader_workers.value,
+            logging_steps=config.logging.logging_steps,
+            empty_cache_steps=config.training.empty_cache_steps,
+            learning_rate=plan.learning_rate.value,
+            most_learning_rate=peak_rate(config).most,
+            memory_budget_bytes=plan.memory_budget_bytes,
         )
     )
 

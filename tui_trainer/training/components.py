@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -105,6 +106,8 @@ class Components:
         self.mixed_precision.give_up_step()
 
     def empty_cache(self) -> None:
+        """Give back what is held for later: objects that only refer to each other, and a GPU's cached memory."""
+        gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -20,6 +20,7 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
 from tui_trainer.training.batches import windows
+from tui_trainer.training.between import Between
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.device import breaks_the_device
@@ -64,10 +65,12 @@ class Session:
         self._failed_steps: set[int] = set()
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
+        self.between = Between(journal)
         self._recorder = Recorder(
             journal,
             self.position,
             self.components.device,
+            self.between,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
@@ -90,12 +93,15 @@ class Session:
         """
         components = self.components
         work = partial(self._step, step)
+        self.between.step_begins(step)
         while isinstance(report := attempt(work, components.device, components.give_up_step), Shortage):
             self._take_smaller_passes(step, report)
+        self.between.step_ended()
         self.position.step = step
         self._recorder.add(step, report)
         if due(step, self.plan.config.training.empty_cache_steps):
-            components.empty_cache()
+            with self.between.emptying_the_cache():
+                components.empty_cache()
 
     def _step(self, step: int) -> StepReport:
         components = self.components
@@ -171,10 +177,13 @@ class Session:
             message = "there is no held-out text to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
+        started = perf_counter()
         result = self._evaluated(self._eval_rows, scheduled)
         if result is None:
             return
         scores = {"loss": -result.loss} | result.values | self._answer_scores(self._eval_rows)
+        seconds = perf_counter() - started
+        self.between.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
         before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         metric = scores.get(evaluation.metric_for_best_model)
@@ -197,7 +206,7 @@ class Session:
                 loss_sum=result.loss_sum,
                 tokens=result.tokens,
                 loss=result.loss,
-                seconds=round(result.seconds, 3),
+                seconds=round(seconds, 3),
                 scheduled=scheduled,
                 best=best,
                 scores=scores,
@@ -277,6 +286,7 @@ class Session:
             return
         prompt, text = found
         seconds = round(perf_counter() - started, 3)
+        self.between.count(seconds)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
@@ -301,12 +311,14 @@ class Session:
             return False
         self._saved_step = self.position.step
         self._failed_steps.clear()
+        seconds = perf_counter() - started
+        self.between.count(seconds)
         self._journal.append(
             CheckpointSaved(
                 step=saved.step,
                 path=str(saved.path.relative_to(self.job.folder.root)),
                 bytes=saved.bytes,
-                seconds=round(perf_counter() - started, 3),
+                seconds=round(seconds, 3),
                 reason=reason,
             )
         )
