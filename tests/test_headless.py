@@ -19,6 +19,7 @@ import pytest
 
 from tests.programs import Program, start_program
 from tui_trainer import headless, journal_printer, standard_files
+from tui_trainer.runs.event_lines import from_line
 from tui_trainer.runs.events import (
     ControlApplied,
     GaugesRead,
@@ -26,7 +27,6 @@ from tui_trainer.runs.events import (
     RunFinished,
     RunStarted,
     StepDone,
-    from_line,
 )
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all

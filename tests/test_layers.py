@@ -15,13 +15,14 @@ PACKAGE = Path(tui_trainer.__file__).resolve().parent
 # From the top down. A room sees the lines below its own and not its neighbours.
 LEVELS = (
     {"cli", "__main__"},
-    {"ui", "headless", "conversation", "diagnose", "check"},
+    {"ui", "headless", "conversation", "diagnose", "check", "verdict"},
     {"bench"},
     {"comparison_lines", "journal_printer"},
     {"checklist", "lines"},
     {"launching", "importing", "downloading", "publishing"},
     {"training", "exporting"},
     {"reporting"},
+    {"doctor"},
     {"planning"},
     {"tasks", "tuning"},
     {"losses"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
+from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.safe_text import one_line
 
@@ -39,9 +39,9 @@ def print_checks(
     if fix is None:
         findings = run_checks(look(loaded))
     else:
-        _refuse_existing(fix)
+        refuse_existing(fix)
         loaded, changes, findings = apply_fixes(loaded, look)
-        _write(fix, to_toml(loaded))
+        write_new(fix, to_toml(loaded))
     print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix)))
     return EXIT_FAILED if worst(findings) in ("fail", "error") else EXIT_DONE
 
@@ -129,22 +129,3 @@ def _measured(finding: Finding) -> dict[str, Any] | None:
         "losses": list(gain.losses),
         "reason": gain.reason,
     }
-
-
-def _refuse_existing(path: Path) -> None:
-    # What is in a closed folder cannot be seen: writing there fails with its own words.
-    with suppress(OSError):
-        if path.exists() or path.is_symlink():
-            hint = "name a file that does not exist yet"
-            raise InputError("exists, and is not overwritten", where=str(path), hint=hint)
-    if path.suffix != ".toml":
-        raise InputError("does not end in .toml", where=str(path), hint=f"write --fix {path.name}.toml")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        # "x": what came into being since is not overwritten either.
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(path)) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from time import sleep
 from types import FrameType
 
@@ -37,7 +38,9 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
             thread.join(_POLL_SECONDS)
             signals.pass_on(run)
             _tell_failing_journal(run, printer)
-            follower.show_new()
+            # The run frees memory when it misses some; what is new is printed then.
+            with suppress(MemoryError):
+                follower.show_new()
     follower.end()
     outcome = thread.outcome
     assert outcome is not None, "a run that ended has an outcome"

@@ -11,8 +11,12 @@ import textwrap
 from time import monotonic
 
 from tui_trainer import lines
+from tui_trainer.doctor.contract import Verdict
+from tui_trainer.doctor.examine import examine
+from tui_trainer.doctor.watch import Doctor
 from tui_trainer.exporting.weights import adapter_base
-from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.event_lines import to_line
+from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
@@ -32,6 +36,7 @@ class Follower:
         self.state = RunState()
         for event in self._reader.read_new():
             self.state.apply(event)
+        self._doctor = Doctor(self.state)
         self.printer: Printer = _JsonPrinter() if as_json else _LinePrinter(self.state)
 
     def show_new(self) -> None:
@@ -39,6 +44,8 @@ class Follower:
         for event in self._reader.read_new():
             self.state.apply(event)
             self.printer.show(event)
+        if news := self._doctor.look():
+            self.printer.show_verdict(news)
         self.printer.refresh()
 
     def end(self) -> None:
@@ -79,6 +86,9 @@ class Printer:
 
     def show(self, event: Event) -> None:
         raise NotImplementedError
+
+    def show_verdict(self, verdict: Verdict) -> None:
+        """What the doctor says now: the first time, and when another cause leads."""
 
     def refresh(self) -> None:
         """Called a few times a second."""
@@ -139,6 +149,9 @@ class _LinePrinter(Printer):
             self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
             self._shown_live = self._live
 
+    def show_verdict(self, verdict: Verdict) -> None:
+        self._print(f"step {verdict.step}: doctor: {verdict.words}")
+
     def note(self, text: str) -> None:
         self._print(text)
 
@@ -147,6 +160,10 @@ class _LinePrinter(Printer):
         self._show_gauges(state.step)
         for line in ending(folder, state):
             self._print(line)
+        if state.steps:
+            verdict = examine(state)
+            more = f"; `tui-trainer doctor {folder.name}` shows all" if verdict.findings else ""
+            self._print(f"{'doctor':<14} {verdict.words}{more}")
         self.refresh()
 
     def _show_gauges(self, step: int) -> None:

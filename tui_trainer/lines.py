@@ -167,6 +167,10 @@ def gauges_words(summary: GaugeSummary) -> str:
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
 
 
+REHEARSAL_SECONDS = 600.0
+"""Runs that are planned to take longer are worth a rehearsal of a minute."""
+
+
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """What is about to happen; the exact plan follows once the data is prepared."""
     profiles = ", ".join(
@@ -179,6 +183,8 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
             f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
         )
+    if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
+        lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
     return lines
 
 

@@ -31,7 +31,8 @@ from typing import Any
 
 from memory_grid_cases import NOT_ALLOCATED
 
-from tui_trainer.runs.events import Event, RunFinished, StepDone, from_line
+from tui_trainer.runs.event_lines import from_line
+from tui_trainer.runs.events import Event, RunFinished, StepDone
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import RunState
 

@@ -108,6 +108,7 @@ RECIPES = [
     Recipe("python-entities", "token_classification", "sample:python-tokens", QUANTISED),
     Recipe("signature-summaries", "seq2seq", "sample:python-signatures", QUANTISED),
     Recipe("chat-scratch", "chat", "sample:python-help-chat", QUANTISED),
+    Recipe("scratch-llama", "causal_lm", "sample:python-reference", QUANTISED),
     Recipe("char-lm", "char_lm", "sample:python-reference", ("onnx", "onnx-int8")),
     Recipe("chat-lora", "chat", "sample:python-help-chat", ("merged", "adapter", "onnx")),
 ]
@@ -132,6 +133,9 @@ def texts_of(recipe: Recipe, model: Path) -> list[Any]:
         tokenizer = AutoTokenizer.from_pretrained(model)
         first = [row["messages"][:1] for row in rows]
         return [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in first]
+    if recipe.kind == "causal_lm":
+        words = " ".join(row["text"] for row in rows).split()
+        return [" ".join(words[at : at + 8]) for at in range(0, ROWS * 8, 8)]
     column = {"sequence_classification": "text", "token_classification": "tokens", "seq2seq": "input"}[recipe.kind]
     # No more than any model reads: cutting is not what is compared.
     return [value[:15] if isinstance(value, list) else value[:80] for value in (row[column] for row in rows)]

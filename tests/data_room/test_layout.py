@@ -59,3 +59,35 @@ def test_what_makes_batches_for_the_preview_loads_no_torch():
     modules = "tui_trainer.data.previewing.preview, tui_trainer.launching.preview_words"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def halvings(layout, documents):
+    """(rows of the largest pass, width of packed rows) of each layout, down to the last."""
+    found = []
+    while layout is not None:
+        found.append((max(map(len, layout.passes(documents))), layout.packed_width))
+        layout = layout.halved(documents)
+    return found
+
+
+def test_half_a_pass_is_half_its_rows_down_to_one(documents):
+    layout = RowLayout(collate=partial(collate, pad_id=0), pad_id=0, rows=100)
+    assert halvings(layout, documents) == [(8, 0), (4, 0), (2, 0), (1, 0)]
+    assert halvings(layout, documents[:5]) == [(5, 0), (3, 0), (2, 0), (1, 0)]
+
+
+def test_half_of_one_packed_row_is_half_its_width_down_to_the_longest_document(documents):
+    about = {"collate": partial(collate, pad_id=0), "pad_id": 0, "rows": 4}
+    found = halvings(RowLayout(**about, packed_width=66), documents)
+    assert found[0] == (1, 66) and found[-1] == (1, max(LENGTHS) - 1)
+    assert [width for _, width in found] == sorted({width for _, width in found}, reverse=True)
+    assert halvings(RowLayout(**about, packed_width=24), documents)[:2] == [(3, 24), (2, 24)]
+    # Rows that are filled up to one width take no less where fewer documents share them.
+    assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
+
+
+def test_a_document_that_is_longer_than_narrowed_rows_still_has_one(documents):
+    layout = RowLayout(collate=partial(collate, pad_id=0), pad_id=0, rows=4, packed_width=8)
+    passes = list(layout.passes(documents))
+    assert max(sum(len(document) - 1 for document in row) for one in passes for row in one) == max(LENGTHS) - 1
+    assert sum(len(row) for one in passes for row in one) == len(documents)

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+import pytest
+
 from tui_trainer.hardware import libraries, places, processor, signs
 from tui_trainer.hardware.cgroup import Limits, read_limits
+from tui_trainer.hardware.memory_left import memory_left
 from tui_trainer.hardware.probe import disk_free_bytes, look, probe, with_memory_now
 from tui_trainer.hub_layout import cache_folder
 
@@ -268,3 +271,34 @@ def test_the_cuda_of_torch_is_read_from_its_version_file(monkeypatch, tmp_path):
     (package / "version.py").unlink()
     assert libraries.torch_cuda("2.11.0+cu128") == (12, 8)
     assert libraries.torch_cuda(None) is None
+
+
+MEMINFO = "MemTotal:  1000 kB\nMemAvailable: 600 kB\nSwapTotal:  400 kB\nSwapFree:   100 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "left", "total", "where"),
+    [(None, 700 << 10, 1000 << 10, "the machine"), (300 << 10, 200 << 10, 300 << 10, "the container"),
+     (1 << 30, 700 << 10, 1000 << 10, "the machine")],
+)  # fmt: skip
+def test_what_is_left_before_the_kernel_kills_is_the_least_of_machine_and_container(
+    limit, left, total, where, tmp_path, monkeypatch
+):
+    """With the machine's free swap, which the kernel takes first."""
+    groups = {
+        "sys/fs/cgroup/cgroup.controllers": "memory",
+        "sys/fs/cgroup/job/memory.max": str(limit or "max"),
+        "sys/fs/cgroup/job/memory.current": str(150 << 10),
+        "sys/fs/cgroup/job/memory.stat": f"inactive_file {50 << 10}\n",
+    }
+    root = write(tmp_path, {"proc/self/cgroup": "0::/job\n", "proc/meminfo": MEMINFO, **groups})
+    free = namedtuple("free", "available total")(600 << 10, 1000 << 10)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    found = memory_left(root)
+    assert (found.left_bytes, found.total_bytes, found.where) == (left, total, where)
+    assert found.swap_used_bytes == 300 << 10 and found.process_bytes > 1 << 20
+
+
+def test_what_is_left_here_is_read_quickly_enough_for_every_few_seconds():
+    found = memory_left()
+    assert found.left_bytes > 0 and found.total_bytes > 0

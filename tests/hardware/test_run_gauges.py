@@ -45,7 +45,7 @@ def readings(journal) -> list[GaugesRead]:
 
 def test_a_reading_is_of_this_process_and_of_the_card_of_the_plan(fake_nvml, journal):
     processes = [SimpleNamespace(pid=1, usedGpuMemory=9 * GIB), SimpleNamespace(pid=os.getpid(), usedGpuMemory=5 * GIB)]
-    library = fake_nvml({}, {"free": 100 * GIB, "use": 93, "processes": processes})
+    library = fake_nvml({}, {"free": 100 * GIB, "use": 93, "processes": processes, "clock": 990, "reasons": 0x40})
     clock, cpu = [100.0], [7.0]
     writer = GaugeWriter(journal, nvml=Nvml(library), now=lambda: clock[0], cpu_seconds=lambda: cpu[0])
     writer.write()
@@ -61,6 +61,8 @@ def test_a_reading_is_of_this_process_and_of_the_card_of_the_plan(fake_nvml, jou
     (card,) = second.gpus
     assert (card.index, card.utilization_share, card.power_watts, card.temperature_celsius) == (1, 0.93, 80.5, 41.0)
     assert (card.memory_used_bytes, card.memory_bytes, card.process_memory_bytes) == (41 * GIB, 141 * GIB, 5 * GIB)
+    assert (card.clock_share, card.slowed_by) == (0.5, "heat")
+    assert first.machine_cpu_share is None and second.memory_available_bytes > 0
 
 
 def test_a_run_on_the_cpu_asks_no_driver(fake_nvml, journal):

@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from tui_trainer.runs import events as e
+from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
 
 HOSTILE = '\x1b]52;c;eA==\x07 line\r\nbreak\u2028\x00 "quote" \ud800 lone \x7f\x9b {"event": "RunFinished"} é 😀'
 AT = "2026-11-20T13:45:00.123Z"
@@ -21,6 +22,7 @@ ONE_OF_EACH = [
                duration_seconds=61.5),
     e.LibrariesLoaded(resident_bytes=2**29),
     e.BaselinesMeasured(losses={"order 1": 2.4, "order 2": math.inf}, eval_tokens=10, unit="character"),
+    e.BetweenSteps(step=4, steps=4, journal_seconds=0.5, empty_cache_seconds=math.inf, other_seconds=0.25),
     e.EvalDone(step=5, loss_sum=10.5, tokens=4, loss=2.625, seconds=1.5, scheduled=True, best=False),
     e.EpochDone(epoch=1, mean_loss=math.nan, seconds=3.0, samples_per_second=2.0, tokens_per_second=5.0),
     e.CheckpointSaved(step=5, path="checkpoints/step-5", bytes=2**40, seconds=0.5, reason="schedule"),
@@ -32,6 +34,8 @@ ONE_OF_EACH = [
         e.GpuReading(index=-1, utilization_share=math.nan, power_watts=math.inf, temperature_celsius=-math.inf)]),
     e.TextSampled(prompt=HOSTILE, text="NaN"),
     e.RunProblem(kind="checkpoint damaged", message=HOSTILE, hint="none"),
+    e.MicroBatchReduced(step=57, kind="out of memory", message=HOSTILE, hint="", what="training", rows_before=8,
+                        rows=4, passes=8, longest_row=512, peak_memory_bytes=2**33),
     e.ControlApplied(action="save", request_id=3),
     e.RunFinished(reason="done", loss=None, eval_loss=-math.inf, seconds=10.0, model_path="model"),
     e.RunFailed(message=HOSTILE, log_path=None),
@@ -55,7 +59,7 @@ def bits(event: e.Event) -> list[object]:
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
 def test_an_event_comes_back_from_its_line_as_it_was(event):
-    back = e.from_line(e.to_line(event))
+    back = from_line(to_line(event))
     assert type(back) is type(event)
     assert bits(back) == bits(event)
 
@@ -64,7 +68,7 @@ def test_an_event_comes_back_from_its_line_as_it_was(event):
 def test_numbers_come_back_to_the_bit_on_the_first_and_on_later_lines(number):
     event = step_done(number)
     for _ in range(2):
-        assert bits(e.from_line(e.to_line(event).encode())) == bits(event)
+        assert bits(from_line(to_line(event).encode())) == bits(event)
 
 
 def test_every_kind_is_among_those_that_were_tried():
@@ -73,7 +77,7 @@ def test_every_kind_is_among_those_that_were_tried():
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
 def test_a_line_is_printable_ascii_and_strict_json_with_the_kind_first(event):
-    line = e.to_line(event)
+    line = to_line(event)
     assert line.isascii()
     assert line.isprintable()
     data = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -81,16 +85,16 @@ def test_a_line_is_printable_ascii_and_strict_json_with_the_kind_first(event):
 
 
 def test_a_problem_has_its_short_name_in_the_journal():
-    assert json.loads(e.to_line(e.RunProblem(kind="stall", message="slow")))["event"] == "Problem"
+    assert json.loads(to_line(e.RunProblem(kind="stall", message="slow")))["event"] == "Problem"
 
 
 def test_fields_of_a_later_version_are_left_out():
-    data = json.loads(e.to_line(step_done(step=8))) | {"energy_joules": 3.5, "colour": "red"}
-    assert bits(e.from_line(json.dumps(data))) == bits(e.StepDone(**_fields(data)))
+    data = json.loads(to_line(step_done(step=8))) | {"energy_joules": 3.5, "colour": "red"}
+    assert bits(from_line(json.dumps(data))) == bits(e.StepDone(**_fields(data)))
 
 
 def test_of_a_card_fields_of_a_later_version_are_left_out_and_missing_ones_are_not_reported():
-    event = e.from_line('{"event": "GaugesRead", "later": 1, "gpus": [{"index": 2, "fan_share": 0.5}]}')
+    event = from_line('{"event": "GaugesRead", "later": 1, "gpus": [{"index": 2, "fan_share": 0.5}]}')
     assert event == e.GaugesRead(at="", gpus=[e.GpuReading(index=2)])
     assert event.gpus[0].utilization_share is None and event.process_memory_bytes is None
 
@@ -99,12 +103,12 @@ def _fields(data):
     return {key: value for key, value in data.items() if key in e.StepDone.__dataclass_fields__}
 
 
-GOOD = json.loads(e.to_line(step_done()))
+GOOD = json.loads(to_line(step_done()))
 GARBAGE = [
     b"", b"null", b"[]", b"{}", b"\x00\x00", b"\xff\xfe", b'{"event": 3}', b'{"event": ["StepDone"]}',
     b"[" * 100_000, b'{"event": "PhaseChanged", "phase": 3}', b'{"event": "PhaseChanged"}',
     b'{"event": "Progress", "what": "x", "done": NaN}', b'{"event": "Later", "step": "soon"}',
-    e.to_line(step_done()).encode() + b"}", e.to_line(step_done()).encode() * 2,
+    to_line(step_done()).encode() + b"}", to_line(step_done()).encode() * 2,
     *[b'{"event": "GaugesRead", "gpus": %s}' % gpus for gpus in (
         b"null", b"{}", b"[0]", b"[{}]", b'[{"index": null}]', b'[{"index": 0.5}]', b'[{"index": "0"}]', b"[[]]",
         b'[{"index": 0, "power_watts": "much"}]', b'[{"index": 0, "memory_bytes": 0.5}]', b'[{"index": NaN}]',
@@ -118,22 +122,22 @@ GARBAGE = [
 
 @pytest.mark.parametrize("line", GARBAGE, ids=lambda line: repr(line[-30:]))
 def test_garbage_is_refused_with_a_value_error(line):
-    e.from_line(e.to_line(step_done()))
+    from_line(to_line(step_done()))
     with pytest.raises(ValueError):
-        e.from_line(line)
+        from_line(line)
 
 
 def test_a_text_of_megabytes_still_gives_a_line_that_readers_take():
     event = e.TextSampled(prompt="p", text="😀" * 1_000_000)
-    line = e.to_line(event)
-    assert len(line) < e.LINE_LIMIT_BYTES
-    assert e.from_line(line).text.startswith("😀😀")
+    line = to_line(event)
+    assert len(line) < LINE_LIMIT_BYTES
+    assert from_line(line).text.startswith("😀😀")
 
 
 def test_the_loss_of_a_step_without_tokens_is_not_a_number():
     assert step_done(50.0).loss == 0.5
     nothing = json.dumps(GOOD | {"tokens": 0})
-    assert math.isnan(e.from_line(nothing).loss)
+    assert math.isnan(from_line(nothing).loss)
 
 
 def test_the_time_is_utc_with_milliseconds():

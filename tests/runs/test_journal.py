@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tui_trainer.errors import FolderError
+from tui_trainer.runs.event_lines import to_line
 from tui_trainer.runs.events import (
     GaugesRead,
     PhaseChanged,
@@ -16,7 +17,6 @@ from tui_trainer.runs.events import (
     RunFinished,
     RunStarted,
     TextSampled,
-    to_line,
 )
 from tui_trainer.runs.journal import JournalReader, JournalWriter, read_all
 

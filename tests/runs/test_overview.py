@@ -11,6 +11,7 @@ import pytest
 from tests.runs.journals import end, held_out, run_of, start, step_done, steps
 from tui_trainer.runs import events as e
 from tui_trainer.runs.at_rest import delete
+from tui_trainer.runs.event_lines import to_line
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.journal_ends import CURVE_POINTS, MOST_BYTES_READ, TAIL_BYTES
@@ -116,7 +117,7 @@ def test_an_overview_reads_little_of_a_huge_journal(tmp_path, reads):
     with folder.journal.open("ab") as file:
         file.truncate(2**33)  # a hole: reading it all would not fit in memory
         file.seek(0, os.SEEK_END)
-        file.write(b"\n" + e.to_line(step_done(4_000)).encode() + b"\n")
+        file.write(b"\n" + to_line(step_done(4_000)).encode() + b"\n")
     assert overview(folder).step == 4_000
     assert TAIL_BYTES < sum(reads) <= MOST_BYTES_READ
 
@@ -129,7 +130,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path, reads):
     reads.clear()
     assert overviews.read() == first and reads == []
     with folders[1].journal.open("ab") as journal:
-        journal.write(e.to_line(end()).encode() + b"\n")
+        journal.write(to_line(end()).encode() + b"\n")
     assert [one.status for one in overviews.read()] == ["interrupted", "finished", "interrupted"]
     assert 0 < sum(reads) <= MOST_BYTES_READ
 

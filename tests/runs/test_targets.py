@@ -15,7 +15,8 @@ from tui_trainer.launching.start import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.markdown import to_markdown
-from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished, from_line
+from tui_trainer.runs.event_lines import from_line
+from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.runs.targets import targets_of, targets_summary

@@ -138,3 +138,15 @@ def test_cuda_graphs_are_for_steps_of_one_pass(passes, packed, expected):
     told = []
     assert compiled._mode(plan, lambda *what: told.append(what)) == expected
     assert bool(told) == (expected is None)
+
+
+def test_passes_that_become_several_in_mid_run_leave_cuda_graphs(monkeypatch):
+    """When memory has run out: layers compiled for one pass in a step are compiled anew."""
+    model = torch.nn.Module()
+    model._no_split_modules = ["Linear"]
+    model.compiled, model.plain = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    model.compiled.compile(mode="reduce-overhead")
+    modes, told = [], []
+    monkeypatch.setattr(torch.nn.Linear, "compile", lambda self, mode: modes.append((self is model.compiled, mode)))
+    compiled.without_cuda_graphs(model, lambda *what: told.append(what[0]))
+    assert (modes, told) == ([(True, None)], ["another compile mode"])

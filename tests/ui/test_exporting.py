@@ -16,6 +16,7 @@ from tui_trainer.launching import export as launching
 from tui_trainer.launching.export import ExportProcess, Outcome
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui.exporting import ExportDialog
+from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.screens.runs_view import refusal
 from tui_trainer.ui.starting import offer_quit
@@ -46,10 +47,11 @@ def bench(monkeypatch):
     monkeypatch.setattr(launching, "choices", lambda folder: CHOICES)
     monkeypatch.setattr(launching, "free_bytes", lambda folder: 13 << 30)
     bench = SimpleNamespace(
-        export=None, run_is_alive=False, glyphs=UNICODE,
+        run_is_alive=False, glyphs=UNICODE,
         background=SimpleNamespace(do=lambda name, work, done: done(work())),
     )  # fmt: skip
-    bench.start_export = lambda folder, name: setattr(bench, "export", FakeProcess(folder, name))
+    bench.exports = Exports(bench)
+    bench.exports.start = lambda folder, name: setattr(bench.exports, "newest", FakeProcess(folder, name))
     return bench
 
 
@@ -64,14 +66,14 @@ def test_enter_begins_and_c_cancels_and_another_run_waits(bench):
     _, begun, cancelled = seen(ExportDialog(bench, FOLDER), "enter", "c")
     assert "is being written" in begun and "writing, 3 of 12 tensors" in begun and "Esc close, it goes on" in begun
     assert "cancelled; nothing is left of it" in cancelled and "Enter export" in cancelled
-    bench.export = FakeProcess(RunFolder(Path("/data/runs/other")), "onnx")
+    bench.exports.newest = FakeProcess(RunFolder(Path("/data/runs/other")), "onnx")
     assert "other is being exported to onnx: one at a time" in seen(ExportDialog(bench, FOLDER))[0]
 
 
 @pytest.mark.parametrize(("is_good", "words"), [(True, "\u2713 as it was trained"), (False, "not as it was trained")])
 def test_the_certificate_stands_there_when_the_dialog_is_opened_again(bench, is_good, words):
     outcome = Outcome(is_good=is_good, words=CERTIFICATE_WORDS, folder="/data/runs/chat/export/merged")
-    bench.export = FakeProcess(FOLDER, "merged", outcome)
+    bench.exports.newest = FakeProcess(FOLDER, "merged", outcome)
     text = seen(ExportDialog(bench, FOLDER))[0]
     assert words in text and "held-out loss 1.4210 -> 1.4210" in text and "/data/runs/chat/export/merged" in text
     assert "\u25b8 merged" in text
@@ -96,11 +98,11 @@ def test_its_end_is_a_notice_and_a_run_that_is_being_exported_stays_where_it_is(
             "bad",
         ),
     ):
-        bench.export = FakeProcess(FOLDER, "merged")
-        assert bench.is_exporting(FOLDER.root) and not bench.is_exporting(Path("/data/runs/other"))
-        bench.export.poll = lambda outcome=outcome: setattr(bench.export, "outcome", outcome) or True
-        bench._poll_export()
-        assert bench.notice == (words, role) and not bench.is_exporting(FOLDER.root)
+        bench.exports.newest = FakeProcess(FOLDER, "merged")
+        assert bench.exports.is_of(FOLDER.root) and not bench.exports.is_of(Path("/data/runs/other"))
+        bench.exports.newest.poll = lambda outcome=outcome: setattr(bench.exports.newest, "outcome", outcome) or True
+        bench.exports.poll()
+        assert bench.notice == (words, role) and not bench.exports.is_of(FOLDER.root)
 
 
 def test_only_a_finished_run_is_exported():
@@ -112,12 +114,14 @@ def test_leaving_asks_while_an_export_is_written():
     asked = []
     left = []
     app = SimpleNamespace(ask=lambda *question: asked.append(question), leave=lambda: left.append(True))
-    bench = SimpleNamespace(run_is_ours_and_alive=False, export=FakeProcess(FOLDER, "onnx"), app=app)
+    bench = SimpleNamespace(run_is_ours_and_alive=False, app=app)
+    bench.exports = Exports(bench)
+    bench.exports.newest = FakeProcess(FOLDER, "onnx")
     offer_quit(bench)
     ((heading, rows, answers),) = asked
     assert heading == "Leave?" and "chat is being exported to onnx" in rows[0]
     {key: do for key, _, do in answers}["c"]()
-    assert left and bench.export.is_cancelled
+    assert left and bench.exports.newest.is_cancelled
 
 
 @pytest.mark.e2e

@@ -60,6 +60,7 @@ def run_in(state: str):
         return None
     folder = RunFolder(Path("/runs/run"))
     return SimpleNamespace(
+        doctor=SimpleNamespace(verdict=None),
         state=fold(JOURNALS[state]), alive=state != "stopped", is_ours=True, is_interrupted=False, folder=folder,
         events=[], poll=lambda: False, ask=lambda requested: "",
     )  # fmt: skip

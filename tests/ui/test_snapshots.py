@@ -141,6 +141,7 @@ class CannedRun(WatchedRun):
         for event in events:
             self.state.apply(event)
             self._note(event)
+        self.doctor.look()
 
     def poll(self) -> bool:
         return False
@@ -199,6 +200,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "train-finished": ("4", CPU, [*trained(500), DONE], False),
     "train-stopped": ("4", CPU, [*trained(120), STOPPED], False),
     "train-failed": ("4", CPU, [*trained(120), FAILED], False),
+    "doctor": ("4 d", GPUS, trained(248, **LORA), True),
     "quit": ("4 q", CPU, trained(120), True),
     "help": ("2 ?", CPU, None, False),
     "commands": ("4 : s t e p", CPU, trained(120), True),
@@ -250,7 +252,7 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             bench.background.do = lambda *_: None
             folder = RunFolder(RUNS[1].path)
             outcome = Outcome(is_good=True, words=CERTIFICATE_WORDS, folder=f"{folder.root}/export/merged")
-            bench.export = SimpleNamespace(
+            bench.exports.newest = SimpleNamespace(
                 progress=(),
                 run=folder,
                 name="merged",

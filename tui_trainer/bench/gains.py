@@ -13,12 +13,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
-from tui_trainer.bench.training import ask_for_steps, no_change, question_of, short_run
+from tui_trainer.bench.training import ask_for_steps, no_change, short_run, steps_question
 from tui_trainer.bench.training_child import WARM_UP_STEPS
-from tui_trainer.checklist.contract import ALL, Context, Finding, Patch, patch_words
+from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gains import Gain, Measurable, keep_gain
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks
+from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -115,7 +116,7 @@ class GainBench:
 
     def _variant(self, name: str, patch: Patch, steps: int) -> Variant:
         request = short_run(as_request(self.loaded, {}), steps, patch)
-        return Variant(name=name, question=question_of(request, self.gpu, steps, patch))
+        return Variant(name=name, question=steps_question(request, self.gpu, steps, patch))
 
     def _steps(self, context: Context) -> int:
         """As many as all turns have the time for."""

@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
-from tui_trainer.bench.training_child import WARM_UP_STEPS
-from tui_trainer.checklist.contract import Finding, Patch
+from tui_trainer.bench.training_child import WARM_UP_STEPS, question_of
+from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -161,7 +162,7 @@ class TrainingBench:
                 reason = no_change(self._baseline, self._plan(patch), patch)
             except InputError as error:
                 reason = str(error)
-        question = question_of(self._requested(self._settings(patch)), self.gpu, self.steps, patch)
+        question = steps_question(self._requested(self._settings(patch)), self.gpu, self.steps, patch)
         return Variant(name=name, question=question, reason=reason)
 
     @cached_property
@@ -190,17 +191,9 @@ def short_run(request: Request, steps: int, patch: Patch) -> Request:
     return replace(request, assignments=(*own, *ours))
 
 
-def question_of(request: Request, gpu: GpuChoice, steps: int, patch: Patch) -> dict[str, Any]:
+def steps_question(request: Request, gpu: GpuChoice, steps: int, patch: Patch) -> dict[str, Any]:
     """What the child is asked: to take `steps` of this request, in which `patch` is already."""
-    return {
-        "config_file": str(request.config_file) if request.config_file else "",
-        "profile": request.profile,
-        "shortcuts": dict(request.shortcuts),
-        "assignments": list(request.assignments),
-        "gpu": gpu,
-        "steps": steps,
-        "patch": dict(patch),
-    }
+    return question_of(request, gpu) | {"steps": steps, "patch": dict(patch)}
 
 
 def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:

@@ -31,17 +31,32 @@ WARM_UP_STEPS = 2
 
 def measure(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has config_file, profile, shortcuts, assignments, gpu, steps."""
+    with TemporaryDirectory(prefix="bench-") as place:
+        folder = RunFolder.create(Path(place), "turn")
+        _train(load_config(request_of(question), gpu=question["gpu"]), folder, question)
+        return _figures(read_all(folder.journal))
+
+
+def question_of(request: Request, gpu: GpuChoice) -> dict[str, Any]:
+    """A request as JSON has it."""
+    return {
+        "config_file": str(request.config_file) if request.config_file else "",
+        "profile": request.profile,
+        "shortcuts": dict(request.shortcuts),
+        "assignments": list(request.assignments),
+        "gpu": gpu,
+    }
+
+
+def request_of(question: dict[str, Any]) -> Request:
+    """What `question_of` has put in words."""
     file = question["config_file"]
-    request = Request(
+    return Request(
         config_file=Path(file) if file else None,
         profile=question["profile"],
         assignments=tuple(question["assignments"]),
         shortcuts=question["shortcuts"],
     )
-    with TemporaryDirectory(prefix="bench-") as place:
-        folder = RunFolder.create(Path(place), "turn")
-        _train(load_config(request, gpu=question["gpu"]), folder, question)
-        return _figures(read_all(folder.journal))
 
 
 def _train(loaded: LoadedConfig, folder: RunFolder, question: dict[str, Any]) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
 from tui_trainer.checklist.gains import Gain, is_of_steps
-from tui_trainer.config.changes import Change
+from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
@@ -32,8 +32,6 @@ _SHOWN_VALUE = 60
 Status = Literal["pass", "warn", "fail", "n/a", "error"]
 STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
 """From the worst to what does not apply."""
-Patch = Mapping[str, Any]
-"""Settings by dotted key with their new values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

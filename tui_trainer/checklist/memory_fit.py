@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tui_trainer.checklist.batch_cut import with_micro_batch
-from tui_trainer.checklist.contract import Context, Patch
+from tui_trainer.checklist.contract import Context
+from tui_trainer.config.changes import Patch
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH

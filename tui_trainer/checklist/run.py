@@ -12,9 +12,9 @@ from typing import Any
 import tomli_w
 
 from tui_trainer.checklist import checks
-from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Patch, Status, Verdict, failed
+from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Status, Verdict, failed
 from tui_trainer.checklist.gains import KeptGains, Measurable
-from tui_trainer.config.changes import Change
+from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
 

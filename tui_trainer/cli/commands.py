@@ -6,6 +6,7 @@ import typer
 
 from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
     bench,
+    doctor,
     evaluate,
     export,
     importing,

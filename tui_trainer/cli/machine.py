@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,8 +20,10 @@ from tui_trainer.cli.application import (
     app,
     gpu_choice,
     load,
+    request_of,
 )
-from tui_trainer.errors import EXIT_STOPPED
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.runs.json_fields import finite
 from tui_trainer.standard_files import show_progress, tell
 
 
@@ -69,3 +72,35 @@ def check(
         is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=chosen, seconds=seconds).measure()
     code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen)
     raise typer.Exit(code if is_whole else EXIT_STOPPED)
+
+
+@app.command()
+def rehearse(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    model: ModelName = "",
+    gpu: GpuName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Try what a run comes to late: its largest batches, a checkpoint, the final model. Exit code 1 when one fails."""
+    from tui_trainer.bench import rehearsal
+
+    chosen = gpu_choice(gpu)
+    request = request_of(config, profile, assignments, data, task, model)
+
+    def hear(told: dict[str, Any]) -> None:
+        if as_json:
+            print(json.dumps(told), flush=True)
+        elif "trying" in told:
+            print(rehearsal.trying_line(told["trying"]), flush=True)
+        elif len(told) > 1:
+            print(rehearsal.part_line(told["part"], told), flush=True)
+
+    found = rehearsal.rehearse(request, chosen, hear)
+    result = finite(found.as_json())
+    print(json.dumps(result) if as_json else "\n".join(rehearsal.result_lines(result)))
+    if found.faults:
+        raise typer.Exit(EXIT_FAILED)

@@ -15,6 +15,8 @@ class Preset(Enum):
 
 
 PRESET: Final = Preset.VALUE
+Patch = Mapping[str, Any]
+"""Settings by dotted key with their new values."""
 # Own values by key; PRESET takes one away.
 Edits = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import PRESET, Change, Edits, History, RecipePreview, Step, same
+from tui_trainer.config.changes import PRESET, Change, Edits, History, Patch, RecipePreview, Step, same
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import (
     HardwareChoice,
@@ -190,14 +190,20 @@ class Document:
             self._become(step.after)
         return f"redid {step.label}" if step else ""
 
-    def take(self, text: str, label: str = "the text from the editor", without: Collection[str] = ()) -> None:
-        """The user's own values become those of a TOML text but for those `without`, in one step.
+    def take(
+        self,
+        text: str,
+        label: str = "the text from the editor",
+        without: Collection[str] = (),
+        also: Patch | None = None,
+    ) -> None:
+        """The user's own values become those of a TOML text but for those `without`, with those of `also`, in one step.
 
         Raises ConfigError; then nothing changed.
         """
         problems: list[Problem] = []
         values = flatten(parse_toml(text, label), label, problems)
-        kept = {key: value for key, value in values.items() if key not in without}
+        kept = {key: value for key, value in values.items() if key not in without} | dict(also or {})
         fit = {key: fitting(key, value, self._choose_hardware, problems) for key, value in kept.items()}
         if problems:
             raise ConfigError(problems)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.errors import ConfigError
+from tui_trainer.errors import ConfigError, InputError
 
 MAX_BYTES = 256 * 1024
 # A dotted key of 20,000 parts takes tomllib ten seconds; a line this long is no setting.
@@ -70,3 +71,24 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
             table = table.setdefault(part, {})
         table[name] = value
     return nested
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises InputError where a new config file may not be written: `--fix` names it."""
+    # What is in a closed folder cannot be seen: writing there fails with its own words.
+    with suppress(OSError):
+        if path.exists() or path.is_symlink():
+            hint = "name a file that does not exist yet"
+            raise InputError("exists, and is not overwritten", where=str(path), hint=hint)
+    if path.suffix != ".toml":
+        raise InputError("does not end in .toml", where=str(path), hint=f"write --fix {path.name}.toml")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet. Raises InputError."""
+    try:
+        # "x": what came into being since is not overwritten either.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(path)) from None

@@ -111,7 +111,7 @@ class TrainingSection(Section):
     )
     empty_cache_steps: int = option(
         0,
-        "Give the cached memory of a GPU back every so many steps; 0: never.",
+        "Collect garbage, and give the cached memory of a GPU back, every so many steps; 0: never.",
         low=0,
         unit="steps",
         speed="usually slows a healthy run",

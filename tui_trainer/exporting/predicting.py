@@ -17,6 +17,7 @@ from tui_trainer.data.sources.source import Source, open_source
 from tui_trainer.errors import RunError
 from tui_trainer.exporting.predicted_file import AskedRows, PredictedFile
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.models.writing import Sampling, ignores_left_padding
 from tui_trainer.tasks.contract import InputRow, Task
 from tui_trainer.units import format_seconds
@@ -81,10 +82,13 @@ class Predictor:
         try:
             with torch.inference_mode():
                 return self.task.predict(self.config, self.model, self.tokenizer, rows, self.sampling)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             if len(rows) == 1:
                 raise RunError(f"there is not enough memory for a row of {len(rows[0]):,} tokens") from None
-        torch.cuda.empty_cache()
+            let_go(error)
+        free_memory()
         self._most_rows = len(rows) // 2
         half = self._most_rows
         return [one for part in (rows[:half], rows[half:]) for one in self._pass(part)]

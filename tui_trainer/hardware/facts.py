@@ -31,6 +31,10 @@ class Gpu:
     temperature_celsius: float | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
+    clock_share: float | None = None
+    """0 to 1: of the highest clock that its cores have."""
+    slowed_by: str | None = None
+    """`heat` or `power` where one of them holds the clock back, empty where neither does."""
     processes: tuple[GpuProcess, ...] | None = None
     visible: bool = True
     """False when CUDA_VISIBLE_DEVICES hides it from this process."""

@@ -39,6 +39,9 @@ _CARD_WORDS = {
     GPU_IS_LOST: "has fallen off the bus (GPU is lost)",
     RESET_REQUIRED: "needs a reset",
 }
+# nvml.h: NVML_CLOCK_SM; software and hardware thermal slowdown; power cap, hardware slowdown by a power brake.
+_SM_CLOCK = 1
+_SLOWED_BY = {"heat": 0x20 | 0x40, "power": 0x04 | 0x80}
 
 
 class Nvml:
@@ -148,7 +151,22 @@ class Nvml:
             temperature_celsius=self._ask("nvmlDeviceGetTemperature", handle, 0, get=float),
             power_watts=self._ask("nvmlDeviceGetPowerUsage", handle, get=_watts),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", handle, get=_watts),
+            clock_share=self._clock_share(handle),
+            slowed_by=self._slowed_by(handle),
         )
+
+    def _clock_share(self, handle: Any) -> float | None:
+        now = self._ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK)
+        most = self._ask("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK)
+        return round(now / most, 3) if now and most else None
+
+    def _slowed_by(self, handle: Any) -> str | None:
+        """The name of the call changed with NVML 12.2; older drivers know the older one only."""
+        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        reasons = next((bits for name in names if (bits := self._ask(name, handle)) is not None), None)
+        if reasons is None:
+            return None
+        return next((word for word, mask in _SLOWED_BY.items() if reasons & mask), "")
 
     def _instance(self, card: Any) -> tuple[str | None, Any]:
         """(UUID, handle) of the instance that CUDA gives a process on a divided card: the first that the environment

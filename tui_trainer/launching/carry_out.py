@@ -24,6 +24,7 @@ from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -143,25 +144,30 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     started = monotonic()
     result = train(job, journal, run.controls)
     if result.step_seconds is not None:
-        own = load_of_threads(plan.threads.value, monotonic() - started)
-        keep_calibration(
-            registry.state_folder(),
-            plan.cpu_name,
-            plan.threads.value,
-            plan.shape_key,
-            step_seconds=result.step_seconds,
-            flops=plan.step_flops,
-            precision=plan.precision.value,
-            card_name=plan.device_name if plan.device == "cuda" else "",
-            load=None if plan.device == "cuda" else load_of_others(own),
-        )
+        keep_step_seconds(plan, result.step_seconds, monotonic() - started)
     return result.reason
+
+
+def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
+    """For the next plan of such a run. `busy_seconds`: for how long this process has been at it."""
+    own = load_of_threads(plan.threads.value, busy_seconds)
+    keep_calibration(
+        registry.state_folder(),
+        plan.cpu_name,
+        plan.threads.value,
+        plan.shape_key,
+        step_seconds=step_seconds,
+        flops=plan.step_flops,
+        precision=plan.precision.value,
+        card_name=plan.device_name if plan.device == "cuda" else "",
+        load=None if plan.device == "cuda" else load_of_others(own),
+    )
 
 
 def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:
     """A run that goes on elsewhere says so, and so does its plan from now on."""
     if run.moved:
-        prepare.write_plan(run.folder, plan)
+        write_plan_file(run.folder, plan)
         hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
         journal.append(RunProblem(step=_saved_step(run.folder), kind="another device", message=run.moved, hint=hint))
 

@@ -16,8 +16,10 @@ import psutil
 
 from tui_trainer.hardware import nvml as nvml_room
 from tui_trainer.hardware.cgroup import read_limits
-from tui_trainer.hardware.gauges import UNREADABLE, CpuTimes, cpu_share
+from tui_trainer.hardware.gauges import UNREADABLE, CpuTimes, cpu_share, cpu_times
 from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.hardware.probe import memory_available_now
+from tui_trainer.hardware.waits import CoreWaits, DiskReads
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import GaugesRead, GpuReading
 from tui_trainer.runs.journal import JournalWriter
@@ -41,6 +43,8 @@ class GaugeWriter:
         self._now, self._cpu_seconds = now, cpu_seconds
         self._gpu_uuid: str | None = None
         self._before: CpuTimes | None = None
+        self._machine_before: CpuTimes | None = None
+        self._core_waits, self._disk_reads = CoreWaits(), DiskReads(now)
         self._end = Event()
 
     def start(self) -> None:
@@ -63,7 +67,8 @@ class GaugeWriter:
 
     def _work(self) -> None:
         with suppress(*UNREADABLE):
-            self._cpu_share(_usable_cores())
+            # What shares count from.
+            self._read()
         while not self._end.wait(self._period_seconds):
             self.write()
 
@@ -73,12 +78,22 @@ class GaugeWriter:
             process_memory_bytes=psutil.Process().memory_info().rss,
             process_cpu_share=self._cpu_share(cores),
             usable_cores=round(cores, 2),
+            machine_cpu_share=self._machine_cpu_share(),
+            core_wait_share=self._core_waits.share(),
+            disk_read_bytes=self._disk_reads.bytes(),
+            io_stall_share=self._disk_reads.stall_share(),
+            memory_available_bytes=memory_available_now(),
             gpus=self._gpus(),
         )
 
     def _cpu_share(self, cores: float) -> float | None:
         before, self._before = self._before, CpuTimes(self._cpu_seconds(), self._now() * cores)
         share = cpu_share(before, self._before)
+        return None if share is None else round(share, 4)
+
+    def _machine_cpu_share(self) -> float | None:
+        before, self._machine_before = self._machine_before, cpu_times(read_limits(), self._now)
+        share = cpu_share(before, self._machine_before)
         return None if share is None else round(share, 4)
 
     def _gpus(self) -> list[GpuReading]:
@@ -96,6 +111,8 @@ class GaugeWriter:
                 process_memory_bytes=process_memory_bytes,
                 power_watts=None if gpu.power_watts is None else round(gpu.power_watts, 1),
                 temperature_celsius=gpu.temperature_celsius,
+                clock_share=gpu.clock_share,
+                slowed_by=gpu.slowed_by,
             )
         ]
 

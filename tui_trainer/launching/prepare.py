@@ -19,8 +19,9 @@ from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.planning.plan_file import read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
@@ -79,13 +80,8 @@ def exact_plan(
         versions=versions(),
         chosen_gpu=gpu,
     )
-    write_plan(folder, plan)
+    write_plan_file(folder, plan)
     return plan, data
-
-
-def write_plan(folder: RunFolder, plan: Plan) -> None:
-    """Into plan.json, whole or not at all. Raises FolderError."""
-    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
@@ -166,6 +162,17 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets=_targets(config.targets),
             metric=config.evaluation.metric_for_best_model,
+            precision=plan.precision.value,
+            best_precision=plan.best_precision or "",
+            packing=plan.packing.value,
+            group_by_length=config.data.group_by_length,
+            torch_compile=config.training.torch_compile,
+            loader_workers=plan.loader_workers.value,
+            logging_steps=config.logging.logging_steps,
+            empty_cache_steps=config.training.empty_cache_steps,
+            learning_rate=plan.learning_rate.value,
+            most_learning_rate=peak_rate(config).most,
+            memory_budget_bytes=plan.memory_budget_bytes,
         )
     )
 

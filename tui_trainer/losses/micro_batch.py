@@ -36,6 +36,11 @@ class MicroBatch:
         """What the sum of a loss is divided by."""
         return self.labels.numel()
 
+    @property
+    def positions(self) -> int:
+        """Of the inputs, padding included."""
+        return int(self.inputs["input_ids"].numel()) if "input_ids" in self.inputs else 0
+
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device. Copies from pinned memory do not wait."""
         return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))

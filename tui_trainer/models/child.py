@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -23,12 +23,13 @@ from tui_trainer.safe_text import one_line
 class ChildFailed(Exception):
     """Why there is no answer, as the end of a sentence whose subject is the child's work.
 
-    `reason` is the child's own last word; empty when it took too long.
+    `reason` is the child's own last word; empty when it took too long. `is_killed`: the system ended it, most often for
+    its memory.
     """
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", *, is_killed: bool = False) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.is_killed = reason, is_killed
 
 
 def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: bool = False) -> str:
@@ -43,13 +44,40 @@ def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: 
         )
     except subprocess.TimeoutExpired:
         raise ChildFailed(f"took more than {timeout_seconds:.0f} s") from None
-    if done.returncode == -signal.SIGKILL:
-        reason = "killed, as happens where memory is short"
-        raise ChildFailed(f"was {reason}", reason)
-    if done.returncode:
-        reason = one_line((done.stderr.strip().splitlines() or ["no reason given"])[-1], 200)
-        raise ChildFailed(f"ended with: {reason}", reason)
+    _raise_for(done.returncode, done.stderr)
     return done.stdout
+
+
+def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterator[dict[str, Any]]:
+    """The same for a child that tells how far it is: each line that it prints, at once. Raises ChildFailed."""
+    command = [sys.executable, "-P", "-m", module]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | ({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": ""})
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
+        )
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            with process.stdin as stream:
+                stream.write(question)
+            with process.stdout as answers:
+                yield from map(json.loads, answers)
+            process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        errors.seek(0)
+        _raise_for(process.returncode, errors.read())
+
+
+def _raise_for(code: int, errors: str) -> None:
+    if code == -signal.SIGKILL:
+        reason = "killed, as happens where memory is short"
+        raise ChildFailed(f"was {reason}", reason, is_killed=True)
+    if code:
+        reason = one_line((errors.strip().splitlines() or ["no reason given"])[-1], 200)
+        raise ChildFailed(f"ended with: {reason}", reason)
 
 
 def answer_question(answer: Callable[[dict[str, Any]], Any]) -> None:

@@ -79,6 +79,8 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded, shape)),
         "trained_parameters": Planned(value=trained, exact=exact, reason=share),
         "precision": made.choices.precision,
+        "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
+        "memory_budget_bytes": made.room.budget_bytes,
         "weights_dtype": made.choices.weights,
         "learning_rate": learning_rate(loaded),
         "packing": made.packing,

@@ -78,6 +78,11 @@ def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: M
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
         return _chosen("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
+    return best_precision(hardware, target, shape)
+
+
+def best_precision(hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Precision]:
+    """What `auto` is here."""
     if target.device == "cuda":
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)

@@ -31,6 +31,11 @@ class MemoryBudget:
     where: str
     share: float
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """What a run may take of what is free now."""
+        return None if self.free_bytes is None else int(self.free_bytes * self.share)
+
     @classmethod
     def of(cls, hardware: Hardware, target: Target) -> MemoryBudget:
         if target.gpu is None:
@@ -59,9 +64,9 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup, vocabu
 
 def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config, room: MemoryBudget, limit: int) -> int:
     """The most rows up to `limit` in one forward pass whose step fits in the memory that is free; at least 1."""
-    if room.free_bytes is None:
+    budget = room.budget_bytes
+    if budget is None:
         return limit
-    budget = room.free_bytes * room.share
     low, high = 1, limit
     while low < high:
         middle = (low + high + 1) // 2

@@ -65,10 +65,16 @@ class Plan(BaseModel):
     parameters: Planned[int]
     trained_parameters: Planned[int]
     precision: Planned[Precision]
+    best_precision: Precision | None = None
+    """What `training.mixed_precision = "auto"` is here; None in plans that do not say."""
+    memory_budget_bytes: int | None = None
+    """What the plan may take of the memory that it counts; None where that is not known."""
     weights_dtype: Planned[Dtype]
     learning_rate: Planned[float]
     packing: Planned[bool]
     longest_row: int
+    packed_width: int = 0
+    """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
     training_setup: TrainingSetup
     loss_chunk_tokens: Planned[int]
     kernels: Planned[Kernels] = NOT_USED

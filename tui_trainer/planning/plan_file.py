@@ -1,4 +1,4 @@
-"""plan.json read again: by the version that wrote it, or one whose plans have the same fields."""
+"""plan.json: written, and read again by the version that wrote it, or one whose plans have the same fields."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 
 VERSION = "plan_version"
 _MOST_NAMES = 3
+
+
+def write_plan_file(folder: RunFolder, plan: Plan) -> None:
+    """Into plan.json, whole or not at all. Raises FolderError."""
+    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
 
 
 def read_plan_file(content: bytes) -> Plan:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tui_trainer.doctor.examine import examine
 from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart
 from tui_trainer.reporting.facts import RunFacts, Start
@@ -252,6 +253,19 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
     yield Pairs([row for row in rows if row[1] != "--"])
 
 
+def _doctor(facts: RunFacts) -> Iterator[Block]:
+    if not facts.state.steps:
+        return
+    verdict = examine(facts.state)
+    if verdict.leading is None:
+        yield Text((f"{verdict.healthy[:1].upper()}{verdict.healthy[1:]}.",))
+    if verdict.findings:
+        rows = tuple(
+            (one.cost_words, one.found.cause, one.found.evidence, one.remedy_words or "--") for one in verdict.findings
+        )
+        yield Table(("costs", "cause", "evidence", "in the next run"), rows)
+
+
 def _exports(facts: RunFacts) -> Iterator[Block]:
     if facts.exports:
         rows = (_export_row(name, certificate) for name, certificate in facts.exports.items())
@@ -309,6 +323,7 @@ _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
     "How it was trained": _trained,
     "Data": _data,
     "Costs": _costs,
+    "What the doctor says": _doctor,
     "Exports": _exports,
     "What it writes": _samples,
     "How to do it again": _again,

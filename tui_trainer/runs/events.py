@@ -1,24 +1,14 @@
-"""What a run says about itself: one class per kind of event, and one line of JSON per event.
+"""What a run says about itself: one class per kind of event. How they are written: `event_lines.py`.
 
-A line is ASCII and holds no line break whatever text is inside, so that a record cannot be forged or torn by data.
-Numbers that are not finite are written as the strings "NaN", "Infinity" and "-Infinity": bare NaN is not JSON.
 Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall clock (UTC) and only for people.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import attrgetter
-from typing import Any, Final, get_type_hints
-
-from tui_trainer.runs.json_fields import READERS, WHOLE_LIMIT, finite, parsed, records, shortened, text, whole
-
-LINE_LIMIT_BYTES: Final = 1_000_000
-_SHAPES_LIMIT: Final = 64
+from typing import Any, Final
 
 
 def utc_now() -> str:
@@ -86,7 +76,9 @@ class PlanMade(Event):
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
     `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable. `targets` are
-    those of [targets] that were set, `metric` is `evaluation.metric_for_best_model`.
+    those of [targets] that were set, `metric` is `evaluation.metric_for_best_model`. From `precision` on: settings as
+    they came out, for what judges the run later; `best_precision` is what `training.mixed_precision = "auto"` takes
+    here. Empty or None in journals without them.
     """
 
     total_steps: int
@@ -107,6 +99,17 @@ class PlanMade(Event):
     lora_rank: int | None = None
     targets: dict[str, float] = field(default_factory=dict)
     metric: str = "loss"
+    precision: str = ""
+    best_precision: str = ""
+    packing: bool | None = None
+    group_by_length: bool | None = None
+    torch_compile: bool | None = None
+    loader_workers: int | None = None
+    logging_steps: int | None = None
+    empty_cache_steps: int | None = None
+    learning_rate: float | None = None
+    most_learning_rate: float | None = None
+    memory_budget_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +117,11 @@ class LibrariesLoaded(Event):
     """torch and transformers are there, the model is not yet.
 
     `resident_bytes` is what the process holds now: on a CPU the plan's memory is what training adds to it. None on a
-    GPU, where the plan's memory is that of the card.
+    GPU, where the plan's memory is that of the card. `threads` are those that torch's kernels may use.
     """
 
     resident_bytes: int | None
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,7 @@ class StepDone(Event):
     """One optimizer step. `step_seconds` is the whole step; the four parts are within it.
 
     `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes; `input_tokens` are all
-    that the model read, without padding.
+    that the model read, without padding; with it they are `positions`. 0 in journals without them.
     """
 
     epoch: float
@@ -153,11 +157,26 @@ class StepDone(Event):
     samples_per_second: float
     peak_memory_bytes: int
     input_tokens: int = 0
+    positions: int = 0
 
     @property
     def loss(self) -> float:
         """Nats per token; NaN when no token counted."""
         return self.loss_sum / self.tokens if self.tokens else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BetweenSteps(Event):
+    """Where the time between steps went since the last such event, once in a few seconds.
+
+    `journal_seconds` were spent on writing steps, `empty_cache_seconds` on `training.empty_cache_steps`. Evaluations,
+    checkpoints and text samples have events of their own; `other_seconds` is what nothing accounts for.
+    """
+
+    steps: int
+    journal_seconds: float
+    empty_cache_seconds: float
+    other_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +221,8 @@ class CheckpointSaved(Event):
 class GpuReading:
     """A card that the run uses, or its MIG instance. `index` is the driver's, the share 0 to 1.
 
-    `memory_used_bytes` is of all processes on it, `process_memory_bytes` of the run's. None: not reported.
+    `memory_used_bytes` is of all processes on it, `process_memory_bytes` of the run's. `clock_share` is of its highest
+    clock, `slowed_by` `heat` or `power`, empty when neither holds it back. None: not reported.
     """
 
     index: int
@@ -212,18 +232,27 @@ class GpuReading:
     process_memory_bytes: int | None = None
     power_watts: float | None = None
     temperature_celsius: float | None = None
+    clock_share: float | None = None
+    slowed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugesRead(Event):
     """What the run's process uses, once in a few seconds. None: not reported.
 
-    `process_cpu_share` is 0 to 1 of the `usable_cores`, since the reading before.
+    `process_cpu_share` and `machine_cpu_share` (of all processes) are 0 to 1 of the `usable_cores`, since the reading
+    before; `core_wait_share` is 0 to 1 of the time in which its threads could have computed, and waited for a core.
+    `disk_read_bytes` came from storage since then, `io_stall_share` of the time something on the machine waited for it.
     """
 
     process_memory_bytes: int | None = None
     process_cpu_share: float | None = None
     usable_cores: float | None = None
+    machine_cpu_share: float | None = None
+    core_wait_share: float | None = None
+    disk_read_bytes: int | None = None
+    io_stall_share: float | None = None
+    memory_available_bytes: int | None = None
     gpus: list[GpuReading] = field(default_factory=list)
 
 
@@ -243,6 +272,20 @@ class RunProblem(Event):
     kind: str
     message: str
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchReduced(RunProblem):
+    """Memory ran out at `step`: from there on passes have fewer `rows`. `what`: training or evaluation; `longest_row`
+    in tokens; the memory is that of the card, or of the machine for a run on a CPU. None: not known."""
+
+    what: str
+    rows_before: int
+    rows: int
+    passes: int
+    longest_row: int
+    peak_memory_bytes: int | None = None
+    free_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,103 +328,8 @@ KINDS: Final[dict[str, type[Event]]] = {
     "Problem" if kind is RunProblem else kind.__name__: kind
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
-        EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, ControlApplied, RunFinished,
-        RunFailed,
+        BetweenSteps, EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, MicroBatchReduced,
+        ControlApplied,
+        RunFinished, RunFailed,
     )
 }  # fmt: skip
-
-
-def to_line(event: Event) -> str:
-    """One line of JSON without its line break. Texts are cut where the line would pass `LINE_LIMIT_BYTES`."""
-    data = _as_dict(event)
-    line = _dumps(data)
-    return line if len(line) < LINE_LIMIT_BYTES else _dumps(shortened(data))
-
-
-def from_line(line: str | bytes) -> Event:
-    """The event of one line. Raises ValueError when the line is not a whole, well-typed event.
-
-    Fields that a known kind does not have are left out; a kind that is not known becomes `Unknown`.
-    """
-    try:
-        data = parsed(line.encode() if isinstance(line, str) else line)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(data, dict):
-        raise ValueError("not one JSON object")
-    return _event(data)
-
-
-def _event(data: dict[str, Any]) -> Event:
-    kind = data.pop("event", None)
-    table = _TABLES.get(kind) if isinstance(kind, str) else None
-    if table is None:
-        return _unknown(kind, data)
-    shape = (*data, *map(type, data.values()))
-    setters = table.setters.get(shape)
-    if setters is None or any(abs(data[name]) >= WHOLE_LIMIT for name in table.whole_numbers):
-        return table.read(data, shape)
-    # Names and types were checked on an earlier line. Filling the slots takes a third of the time of a frozen __init__.
-    event: Event = object.__new__(table.cls)
-    for set_value, value in zip(setters, data.values()):  # noqa: B905 - strict costs 10 % here, and the shape is equal
-        set_value(event, value)
-    return event
-
-
-def _unknown(kind: object, data: dict[str, Any]) -> Unknown:
-    if not isinstance(kind, str):
-        raise ValueError("no kind of event")
-    at, step = text(data.pop("at", "")), whole(data.pop("step", 0))
-    return Unknown(kind=kind, at=at, step=step, data=data)
-
-
-def _as_dict(event: Event) -> dict[str, Any]:
-    """In the order of the line: `event`, `at`, `step`, the rest."""
-    if isinstance(event, Unknown):
-        rest = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
-        return {"event": event.kind, "at": event.at, "step": event.step, **rest}
-    table = _TABLES[_NAMES[type(event)]]
-    return {"event": table.kind, **dict(zip(table.readers, table.values(event), strict=True))}
-
-
-def _dumps(data: dict[str, Any]) -> str:
-    try:
-        return json.dumps(data, allow_nan=False, default=_as_finite_dict)
-    except ValueError:
-        return json.dumps(finite(data), allow_nan=False, default=_as_finite_dict)
-
-
-def _as_finite_dict(record: Any) -> Any:
-    return finite(asdict(record))
-
-
-_READERS: Final = READERS | {list[GpuReading]: records(GpuReading)}
-
-
-class _Table:
-    """How one kind is read and written: looked up once per process, not once per line."""
-
-    def __init__(self, kind: str, cls: type[Event]) -> None:
-        self.kind, self.cls = kind, cls
-        hints = get_type_hints(cls)
-        self.readers = {item.name: _READERS[hints[item.name]] for item in fields(cls)}
-        self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
-        self.whole_numbers = [name for name, read in self.readers.items() if read is whole]
-        self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
-
-    def read(self, data: dict[str, Any], shape: tuple[Any, ...]) -> Event:
-        """Checks every field, and remembers the names and types of a complete line of plain numbers."""
-        known = {"at": "", **{key: value for key, value in data.items() if key in self.readers}}
-        values = {key: self.readers[key](value) for key, value in known.items()}
-        try:
-            event = self.cls(**values)
-        except TypeError as error:
-            raise ValueError(f"{self.kind}: {error}") from error
-        plain = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
-        if plain and data.keys() == self.readers.keys() and len(self.setters) < _SHAPES_LIMIT:
-            self.setters[shape] = [getattr(self.cls, key).__set__ for key in data]
-        return event
-
-
-_TABLES: Final = {kind: _Table(kind, cls) for kind, cls in KINDS.items()}
-_NAMES: Final = {cls: kind for kind, cls in KINDS.items()}

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.events import LINE_LIMIT_BYTES, Event, PhaseChanged, RunFailed, RunFinished, from_line, to_line
+from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
+from tui_trainer.runs.events import Event, PhaseChanged, RunFailed, RunFinished
 from tui_trainer.units import MIB
 
 PENDING_LIMIT_BYTES: Final = 64 * MIB
@@ -156,7 +157,9 @@ class JournalReader:
 
     def _read_chunk(self, fd: int) -> bytes:
         try:
-            chunk = os.pread(fd, CHUNK_BYTES, self._offset_bytes)
+            # No more than there is: a buffer for a whole chunk is not to be had when memory is short.
+            left_bytes = os.fstat(fd).st_size - self._offset_bytes
+            chunk = os.pread(fd, min(CHUNK_BYTES, left_bytes), self._offset_bytes) if left_bytes > 0 else b""
         except OSError as error:
             self.failing = _reason(error)
             return b""

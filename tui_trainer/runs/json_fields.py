@@ -92,6 +92,7 @@ def _of_type(value: Any, expected: type) -> Any:
 READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     str: text, bool: flag, int: whole, float: number,
     str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
+    bool | None: _optional(flag),
     dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
     dict[str, list[float]]: _rows,
 }  # fmt: skip

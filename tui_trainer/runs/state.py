@@ -11,11 +11,12 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from tui_trainer.runs.events import (
     BaselinesMeasured,
+    BetweenSteps,
     CheckpointSaved,
     DataPrepared,
     EpochDone,
@@ -23,6 +24,7 @@ from tui_trainer.runs.events import (
     Event,
     GaugesRead,
     LibrariesLoaded,
+    MicroBatchReduced,
     PhaseChanged,
     PlanMade,
     Progress,
@@ -35,6 +37,7 @@ from tui_trainer.runs.events import (
     Unknown,
 )
 from tui_trainer.runs.gauges import GaugeSummary
+from tui_trainer.runs.step_times import StepTimes
 
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
 
@@ -95,11 +98,16 @@ class RunState:
     plan: PlanMade | None = None
     resident_bytes_before: int | None = None
     """Of the process, before the model: what the plan's memory on a CPU adds to. None on a GPU, or not noted."""
+    threads: int | None = None
+    """Of torch's kernels on the CPU; None where the journal does not say."""
     progress: Progress | None = None
     last_step: StepDone | None = None
     finished: RunFinished | None = None
     failed: RunFailed | None = None
     steps_since_start: int = 0
+    readings_since_start: int = 0
+    times: StepTimes = field(default_factory=StepTimes)
+    """Of this start, without its first two steps."""
     peak_memory_bytes: int = 0
     """The highest of all steps, as `StepDone` counts it; a resume drops none."""
     unknown_events: int = 0
@@ -159,7 +167,8 @@ class RunState:
         self.step = event.resumed_from_step or 0
         self.phase, self.progress = "preparing", None
         self.finished = self.failed = self.resident_bytes_before = None
-        self.steps_since_start = 0
+        self.steps_since_start = self.readings_since_start = 0
+        self.times = StepTimes()
         self.recent.clear()
 
     def _drop_after(self, step: int) -> None:
@@ -195,6 +204,11 @@ class RunState:
         if self.steps_since_start == WARM_UP_STEPS + 1:
             self.recent.clear()
         self.recent.append(event)
+        if self.steps_since_start > WARM_UP_STEPS:
+            self.times.add(event)
+
+    def _take_between(self, event: BetweenSteps) -> None:
+        self.times.add_between(event)
 
     def _change_phase(self, event: PhaseChanged) -> None:
         self.phase = event.phase
@@ -213,8 +227,15 @@ class RunState:
         self.plan = event
         self.total_steps = event.total_steps
 
+    def _take_reduction(self, event: MicroBatchReduced) -> None:
+        self.problems.append(event)
+        if self.plan is not None and event.what == "training":
+            self.plan = replace(
+                self.plan, per_device_train_batch_size=event.rows, gradient_accumulation_steps=event.passes
+            )
+
     def _take_libraries(self, event: LibrariesLoaded) -> None:
-        self.resident_bytes_before = event.resident_bytes
+        self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
 
     def _take_baselines(self, event: BaselinesMeasured) -> None:
         self.baselines = event
@@ -228,6 +249,7 @@ class RunState:
 
     def _take_gauges(self, event: GaugesRead) -> None:
         self.gauges.append(event)
+        self.readings_since_start += 1
         self.gauge_summary.add(event)
 
     def _count_unknown(self, _: Unknown) -> None:
@@ -256,12 +278,14 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     PlanMade: RunState._take_plan,
     LibrariesLoaded: RunState._take_libraries,
     StepDone: RunState._take_step,
+    BetweenSteps: RunState._take_between,
     EvalDone: RunState._take_evaluation,
     EpochDone: lambda state, event: state.epochs.append(event),
     CheckpointSaved: lambda state, event: state.checkpoints.append(event),
     GaugesRead: RunState._take_gauges,
     TextSampled: lambda state, event: state.samples.append(event),
     RunProblem: lambda state, event: state.problems.append(event),
+    MicroBatchReduced: RunState._take_reduction,
     RunFinished: RunState._finish,
     RunFailed: RunState._fail,
     Unknown: RunState._count_unknown,

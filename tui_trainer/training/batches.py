@@ -44,9 +44,13 @@ class Batches:
         self.order = RowOrder(rows.lengths, effective_batch=effective_batch, seed=seed, group_by_length=group_by_length)
         self.steps_per_epoch = self.order.steps_per_epoch
 
+    def documents(self, step: int) -> list[TokenRow]:
+        """What one optimizer step learns from."""
+        return [self.rows.example(int(index)) for index in self.order.at(step)]
+
     def at(self, step: int) -> list[MicroBatch]:
         """The forward passes of one optimizer step."""
-        return list(self.layout.window([self.rows.example(int(index)) for index in self.order.at(step)]))
+        return list(self.layout.window(self.documents(step)))
 
 
 def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:

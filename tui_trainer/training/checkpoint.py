@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -26,6 +25,7 @@ from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.components import Components
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
+from tui_trainer.training.random_state import random_tensors, restore_random
 
 OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
@@ -107,7 +107,7 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     load_weights(checkpoint.path, components)
     components.optimizer.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMIZER)))
     random = load_file(checkpoint.path / RANDOM)
-    _restore_random(random)
+    restore_random(random)
     components.mixed_precision.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
@@ -130,17 +130,3 @@ def load_weights(folder: Path, components: Components) -> None:
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
         )
-
-
-def random_tensors() -> dict[str, Tensor]:
-    """The state of torch's generators, which dropout draws from. Everything else draws from generators of its own."""
-    found = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
-
-
-def _restore_random(tensors: dict[str, Tensor]) -> None:
-    torch.set_rng_state(tensors["cpu"])
-    if "cuda" in tensors and torch.cuda.is_initialized():
-        torch.cuda.set_rng_state(tensors["cuda"])

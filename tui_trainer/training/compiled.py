@@ -21,6 +21,8 @@ from tui_trainer.training.step import LossSum
 from tui_trainer.units import format_seconds
 
 _MOST_COMPILATIONS = 32
+_SEVERAL_PASSES = "a step takes several forward passes, whose gradients CUDA graphs would write over each other"
+_DEFAULT_MODE = "layers are compiled with torch_compile_mode = default"
 
 
 class Trainable(Protocol):
@@ -85,10 +87,20 @@ def _mode(plan: Plan, tell: Tell) -> str | None:
     mode = plan.config.training.torch_compile_mode
     several = plan.packing.value or plan.gradient_accumulation_steps.value > 1
     if mode == "reduce-overhead" and several:
-        message = "a step takes several forward passes, whose gradients CUDA graphs would write over each other"
-        tell("another compile mode", message, "layers are compiled with torch_compile_mode = default")
+        tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
         return None
     return None if mode == "default" else mode
+
+
+def without_cuda_graphs(model: nn.Module, tell: Tell) -> None:
+    """For a run whose steps take several forward passes from now on, where they took one."""
+    layers = [layer for layer in decoder_layers(model) if layer._compiled_call_impl is not None]
+    if not layers:
+        return
+    torch._dynamo.reset()
+    for layer in layers:
+        layer.compile(mode=None)
+    tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

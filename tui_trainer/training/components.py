@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -62,7 +63,7 @@ class Components:
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
             layout,
-            packed_width=packed_width,
+            packed_width=packed_width and (plan.packed_width or packed_width),
             by_lengths=by_lengths,
             fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
@@ -93,7 +94,20 @@ class Components:
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
+    def lay_out_anew(self, layout: Layout) -> None:
+        """Later windows lie so, those that were made ahead as well."""
+        self.batches.layout = layout
+        if self._ahead:
+            self._ahead.forget()
+
+    def give_up_step(self) -> None:
+        """As if it had not been begun. The generators are the caller's."""
+        self.optimizer.give_up_step()
+        self.mixed_precision.give_up_step()
+
     def empty_cache(self) -> None:
+        """Give back what is held for later: objects that only refer to each other, and a GPU's cached memory."""
+        gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -54,5 +54,6 @@ class ControlHandler:
             return
         self._paused = paused
         self._session.flush()
+        self._session.between.forget()
         step = self._session.position.step
         self._journal.append(PhaseChanged(step=step, phase="paused" if paused else "training"))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tui_trainer.config.sections import Config
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.model_rows import ModelFacts, Rows
+from tui_trainer.tasks.contract import Baselines
+from tui_trainer.training.position import Position
 from tui_trainer.units import format_count
 
 # In the words of model hubs.
@@ -32,6 +35,22 @@ class CardFacts:
     data_description: str
     model: ModelFacts
     versions: dict[str, str]
+
+
+def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
+    """What came of the run; with early stopping, of the weights of its best evaluation."""
+    best = config.evaluation.early_stopping_patience > 0
+    return ModelFacts(
+        step=position.step,
+        weights_step=position.best_step if best else position.step,
+        stopped_early=position.stopped_early,
+        training_seconds=position.training_seconds,
+        train_loss=position.recent_loss,
+        eval_loss=position.best_eval_loss if best else position.eval_loss,
+        scores=position.best_scores if best else position.scores,
+        baseline_losses=baselines.losses if baselines else {},
+        baseline_scores=baselines.scores if baselines else {},
+    )
 
 
 def model_card(plan: Plan, facts: CardFacts) -> str:

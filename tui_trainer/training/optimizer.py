@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
+from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.safe_text import one_line
 
@@ -56,6 +57,12 @@ class RunOptimizer:
                 master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
                 weight.grad = None
 
+    def give_up_step(self) -> None:
+        """Drop the gradients of a step that is not carried out, wherever it ended."""
+        for parameter in self._named.values():
+            parameter.grad = None
+        self.torch.zero_grad(set_to_none=True)
+
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
@@ -63,6 +70,9 @@ class RunOptimizer:
 
         A loss or gradient that is not finite changes no weight. Fused optimizers skip the update on the device;
         others wait for the device once to know.
+
+        Where memory runs out, the error goes on while all weights are as they were. Raises RunError when some of them
+        may have changed.
         """
         self.collect()
         if scaler:
@@ -74,13 +84,36 @@ class RunOptimizer:
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-        self._step(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
+        self._step_whole(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
         if scaler:
             scaler.update()
         for name, master in self._masters.items():
             self._named[name].data.copy_(master)
         self.torch.zero_grad(set_to_none=True)
         return grad_norm
+
+    def _step_whole(self, is_finite: Tensor) -> None:
+        """The first step allocates the state, parameter by parameter or one group after the other. All optimizers here
+        count the step in it before they change the weight that it belongs to."""
+        has_state = bool(self.torch.state)
+        try:
+            self._step(is_finite)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            counts = [float(state.get("step", 0)) for state in self.torch.state.values()]
+            if has_state or any(counts) or "step" not in self.spec.needed_keys:
+                raise RunError(self._half_done()) from None
+            # What was allocated of it is not complete.
+            self.torch.state.clear()
+            raise
+
+    def _half_done(self) -> str:
+        less = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
+        return (
+            f"out of memory in the update by {self.name}: some weights may have changed and others not, so they are "
+            f"not saved. The last checkpoint stands; {less} takes less memory in a new run"
+        )
 
     def _step(self, is_finite: Tensor) -> None:
         if self.spec.skips_on_device:

@@ -75,6 +75,10 @@ class Position:
         self.evaluations_without_improvement += 1
         return False
 
+    def pass_over_evaluation(self, eval_loss: float | None, scores: dict[str, float]) -> None:
+        """A scheduled evaluation that could not be measured whole: whether it is better or not is not known."""
+        self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

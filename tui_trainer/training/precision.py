@@ -39,6 +39,12 @@ class MixedPrecision:
     def backward(self, loss: Tensor) -> None:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
+    def give_up_step(self) -> None:
+        """The next step begins anew: torch's scaler remembers which gradients it has unscaled."""
+        if self.scaler is not None:
+            before, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
+            self.scaler.load_state_dict(before.state_dict())
+
     def tensors(self) -> dict[str, Tensor]:
         """What a resumed run needs: the loss scale and how long it held."""
         if self.scaler is None:

@@ -25,6 +25,12 @@ class Prefetcher:
                 self._waiting[coming] = self._pool.submit(self._make, coming)
         return self._waiting.pop(step).result()
 
+    def forget(self) -> None:
+        """What was made ahead is not taken: it is made anew when its step comes."""
+        for made in self._waiting.values():
+            made.cancel()
+        self._waiting.clear()
+
     def close(self) -> None:
         """No more batches are begun; the threads end."""
         self._pool.shutdown(wait=True, cancel_futures=True)

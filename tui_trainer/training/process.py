@@ -95,6 +95,13 @@ def _set(plan: Plan) -> None:
     use_device(device_of(plan))
 
 
+def kernel_threads() -> int:
+    """Threads that torch's kernels get on the CPU: what was set, less where OMP_THREAD_LIMIT allows fewer."""
+    limit = os.environ.get("OMP_THREAD_LIMIT", "")
+    threads = int(torch.get_num_threads())
+    return min(threads, int(limit)) if limit.isdigit() and int(limit) else threads
+
+
 def give_memory_back() -> None:
     """Once nothing holds the model of a run any more: the next one has all the memory, and a peak of its own."""
     # Libraries may have made cycles.

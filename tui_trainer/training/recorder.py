@@ -20,6 +20,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.training.between import Between
 from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport, StepSeconds
 
@@ -48,6 +49,7 @@ class Recorder:
         journal: JournalWriter,
         position: Position,
         device: torch.device,
+        between: Between,
         *,
         steps_per_epoch: int,
         group: int,
@@ -57,6 +59,7 @@ class Recorder:
         self._journal = journal
         self._position = position
         self._device = device
+        self._between = between
         self._steps_per_epoch = steps_per_epoch
         self._group = group
         self._clipped_by_scale = clipped_by_scale
@@ -84,6 +87,17 @@ class Recorder:
         # All of a group in one copy: each would wait for the device.
         numbers = torch.stack([x.double() for _, report in self._waiting for x in (report.loss_sum, report.grad_norm)])
         read = numbers.view(-1, 2).tolist()
+        # From here on the device is not waited for: what follows is the cost of the journal itself.
+        with self._between.writing():
+            bad_step = self._write(read)
+        if bad_step is not None:
+            raise RunError(
+                f"the loss or its gradient stopped being finite at step {bad_step}; that step changed no weight. "
+                + (_OVERFLOWED if self._clipped_by_scale else _DIVERGED)
+            )
+
+    def _write(self, read: list[list[float]]) -> int | None:
+        """All waiting steps with their loss sums and gradient norms; the first one that was not finite, if any."""
         peak = peak_memory_bytes(self._device)
         events: list[Event] = []
         bad_step = None
@@ -98,11 +112,7 @@ class Recorder:
         self._waiting.clear()
         self._flushed_at = monotonic()
         self._journal.append(*events)
-        if bad_step is not None:
-            raise RunError(
-                f"the loss or its gradient stopped being finite at step {bad_step}; that step changed no weight. "
-                + (_OVERFLOWED if self._clipped_by_scale else _DIVERGED)
-            )
+        return bad_step
 
     def _is_bad(self, loss_sum: float, grad_norm: float) -> bool:
         self._overflows = 0 if math.isfinite(grad_norm) else self._overflows + 1
@@ -130,6 +140,7 @@ class Recorder:
             tokens_per_second=round(report.input_tokens / seconds.total, 1),
             samples_per_second=round(report.samples / seconds.total, 2),
             peak_memory_bytes=peak,
+            positions=report.positions,
         )
 
 
@@ -143,9 +154,7 @@ def memory_before(config: Config) -> int:
     for name in (*_AT_FIRST_USE, *adapters, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
-    # Where the peak cannot be reset, that of preparing the data counts as well.
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    start_peak(torch.device("cpu"))
     return int(psutil.Process().memory_info().rss)
 
 
@@ -158,6 +167,15 @@ def _compute_once() -> None:
     functional.cross_entropy(hidden @ square, torch.zeros(_WIDTH, dtype=torch.int64)).backward()
     torch.nn.utils.clip_grad_norm_([square], 1.0)
     torch.optim.AdamW([square], fused=True).step()
+
+
+def start_peak(device: torch.device) -> None:
+    """What `peak_memory_bytes` says from here on. Where a process cannot reset its peak, that of before counts too."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory_bytes(device: torch.device) -> int:

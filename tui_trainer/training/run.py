@@ -14,7 +14,7 @@ from tui_trainer.training.compiled import compiler
 from tui_trainer.training.control_handler import ControlHandler
 from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
-from tui_trainer.training.process import settings_of
+from tui_trainer.training.process import kernel_threads, settings_of
 from tui_trainer.training.recorder import memory_before
 from tui_trainer.training.session import Session
 
@@ -24,7 +24,7 @@ def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)
-        journal.append(LibrariesLoaded(resident_bytes=before))
+        journal.append(LibrariesLoaded(resident_bytes=before, threads=kernel_threads()))
         session = Session(job, journal, controls.has_stop)
         try:
             return _train(session, journal, ControlHandler(controls, session, journal))
@@ -48,7 +48,9 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
             session.sample()
         if due(step, plan.save_every_steps.value) or step == plan.total_steps.value:
             session.save("scheduled")
+        session.watch_host_memory()
 
+    session.between.write(session.position.step)
     reason = _reason(session)
     saved = session.save(reason)
     if reason == "stopped":

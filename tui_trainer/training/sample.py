@@ -11,8 +11,7 @@ from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.components import Components
 
-# What torch's allocator for the CPU says in a RuntimeError; that for GPUs has a class of its own.
-_CPU_ALLOCATOR = "DefaultCPUAllocator"
+NO_MEMORY = "there is not enough memory to write a text", "logging.sample_steps = 0 writes none in a new run"
 
 
 def write_text(components: Components, row: TokenRow, *, seed: int) -> tuple[str, str]:
@@ -41,8 +40,6 @@ def answering(components: Components, seed: int) -> Iterator[None]:
 
 def why_no_text(error: Exception) -> tuple[str, str]:
     """(message, hint) about a text that could not be written."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _CPU_ALLOCATOR in str(error):
-        return "there is not enough memory to write a text", "logging.sample_steps = 0 writes none in a new run"
     reason = one_line(f"{type(error).__name__}: {error}", 200)
     return f"the model could not write a text: {reason}", "the weights are as they were, and training goes on"
 

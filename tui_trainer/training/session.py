@@ -10,26 +10,33 @@ from time import monotonic, perf_counter
 from safetensors import SafetensorError
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.errors import RunError
+from tui_trainer.errors import FolderError, RunError
 from tui_trainer.planning.cadence import due
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.reporting.model_rows import ModelFacts
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
 from tui_trainer.training.batches import windows
+from tui_trainer.training.between import Between
+from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.device import breaks_the_device
-from tui_trainer.training.evaluate import answer_scores, evaluate
+from tui_trainer.training.evaluate import Evaluation, answer_scores, evaluate
 from tui_trainer.training.final_model import write_final_model
+from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
-from tui_trainer.training.model_card import CardFacts
+from tui_trainer.training.model_card import CardFacts, model_facts
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
-from tui_trainer.training.sample import why_no_text, write_text
-from tui_trainer.training.step import take_step
+from tui_trainer.training.sample import NO_MEMORY, why_no_text, write_text
+from tui_trainer.training.smaller_passes import Split, reduction, remedies, too_large, with_smaller_passes
+from tui_trainer.training.step import StepReport, take_step
 
 _FAILED_SAVES_IN_A_ROW = 3
+_NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
 _PROGRESS_SECONDS = 1.0
 
 
@@ -56,10 +63,14 @@ class Session:
         self._is_interrupted = is_interrupted
         self._saved_step = self.position.step
         self._failed_steps: set[int] = set()
+        self._has_given_up_evaluating = False
+        self._host_memory = HostMemoryWatch()
+        self.between = Between(journal)
         self._recorder = Recorder(
             journal,
             self.position,
             self.components.device,
+            self.between,
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
@@ -73,25 +84,60 @@ class Session:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Of the last steps of this process; None while there are too few to say."""
-        return self._recorder.median_step_seconds
+        """Of the last steps of this process; None while there are too few to say, and where memory ran out."""
+        return self._recorder.median_step_seconds if self.plan.shape_key else None
 
     def take_step(self, step: int) -> None:
-        """One optimizer step; what it did waits to be written."""
-        components, training = self.components, self.plan.config.training
-        report = take_step(
+        """One optimizer step; what it did waits to be written. Where memory runs out, the same batch goes again in
+        smaller passes. Raises RunError when a pass of one row is too large.
+        """
+        components = self.components
+        work = partial(self._step, step)
+        self.between.step_begins(step)
+        while isinstance(report := attempt(work, components.device, components.give_up_step), Shortage):
+            self._take_smaller_passes(step, report)
+        self.between.step_ended()
+        self.position.step = step
+        self._recorder.add(step, report)
+        if due(step, self.plan.config.training.empty_cache_steps):
+            with self.between.emptying_the_cache():
+                components.empty_cache()
+
+    def _step(self, step: int) -> StepReport:
+        components = self.components
+        return take_step(
             partial(components.window, step),
             components.loss,
             components.optimizer,
             components.mixed_precision,
             components.clock,
             lr=components.learning_rate(step),
-            max_grad_norm=training.max_grad_norm,
+            max_grad_norm=self.plan.config.training.max_grad_norm,
         )
-        self.position.step = step
-        self._recorder.add(step, report)
-        if due(step, training.empty_cache_steps):
-            components.empty_cache()
+
+    def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
+        """For this step and all later ones. The step before is saved: what comes after it is computed otherwise."""
+        batches, documents = self.batches, self.batches.documents(step)
+        before, smaller = batches.layout, batches.layout.halved(documents)
+        saved = self.save("out of memory")
+        if smaller is None:
+            raise RunError(too_large(self.components, self.job.data.source, step, shortage, saved=saved))
+        self.components.lay_out_anew(smaller)
+        rows = min(self.plan.effective_batch_size.value, len(batches.rows))
+        split, halves = (Split.of_step(layout, documents, rows) for layout in (before, smaller))
+        event = reduction("training", step, split, halves, documents, shortage)
+        self._journal.append(event)
+        if split.passes == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
+            without_cuda_graphs(self.components.model, self._problem)
+        self._follow(with_smaller_passes(self.plan, smaller, event))
+
+    def _follow(self, plan: Plan) -> None:
+        """The plan from now on, also when the run is taken up again."""
+        self.plan = plan
+        try:
+            write_plan_file(self.job.folder, plan)
+        except FolderError as error:
+            self._problem("plan not written", str(error), "a resumed run begins with the passes of before")
 
     def flush(self) -> None:
         """Write the steps that wait to the journal."""
@@ -131,17 +177,24 @@ class Session:
             message = "there is no held-out text to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
-        batches = windows(self._eval_rows, self._eval_chosen, self.components.eval_layout)
-        result = evaluate(self.components, batches, self._evaluation_progress())
+        started = perf_counter()
+        result = self._evaluated(self._eval_rows, scheduled)
         if result is None:
             return
-        scores = result.values | answer_scores(self.components, self._eval_rows, self._eval_chosen)
+        scores = {"loss": -result.loss} | result.values | self._answer_scores(self._eval_rows)
+        seconds = perf_counter() - started
+        self.between.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
         before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
-        wanted = evaluation.metric_for_best_model
-        metric = -result.loss if wanted == "loss" else scores[wanted]
-        best = scheduled and position.judge(
-            result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores
+        metric = scores.get(evaluation.metric_for_best_model)
+        del scores["loss"]
+        if scheduled and metric is None:
+            position.pass_over_evaluation(result.loss, scores)
+        judged = scheduled and metric is not None
+        best = (
+            metric is not None
+            and scheduled
+            and position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores)
         )
         if not math.isfinite(result.loss):
             fp16 = self.components.mixed_precision.scaler is not None
@@ -153,7 +206,7 @@ class Session:
                 loss_sum=result.loss_sum,
                 tokens=result.tokens,
                 loss=result.loss,
-                seconds=round(result.seconds, 3),
+                seconds=round(seconds, 3),
                 scheduled=scheduled,
                 best=best,
                 scores=scores,
@@ -162,7 +215,7 @@ class Session:
                 table_rows={name: list(row) for name, row in result.table_rows.items()},
             )
         )
-        if not scheduled or not evaluation.early_stopping_patience:
+        if not judged or not evaluation.early_stopping_patience:
             return
         if best and not self.save("best"):
             # What is not on the disk cannot be gone back to.
@@ -171,6 +224,46 @@ class Session:
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
             position.stopped_early = True
 
+    def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
+        """None: a stop has cut it short, or one row in a pass is too large. The same rows go again in smaller passes
+        where memory runs out.
+        """
+        components, progress = self.components, self._evaluation_progress()
+        while True:
+            layout = components.eval_layout
+            work = partial(evaluate, components, windows(rows, self._eval_chosen, layout), progress)
+            if not isinstance(found := attempt(work, components.device), Shortage):
+                return found
+            documents = [rows.example(index) for index in self._eval_chosen]
+            smaller = layout.halved(documents)
+            if smaller is None:
+                self._give_up_evaluation(scheduled, max(map(len, documents)), found)
+                return None
+            components.eval_layout = smaller
+            split, halves = Split.of(layout, documents), Split.of(smaller, documents)
+            event = reduction("evaluation", self.position.step, split, halves, documents, found)
+            self._journal.append(event)
+            self._follow(with_smaller_passes(self.plan, smaller, event))
+
+    def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
+        """It counts for nothing: neither as better nor as no improvement."""
+        if scheduled:
+            self.position.pass_over_evaluation(None, {})
+        if not self._has_given_up_evaluating:
+            self._has_given_up_evaluating = True
+            message = f"out of memory in the evaluation with one row in a pass, the longest has {tokens:,} tokens"
+            hint = f"it is given up, and training goes on; in a new run set {remedies(self.plan, tokens)}"
+            self._problem("not evaluated", f"{message} ({shortage.words})", hint)
+
+    def _answer_scores(self, rows: Rows) -> dict[str, float]:
+        found = attempt(partial(answer_scores, self.components, rows, self._eval_chosen), self.components.device)
+        if not isinstance(found, Shortage):
+            return found
+        message = f"there is not enough memory to write the answers that are scored ({found.words})"
+        few = self.plan.config.evaluation.generate_rows // 2
+        self._problem("no scores", message, f"set evaluation.generate_rows = {few} in a new run")
+        return {}
+
     def sample(self) -> None:
         """Let the model show what it makes of a held-out row. One that fails is told, and costs no more."""
         self.flush()
@@ -178,19 +271,22 @@ class Session:
         step = self.position.step
         row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
         started = perf_counter()
-        text: str | None
+        work, found = partial(write_text, self.components, row, seed=seed), None
         try:
-            prompt, text = write_text(self.components, row, seed=seed)
+            found = attempt(work, self.components.device)
         except Exception as error:  # models and tokenizers raise whatever their parts raise
             if breaks_the_device(error):
                 raise
             self._problem("no text", *why_no_text(error))
-            text = None
-        if text is None:
+        if isinstance(found, Shortage):
+            self._problem("no text", *NO_MEMORY)
+        if not isinstance(found, tuple):
             # Only here: the error held on to what it was computing with.
             self.components.empty_cache()
             return
+        prompt, text = found
         seconds = round(perf_counter() - started, 3)
+        self.between.count(seconds)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
@@ -206,18 +302,23 @@ class Session:
         self._journal.sync()
         started = perf_counter()
         try:
-            saved = checkpoint.save_checkpoint(self.job.folder.checkpoints, self.components, self.position)
-        except (OSError, SafetensorError) as error:
+            saved = attempt_twice(
+                lambda: checkpoint.save_checkpoint(self.job.folder.checkpoints, self.components, self.position),
+                self.components.device,
+            )
+        except _NOT_WRITTEN as error:
             self._save_failed(error)
             return False
         self._saved_step = self.position.step
         self._failed_steps.clear()
+        seconds = perf_counter() - started
+        self.between.count(seconds)
         self._journal.append(
             CheckpointSaved(
                 step=saved.step,
                 path=str(saved.path.relative_to(self.job.folder.root)),
                 bytes=saved.bytes,
-                seconds=round(perf_counter() - started, 3),
+                seconds=round(seconds, 3),
                 reason=reason,
             )
         )
@@ -239,6 +340,13 @@ class Session:
             raise RunError(f"{message}. This was the third failure in a row")
         self._problem("save failed", message, "the checkpoint before it stands")
 
+    def watch_host_memory(self) -> None:
+        """A checkpoint before the system runs out of memory and kills the run; once for each trend, which is told."""
+        if warning := self._host_memory.look(self.position.step):
+            saved = self.save("memory runs out")
+            kept = f"step {self.position.step} is saved, `tui-trainer resume {self.job.folder.name}` goes on from it"
+            self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
+
     def close(self) -> None:
         """Give back what runs beside the training."""
         self.components.close()
@@ -247,27 +355,21 @@ class Session:
         self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
-        """The last weights, or with early stopping the best, go to `model/` with a card."""
+        """The last weights, or with early stopping the best, go to `model/` with a card. Raises RunError."""
+        try:
+            attempt_twice(self._write_final_model, self.components.device)
+        except _NOT_WRITTEN as error:
+            stands = f"The checkpoint of step {self._saved_step} stands: " if self._saved_step else ""
+            again = f"{stands}once there is room, `tui-trainer resume {self.job.folder.name}` goes on from there"
+            raise RunError(f"the final model could not be written: {error}. {again}") from error
+
+    def _write_final_model(self) -> None:
         folder, position = self.job.folder, self.position
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
             self._go_back_to_best()
-        facts = CardFacts(data_description=self.job.data.source, model=self._model_facts(), versions=self.job.versions)
+        model = model_facts(position, self.job.baselines, self.plan.config)
+        facts = CardFacts(data_description=self.job.data.source, model=model, versions=self.job.versions)
         write_final_model(folder.model, self.components, self.plan, facts)
-
-    def _model_facts(self) -> ModelFacts:
-        position, baselines = self.position, self.job.baselines
-        best = self.plan.config.evaluation.early_stopping_patience > 0
-        return ModelFacts(
-            step=position.step,
-            weights_step=position.best_step if best else position.step,
-            stopped_early=position.stopped_early,
-            training_seconds=position.training_seconds,
-            train_loss=position.recent_loss,
-            eval_loss=position.best_eval_loss if best else position.eval_loss,
-            scores=position.best_scores if best else position.scores,
-            baseline_losses=baselines.losses if baselines else {},
-            baseline_scores=baselines.scores if baselines else {},
-        )
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""

@@ -52,6 +52,8 @@ class StepReport:
     """Marks before and after each forward pass."""
     accumulated: Any
     updated: Any
+    positions: int = 0
+    """Of all inputs, padding included."""
 
     def seconds(self) -> StepSeconds:
         """Reads the marks: the step must be over."""
@@ -108,4 +110,5 @@ def take_step(
         forwards=tuple(forwards),
         accumulated=accumulated,
         updated=clock.mark(),
+        positions=sum(batch.positions for batch in window),
     )

@@ -96,6 +96,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "save_as", "S", "save as", "Write it to another file."),
     _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
     _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
+    _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 52),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     _action("checklist", "up", "up k", "up", "To the check above."),
@@ -128,6 +129,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "cross_left", "left h", "read left", "Read values off the chart: to the left."),
     _action("train", "cross_right", "right l", "read right", "Read values off the chart: to the right."),
     _action("train", "clear", "escape", "clear", "Take the reading line away."),
+    _action("train", "doctor", "d", "doctor", "What the run loses its time to, and what to do in the next one.", 45),
     _action("train", "log", "L", "log", "Show what programs wrote to standard output, or hide it."),
     _action("train", "table", "c", "scores", "Show the scores of each class: a confusion matrix, or each kind of tag."),
     _action("train", "freeze", "space", "freeze", "Hold the picture still while training goes on, or let it move."),

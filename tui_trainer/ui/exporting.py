@@ -74,7 +74,7 @@ class ExportDialog(Dialog):
     @property
     def _process(self) -> ExportProcess | None:
         """The newest export of this run."""
-        export = self._bench.export
+        export = self._bench.exports.newest
         return export if export is not None and export.run == self._folder else None
 
     @property
@@ -135,8 +135,7 @@ class ExportDialog(Dialog):
         lines = [line for text in words for line in paragraph(text, width)]
         if self._bench.run_is_alive:
             lines += paragraph("A run is training: the export takes processor time and memory from it.", width, "warn")
-        if self._bench.export is not None and self._bench.export.alive:
-            other = self._bench.export
+        if other := self._bench.exports.alive:
             text = f"{one_line(other.run.name)} is being exported to {other.name}: one at a time"
             lines += paragraph(text, width, "warn")
         return lines
@@ -160,7 +159,7 @@ class ExportDialog(Dialog):
 
     def _start(self) -> None:
         if self._choices and not self._choices[self._chosen].refusal:
-            self._bench.start_export(self._folder, self._choices[self._chosen].name)
+            self._bench.exports.start(self._folder, self._choices[self._chosen].name)
 
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import FolderError, InputError, Problem
+from tui_trainer.lines import REHEARSAL_SECONDS
 from tui_trainer.planning.summary import tuning_words
 from tui_trainer.runs import controls
 from tui_trainer.safe_text import one_line
@@ -16,6 +17,7 @@ from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import Row
+from tui_trainer.ui.rehearsing import offer_rehearsal
 from tui_trainer.ui.screens.config_plan import figure_text, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
@@ -51,6 +53,8 @@ def offer_start(bench: Workbench) -> None:
         return
     title = f"Start {one_line(plan.recipe or plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
+    if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
+        answers.append(("d", "rehearse first", lambda: offer_rehearsal(bench)))
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
     bench.app.ask(title, _what_would_happen(bench, plan), answers)
@@ -219,8 +223,7 @@ def offer_quit(bench: Workbench) -> None:
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
         ]
         bench.app.ask("Leave?", rows, answers)
-    elif bench.export is not None and bench.export.alive:
-        export = bench.export
+    elif export := bench.exports.alive:
         rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]
         answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", lambda: _cancel_and_leave(bench))]
         bench.app.ask("Leave?", rows, answers)
@@ -235,8 +238,8 @@ def offer_quit(bench: Workbench) -> None:
 
 
 def _cancel_and_leave(bench: Workbench) -> None:
-    if bench.export is not None:
-        bench.export.cancel()
+    if bench.exports.newest is not None:
+        bench.exports.newest.cancel()
     bench.app.leave()
 
 

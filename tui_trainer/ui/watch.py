@@ -7,6 +7,7 @@ from collections import deque
 from pathlib import Path
 
 from tui_trainer import lines
+from tui_trainer.doctor.watch import Doctor
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import (
@@ -39,6 +40,7 @@ class WatchedRun:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.state = RunState(name=folder.name)
+        self.doctor = Doctor(self.state)
         self.events: deque[tuple[str, Role]] = deque(maxlen=EVENTS_KEPT)
         self._reader = JournalReader(folder.journal)
         self._last_kind: type[Event] | None = None
@@ -65,6 +67,8 @@ class WatchedRun:
         for event in news:
             self.state.apply(event)
             self._note(event)
+        if verdict := self.doctor.look():
+            self._add(f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading is None else "warn")
         return bool(news)
 
     def ask(self, action: controls.Action) -> str:

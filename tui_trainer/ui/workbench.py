@@ -17,21 +17,20 @@ from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
+from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.measuring import Measuring
+from tui_trainer.ui.rehearsals import Rehearsals
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.launching.export import ExportProcess
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
@@ -73,8 +72,8 @@ class Workbench:
         self.run: WatchedRun | None = None
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
-        self.export: ExportProcess | None = None
-        """The newest export that was begun here; it goes on beside everything."""
+        self.exports = Exports(self)
+        self.rehearsals = Rehearsals(self)
         self.measuring = Measuring(self)
         self.leaving: Leaving | None = None
         self.leave_when_over = self._stop_unasked = False
@@ -106,8 +105,8 @@ class Workbench:
         """The screens are gone: nobody looks at the gauges any more."""
         self._sampler.stop()
         self.measuring.cancel()
-        if self.export is not None:
-            self.export.let_go()
+        self.exports.let_go()
+        self.rehearsals.end()
 
     def _open_document(self) -> tuple[Document, Draft | None]:
         from tui_trainer.config.document import Document
@@ -134,7 +133,8 @@ class Workbench:
         """Once a second. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
         self._ask()
-        self._poll_export()
+        self.exports.poll()
+        self.rehearsals.poll()
         self.measuring.poll()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
@@ -146,30 +146,6 @@ class Workbench:
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
         return has_news or self.notice != notice
-
-    def start_export(self, folder: RunFolder, name: str) -> None:
-        """Export a run to a format, in a process that nobody waits for: one at a time."""
-        from tui_trainer.launching.export import ExportProcess
-
-        if self.export is not None and self.export.alive:
-            return
-        try:
-            self.export = ExportProcess(folder, name)
-        except OSError as error:
-            self.tell(f"no process can be started: {error.strerror or error}", "bad")
-
-    def is_exporting(self, root: Path) -> bool:
-        """Whether the run in this folder is being exported from here."""
-        return self.export is not None and self.export.alive and self.export.run.root == root
-
-    def _poll_export(self) -> None:
-        export = self.export
-        if export is None or not export.poll() or export.outcome is None:
-            return
-        if export.outcome.is_good:
-            self.tell(f"{export.run.name} is exported to {export.name}: {export.outcome.folder}", "good")
-        elif not export.is_cancelled:
-            self.tell(f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}", "bad")
 
     def by_clock(self) -> object:
         """What every screen shows of a run that changes without news in its journal."""

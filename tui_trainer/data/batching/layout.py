@@ -6,7 +6,8 @@ Numpy alone: training makes tensors of the batches (`training/batches.py`), and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from tui_trainer.data.batching.collate import Batch, Collate, collate_packed
 from tui_trainer.data.batching.pack import pack_batch
@@ -32,7 +33,9 @@ class RowLayout:
     def passes(self, documents: Sequence[TokenRow]) -> Iterator[Pass]:
         """All forward passes over these documents. Passes of one batch are about equally large."""
         if self.packed_width:
-            yield from _equal_parts(pack_batch(documents, self.packed_width), self.rows)
+            # Rows made narrower by `halved` are still as wide as the longest document.
+            width = max(self.packed_width, *(len(document) - 1 for document in documents))
+            yield from _equal_parts(pack_batch(documents, width), self.rows)
             return
         if len(documents) > self.rows:
             # Rows of similar length in one pass need the least padding.
@@ -45,6 +48,24 @@ class RowLayout:
         if self.packed_width:
             return collate_packed(rows, self.pad_id, width=self.fixed_width)
         return self.collate([row[0] for row in rows], width=self.fixed_width)
+
+    def halved(self, documents: Sequence[TokenRow]) -> Self | None:
+        """The same with about half as much in the largest forward pass over these documents: half of its rows, of a
+        single row of several packed documents half of its width. None where the largest is one document.
+        """
+        passes = list(self.passes(documents))
+        most_rows = max(map(len, passes))
+        if most_rows > 1:
+            return replace(self, rows=-(-most_rows // 2))
+        if not self.packed_width or self.fixed_width:
+            return None
+        used, longest = max(map(_inputs, passes)), max(len(document) - 1 for document in documents)
+        width = max(-(-used // 2), longest)
+        return replace(self, rows=1, packed_width=width) if width < used else None
+
+
+def _inputs(rows: Pass) -> int:
+    return sum(len(document) - 1 for row in rows for document in row)
 
 
 def _equal_parts(packed: Pass, largest: int) -> Iterator[Pass]:

@@ -310,6 +310,11 @@ class ConfigPage(ListPage):
             self.app.copy_to_clipboard(text)
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
 
+    def action_rehearse(self) -> None:
+        from tui_trainer.ui.rehearsing import offer_rehearsal
+
+        offer_rehearsal(self.bench)
+
     def action_save(self) -> None:
         from tui_trainer.ui.screens.config_files import save
 

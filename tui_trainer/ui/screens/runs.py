@@ -10,16 +10,17 @@ from time import monotonic
 from textual.app import ComposeResult
 from textual.events import ScreenResume
 
-from tui_trainer.errors import ConfigError, FolderError
+from tui_trainer.errors import FolderError
 from tui_trainer.lines import age_words
 from tui_trainer.runs import at_rest
-from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import Overviews, RunOverview
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import Row, TextDialog
 from tui_trainer.ui.exporting import offer_export
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
+from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.runs_compare import CompareDialog
 from tui_trainer.ui.screens.runs_view import RunsModel
@@ -35,7 +36,6 @@ from tui_trainer.units import format_bytes
 _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
 _MEASURING_SECONDS = 0.2
-_CONFIG_LIMIT_BYTES = 1 << 20
 _READING, _MEASURING = "list of runs", "sizes of runs"
 
 
@@ -187,7 +187,7 @@ class RunsPage(ListPage):
             return "no run is shown"
         if action.name == "report" and not self._folder.report.is_file():
             return NO_REPORT
-        if action.name in ("rename", "delete") and self.bench.is_exporting(one.path):
+        if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
             return f"{one.name} is being exported"
         return view.refusal(action.name, one, self.bench.app.key_of("runs.stop"))
 
@@ -303,26 +303,11 @@ class RunsPage(ListPage):
         """Its settings become those of the Config screen."""
         one = self._chosen
         if not self.bench.has_unsaved_edits:
-            self._take_config(one)
+            take_settings_of(self.bench, RunFolder(one.path))
             return
         rows = ["Settings that you changed are in no file yet. Undo brings them back."]
-        answers = [("enter", "take those of the run", partial(self._take_config, one))]
+        answers = [("enter", "take those of the run", partial(take_settings_of, self.bench, RunFolder(one.path)))]
         self.bench.app.ask(f"Replace them by those of {one_line(one.name, 40)}?", rows, answers)
-
-    def _take_config(self, one: RunOverview) -> None:
-        bench, file = self.bench, RunFolder(one.path).config
-        if bench.document is None:
-            bench.tell("the config is not open yet", "dim")
-            return
-        try:
-            text = read_plain_file(file, _CONFIG_LIMIT_BYTES).decode("utf-8")
-            bench.document.take(text, f"the settings of {one.name}", without=("output.name",))
-        except (OSError, ValueError, ConfigError) as error:
-            bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
-            return
-        bench.go(1)
-        start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
-        bench.note_change(f"the settings of {one.name}; {start} starts a new run, {undo} takes them back", "good")
 
 
 def _minute(one: RunOverview) -> str:

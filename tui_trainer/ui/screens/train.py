@@ -12,6 +12,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
+from tui_trainer.ui.doctor_dialog import DoctorDialog
 from tui_trainer.ui.exporting import offer_export
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
@@ -28,11 +29,11 @@ from tui_trainer.ui.workbench import Workbench
 _LOG_ROWS = 200
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _OF_A_RUN = (
-    *_OF_THE_RUN, "try_model", "export", "report", "table", "clear", "smoothing", "log_scale", "metric", "zoom_in",
-    "zoom_out", "zoom_all", "tail", "cross_left", "cross_right",
+    *_OF_THE_RUN, "try_model", "export", "report", "doctor", "table", "clear", "smoothing", "log_scale", "metric",
+    "zoom_in", "zoom_out", "zoom_all", "tail", "cross_left", "cross_right",
 )  # fmt: skip
 _BELOW_THE_CHART = (
-    "preparation", "speed", "rates", "parts", "tuning", "gauges", "result", "readings-here", "log", "table"
+    "preparation", "speed", "rates", "parts", "tuning", "doctor", "gauges", "result", "readings-here", "log", "table"
 )  # fmt: skip
 _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "targets", "switched-on", "epochs", "samples")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
@@ -99,6 +100,7 @@ class TrainPage(Page):
             events=tuple(run.events) if run else (),
             log_lines=self._log(),
             what_is_on=bench.what_is_on,
+            verdict=run.doctor.verdict if run else None,
             is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted,
             log_open=self._log_open,
@@ -106,6 +108,7 @@ class TrainPage(Page):
             frozen=self._frozen,
             events_back=self._events_back,
             start_key=key_of("app.start"),
+            doctor_key=key_of("train.doctor"),
             try_key=key_of("train.try_model"),
             export_key=key_of("train.export"),
             report_key=key_of("train.report"),
@@ -191,6 +194,8 @@ class TrainPage(Page):
         if name == "export":
             finished = run.state.finished
             return "" if finished and finished.model_path and not run.alive else "this run has no final model yet"
+        if name == "doctor":
+            return "" if run.doctor.verdict is not None and run.state.steps else NOTHING_TO_DO
         if name == "report":
             return "" if run.folder.report.is_file() else NO_REPORT
         if name == "table":
@@ -236,6 +241,11 @@ class TrainPage(Page):
     def action_report(self) -> None:
         if self.bench.run is not None:
             self.copy_path(self.bench.run.folder.report)
+
+    def action_doctor(self) -> None:
+        """What ails the run, with the remedies."""
+        if self.bench.run is not None:
+            self.bench.app.open(DoctorDialog(self.bench, self.bench.run))
 
     # --------------------------------------------------------- the view
 

@@ -160,6 +160,22 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
     return [span for span in spans if span[0]]
 
 
+def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
+    """`doctor  Waiting for data: data 61 % of the time: 0.42 of 1.69 s a step  d more`."""
+    verdict = scene.verdict
+    if verdict is None:
+        return []
+    leading = verdict.leading
+    found: Line = [("doctor  ", "dim"), (verdict.healthy, "text")]
+    if leading is not None:
+        role: Role = "bad" if leading.found.is_fault else "warn"
+        evidence = scene.shown(leading.found.evidence)
+        cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
+        found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
+    more: Line = [("  ", "text"), (scene.doctor_key, "key"), (" more", "dim")]
+    return [beside(fit(found, max(width - width_of(more), 8), scene.glyphs.ellipsis), more, width)]
+
+
 def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """The same as a small table with bars, one part on a line."""
     shares, mean_seconds = part_shares(scene.run.recent), _mean_seconds(scene.run)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from tui_trainer.doctor.contract import Verdict
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
@@ -32,6 +33,7 @@ class TrainScene:
     events: Sequence[tuple[str, Role]] = ()
     log_lines: Sequence[str] = ()
     what_is_on: Sequence[str] = ()
+    verdict: Verdict | None = None
     is_beside: bool = True
     interrupted: bool = False
     log_open: bool = False
@@ -39,6 +41,7 @@ class TrainScene:
     frozen: bool = False
     events_back: int = 0
     start_key: str = "t"
+    doctor_key: str = "d"
     try_key: str = "w"
     export_key: str = "x"
     report_key: str = "Y"

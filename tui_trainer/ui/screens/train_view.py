@@ -38,6 +38,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     of_the_run = {
         "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(state.plan.targets), "epochs": state.epochs,
+        "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
     return frozenset(parts | {name for name, there in of_the_run.items() if there})
@@ -68,6 +69,7 @@ PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
     "rates": (lines.rates_line, None),
     "parts": (lines.parts_line, None),
     "tuning": (lines.tuning_line, None),
+    "doctor": (lines.doctor_line, None),
     "gauges": (lines.gauges, None),
     "result": (story.ending, lambda scene: ("result", _memory(scene))),
     "readings-here": (lines.readings_rows, _readings_heading),

@@ -1,0 +1,251 @@
+"""Each diagnosis on a journal in which it is the cause, and on those of runs that nothing ails."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.doctor.made_up import GIB, MIB, falling, made_up, run_events
+from tui_trainer.checklist.run import patched
+from tui_trainer.config.load import Request, all_settings
+from tui_trainer.doctor.contract import BAR_SHARE
+from tui_trainer.doctor.examine import all_diagnoses, examine
+from tui_trainer.launching.start import load_config
+from tui_trainer.runs.events import RunStarted
+from tui_trainer.runs.state import fold
+
+GPU = {"device": "cuda:0", "threads": None}
+
+
+def leaking(step):
+    return 900 * MIB + step * 4 * MIB
+
+
+def diverging(step):
+    return falling(step) if step < 60 else 4.0 + step / 20
+
+
+# What is planted, and what the evidence must hold.
+PLANTED = {
+    "waiting_for_data": ({"step": {"data_seconds": 0.3}}, ["59 %", "300 of 510 ms a step"]),
+    "slow_disk": (
+        {"step": {"data_seconds": 0.3}, "reading": {"disk_read_bytes": 40 * MIB}},
+        ["59 %", "300 of 510 ms a step", "8.0 MiB/s"],
+    ),
+    "cache_emptied": ({"between": {"empty_cache_seconds": 0.2}, "plan": {"empty_cache_steps": 1}}, ["49 %", "every 1"]),
+    "evaluations": ({"eval_seconds": 9.0}, ["9.0 s each, every 40 steps", "52 %"]),
+    "checkpoints": ({"save_seconds": 2.0, "plan": {"save_every_steps": 2}}, ["2.0 s", "10.0 MiB", "every 2 steps"]),
+    "text_samples": ({"sample_seconds": 4.0, "plan": {"sample_every_steps": 10}}, ["4.0 s each, every 10 steps"]),
+    "journal_writes": ({"between": {"journal_seconds": 0.1}, "plan": {"logging_steps": 1}}, ["32 %", "groups of 1"]),
+    "between_steps": ({"between": {"other_seconds": 0.1}}, ["32 %", "100 of 311 ms a step"]),
+    "padding": ({"step": {"input_tokens": 500}}, ["76 % padding", "500 tokens in 2,048 positions"]),
+    "small_batch": (
+        {"step": {"positions": 32, "input_tokens": 32, "optimizer_seconds": 0.06},
+         "plan": {"effective_batch_size": 1, "per_device_train_batch_size": 1}},
+        ["32 positions in a pass (1 rows)", "24 %"],
+    ),
+    "launch_bound": ({**GPU, "card": {"utilization_share": 0.4}}, ["GPU 40 % busy"]),
+    "memory_full": (
+        {"reading": {"memory_available_bytes": 20 * MIB, "process_memory_bytes": 8 * GIB}}, ["20.0 MiB", "8.0 GiB"]
+    ),
+    "memory_growing": (
+        {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},
+        ["1.7 GiB at step", "at step 800", "GiB at step 100,000"],
+    ),
+    "throttled": (
+        {**GPU, "card": {"slowed_by": "heat", "clock_share": 0.6, "temperature_celsius": 91.0}},
+        ["heat in 100 % of readings", "clock at 60 %", "91 degrees"],
+    ),
+    "other_processes": (
+        {"reading": {"process_cpu_share": 0.5, "machine_cpu_share": 1.0, "core_wait_share": 0.4}},
+        ["others use 1.0 of 2 cores, the run 1.0", "40 % of their time"],
+    ),
+    "threads_take_turns": ({"threads": 8, "reading": {"core_wait_share": 0.4}}, ["8 threads on 2 cores", "40 %"]),
+    "one_thread": (
+        {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}}, ["1 thread on 2 usable cores"]
+    ),
+    "slow_precision": ({"plan": {"best_precision": "bf16"}}, ["fp32 for 180 of 212 ms a step"]),
+    "slower_later": (
+        {"steps": 400, "plan": {"total_steps": 400},
+         "step": {"backward_seconds": lambda step: 0.12 if step < 200 else 0.4}},
+        ["200 ms a step in the first 100", "480 ms now"],
+    ),
+    "compiles_again": (
+        {"plan": {"torch_compile": True}, "step": {"forward_seconds": lambda step: 0.06 if step % 20 else 4.0}},
+        ["steps took 5 times as long"],
+    ),
+    "not_finite": (
+        {"steps": 7, "loss": lambda step: math.nan if step == 7 else falling(step)}, ["step 7: loss nan"]
+    ),
+    "learning_rate_high": ({"loss": diverging, "plan": {"learning_rate": 0.5}}, ["learning rate 0.5", "0.01 is where"]),
+    "gradients_exploding": (
+        {"step": {"grad_norm": lambda step: 0.7 if step < 170 else 70.0}}, ["gradient norm 70", "100 times"]
+    ),
+    "loss_flat": ({"loss": lambda step: 4.6 + 0.01 * math.sin(step)}, ["loss 4.6"]),
+    "overfitting": (
+        {"eval_loss": lambda step: 1.6 if step == 40 else 1.6 + step / 400}, ["held-out loss 1.6 at step 40", "80 %"]
+    ),
+}  # fmt: skip
+
+
+def test_each_diagnosis_is_planted_here():
+    assert set(PLANTED) == {one.name for one in all_diagnoses()} and len(PLANTED) >= 25
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_was_planted_leads_with_its_numbers(name):
+    planted, evidence = PLANTED[name]
+    verdict = examine(made_up(**planted))
+    assert verdict.name == name, [(one.name, one.found.share, one.found.evidence) for one in verdict.findings]
+    found = verdict.leading.found
+    for words in evidence:
+        assert words in found.evidence
+    assert found.is_fault or BAR_SHARE <= found.share <= 1
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_remedy_is_words_or_settings_that_make_a_config(name):
+    found = examine(made_up(**PLANTED[name][0])).leading.found
+    assert found.fix or found.advice
+    if found.fix:
+        assert set(found.fix) <= set(all_settings())
+        loaded = patched(load_config(Request()), found.fix)
+        assert {key: loaded.origin(key).by_user for key in found.fix} == dict.fromkeys(found.fix, True)
+
+
+@pytest.mark.parametrize("alive", [False, True])
+@pytest.mark.parametrize("device", [{}, {**GPU, "card": {}}])
+def test_a_run_that_nothing_ails_is_healthy_with_its_numbers(device, alive):
+    verdict = examine(made_up(**device, is_over=not alive))
+    assert verdict.name == "healthy" and verdict.findings == () and verdict.fix == {}
+    assert "forward and backward 85 %" in verdict.words and "optimizer 9 %" in verdict.words
+
+
+def test_the_costliest_leads_and_the_others_follow():
+    verdict = examine(made_up(step={"data_seconds": 0.3}, between={"journal_seconds": 0.2}, eval_seconds=20.0))
+    assert [one.name for one in verdict.findings] == ["evaluations", "waiting_for_data", "journal_writes"]
+    shares = [one.found.share for one in verdict.findings]
+    assert shares == sorted(shares, reverse=True) and sum(shares) < 1
+    assert set(verdict.fix) == {"evaluation.eval_steps", "dataloader.num_workers", "logging.logging_steps"}
+
+
+def test_a_fault_comes_before_what_is_merely_slow():
+    verdict = examine(made_up(step={"data_seconds": 5.0}, loss=diverging))
+    assert [one.name for one in verdict.findings][:2] == ["learning_rate_high", "waiting_for_data"]
+
+
+def test_seldom_enough_evaluations_are_proposed():
+    """At the proposed cadence they take a twentieth of the time."""
+    found = examine(made_up(eval_seconds=9.0)).leading.found
+    every = found.fix["evaluation.eval_steps"]
+    assert 9.0 / (9.0 + every * 0.205) == pytest.approx(0.05, rel=0.1)
+
+
+def test_what_happens_at_the_end_happens_anyway():
+    """The evaluation and the checkpoint of the last step are no interruptions."""
+    at_the_end = {"eval_every_steps": 0, "save_every_steps": 0}
+    assert examine(made_up(eval_seconds=90.0, save_seconds=90.0, plan=at_the_end)).name == "healthy"
+
+
+def test_a_single_checkpoint_on_the_way_is_not_judged():
+    assert examine(made_up(save_seconds=9.0, plan={"save_every_steps": 100})).name == "healthy"
+
+
+def test_too_few_steps_are_not_judged_but_a_loss_that_is_not_finite_is():
+    short = examine(made_up(steps=15))
+    assert (short.is_known, short.name) == (False, "") and "too short to judge: 13 steps" in short.words
+    alive = examine(made_up(steps=60, is_over=False))
+    assert not alive.is_known and "15.0 s of training are needed" in alive.words
+    assert examine(made_up(steps=3, loss=lambda _: math.inf)).name == "not_finite"
+
+
+def test_the_newest_steps_count_while_a_run_lives_and_all_of_them_afterwards():
+    waiting = {"steps": 2_000, "step": {"data_seconds": lambda step: 0.0 if step < 1_000 else 0.2}}
+    waiting["plan"] = {"total_steps": 4_000}
+    alive, over = (examine(made_up(**waiting, is_over=is_over)).leading.found for is_over in (False, True))
+    assert alive.share == pytest.approx(0.49, abs=0.02) and over.share == pytest.approx(0.33, abs=0.03)
+
+
+def test_a_resumed_run_is_judged_by_its_own_start():
+    """It may have moved to a faster disk since."""
+    state = made_up(steps=100, step={"data_seconds": 0.5}, is_over=False)
+    again = RunStarted(name="a", task="t", device="cpu", pid=2, total_steps=200, resumed_from_step=80)
+    state.apply(again)
+    assert not examine(state).is_known
+    healthy = [event for event in made_up_events_after(80) if not isinstance(event, RunStarted)]
+    assert examine(fold(healthy, state)).name == "healthy"
+
+
+def made_up_events_after(step):
+    return [event for event in run_events() if event.step > step or not event.step]
+
+
+def test_journals_of_before_are_read_and_judged_by_what_they_hold():
+    """Without positions, threads, waits and settings: data and evaluations are timed in them all the same."""
+    old_plan = dict.fromkeys(("packing", "group_by_length", "torch_compile", "loader_workers", "logging_steps",
+                              "empty_cache_steps", "learning_rate", "most_learning_rate"))  # fmt: skip
+    old_plan |= {"precision": "", "best_precision": ""}
+    nothing = dict.fromkeys(("machine_cpu_share", "core_wait_share", "disk_read_bytes", "io_stall_share",
+                             "memory_available_bytes"))  # fmt: skip
+    old = {"plan": old_plan, "reading": nothing, "threads": None}
+    step = {"positions": 0, "lr": 1e-3}
+    assert examine(made_up(**old, step=step)).name == "healthy"
+    waiting = examine(made_up(**old, step={**step, "data_seconds": 0.3}))
+    assert waiting.name == "waiting_for_data" and waiting.leading.found.fix is None
+    assert examine(made_up(**old, step=step, loss=diverging)).leading.name == "learning_rate_high"
+
+
+def test_cores_that_others_use_explain_steps_that_became_slower():
+    slower = {"steps": 400, "plan": {"total_steps": 400},
+              "step": {"backward_seconds": lambda step: 0.12 if step < 200 else 0.4}}  # fmt: skip
+    crowded = {"process_cpu_share": 0.5, "machine_cpu_share": 1.0, "core_wait_share": 0.4}
+    names = [one.name for one in examine(made_up(**slower, reading=crowded)).findings]
+    assert names == ["other_processes"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reading": {"process_memory_bytes": lambda step: 900 * MIB + min(step, 60) * 4 * MIB}},
+        {"reading": {"process_memory_bytes": lambda step: 900 * MIB + step * 1024}},
+        {"loss": lambda step: falling(step) + 0.3 * math.sin(step)},
+        {"eval_loss": lambda step: 1.6 if step == 160 else 1.7},
+        {"step": {"grad_norm": lambda step: 0.7 if step % 10 else 9.0}},
+        {"plan": {"precision": "bf16", "best_precision": "bf16"}},
+        {"threads": 1, "reading": {"usable_cores": 1.0}},
+        {"step": {"input_tokens": 1950}},
+    ],
+    ids=["memory that settles", "a few kilobytes", "a noisy loss", "worse at the end only", "single long gradients",
+         "bf16", "one core", "little padding"],
+)  # fmt: skip
+def test_what_is_normal_is_no_cause(more):
+    assert examine(made_up(**more, steps=200)).name == "healthy"
+
+
+def test_a_diagnosis_that_breaks_is_a_note_and_stops_no_other(monkeypatch):
+    from tui_trainer.doctor import examine as module
+
+    def broken(_):
+        raise ZeroDivisionError("no steps")
+
+    monkeypatch.setattr(module, "_look", lambda one, view: _looked(module, one, view, broken))
+    verdict = examine(made_up(step={"data_seconds": 0.3}))
+    assert verdict.name == "waiting_for_data"
+    notes = [one for one in verdict.findings if not one.matters]
+    assert [one.name for one in notes] == ["padding"] and "ZeroDivisionError: no steps" in notes[0].found.evidence
+
+
+_real_look = __import__("tui_trainer.doctor.examine", fromlist=["_look"])._look
+
+
+def _looked(module, one, view, broken):
+    from dataclasses import replace
+
+    return _real_look(replace(one, look=broken, name=one.name) if one.name == "padding" else one, view)
+
+
+def test_each_diagnosis_names_its_sources_and_has_an_order_of_its_own():
+    every = all_diagnoses()
+    assert all(one.guides and one.why.endswith(".") and one.title for one in every)
+    assert len({one.order for one in every}) == len(every) and len({one.title for one in every}) == len(every)

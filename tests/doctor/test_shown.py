@@ -1,0 +1,158 @@
+"""The verdict where people see it: as news beside a run that lives, by its command, in lines and in the report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.doctor.made_up import run_events
+from tests.runs.journals import run_of
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.doctor.watch import Doctor
+from tui_trainer.journal_printer import Follower
+from tui_trainer.launching.start import load_config
+from tui_trainer.reporting.facts import facts_of
+from tui_trainer.reporting.markdown import to_markdown
+from tui_trainer.reporting.page import to_html
+from tui_trainer.runs.state import RunState
+
+WAITING = {"step": {"data_seconds": 0.3}}
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A run that waits for its data; its settings are those of the quickstart."""
+    folder = run_of(tmp_path / "runs", "waits", *run_events(**WAITING))
+    folder.config.write_text('schema_version = 1\nprofile = "quickstart"\n[output]\nname = "waits"\n')
+    return folder
+
+
+def news_of(events, clock):
+    """What a doctor says while the events come, one in a fifth of a second, with the step it is said at."""
+    state = RunState()
+    doctor = Doctor(state, now=lambda: clock[0])
+    found = []
+    for event in events:
+        state.apply(event)
+        clock[0] += 0.2
+        if verdict := doctor.look():
+            found.append((verdict.step, verdict.name))
+    return found
+
+
+def test_the_first_verdict_that_stands_is_news_and_then_each_new_leading_cause():
+    events = run_events(
+        steps=3_000, is_over=False, plan={"total_steps": 9_000},
+        step={"data_seconds": lambda step: 0.0 if step < 1_000 else 0.5},
+    )  # fmt: skip
+    (first, healthy), (second, cause) = news_of(events, [0.0])
+    assert (healthy, cause) == ("healthy", "waiting_for_data")
+    assert first == pytest.approx(75, abs=15), "after 15 seconds of training"
+    assert 1_000 < second < 1_500
+
+
+def test_a_cause_that_leads_for_a_moment_is_no_news():
+    def passing(step):
+        return 3.0 if 1_000 <= step < 1_020 else 0.0
+
+    events = run_events(steps=2_600, is_over=False, plan={"total_steps": 9_000}, step={"data_seconds": passing})
+    names = [name for _, name in news_of(events, [0.0])]
+    assert names[0] == "healthy" and names in (["healthy"], ["healthy", "waiting_for_data", "healthy"])
+
+
+def test_the_doctor_looks_at_most_once_in_two_seconds(monkeypatch):
+    from tui_trainer.doctor import watch
+
+    looks = []
+    monkeypatch.setattr(watch, "examine", lambda state: looks.append(state.step) or real(state))
+    real = __import__("tui_trainer.doctor.examine", fromlist=["examine"]).examine
+    clock = [0.0]
+    news_of(run_events(is_over=False), clock)
+    assert 0 < len(looks) <= clock[0] / 2 + 1
+
+
+def test_the_command_says_what_ails_a_run_with_remedy_and_source(waiting, capsys):
+    assert main(["doctor", "waits"]) == 0
+    out = capsys.readouterr().out
+    first, _, cause, evidence, remedy, do, why, *rest = out.splitlines()
+    assert first == "waits: finished, step 200 of 200"
+    assert cause.split(maxsplit=2) == ["59", "%", "Training waits for its data."]
+    assert evidence.strip() == "data 59 % of the time: 300 of 510 ms a step"
+    assert remedy.strip() == "set: dataloader.num_workers = 1" and do.strip().startswith("do: ")
+    assert "C bottleneck 3" in why and rest[-1].endswith("tui-trainer doctor waits --fix OUT.toml")
+
+
+def test_the_command_on_a_healthy_run_and_on_one_that_is_too_short(tmp_path, capsys):
+    run_of(tmp_path / "runs", "well", *run_events())
+    run_of(tmp_path / "runs", "short", *run_events(steps=5))
+    assert main(["doctor", "well"]) == 0 and "healthy: forward and backward 85 %" in capsys.readouterr().out
+    assert main(["doctor", "short"]) == 0 and "too short to judge" in capsys.readouterr().out
+
+
+def test_the_json_has_every_finding(waiting, capsys):
+    assert main(["doctor", "waits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["step"], found["fix"]) == ("waiting_for_data", 200, {"dataloader.num_workers": 1})
+    (one,) = found["findings"]
+    assert one["share"] == pytest.approx(0.588, abs=0.01) and one["guides"] and one["fix"] == found["fix"]
+
+
+def test_a_wrong_name_has_the_usual_hint_and_exit_code(waiting, capsys):
+    assert main(["doctor", "wiats"]) == 2
+    error = capsys.readouterr().err
+    assert "wiats" in error and "waits" in error and len(error.splitlines()) == 1
+
+
+def test_a_config_with_the_remedies_is_written_once(waiting, tmp_path, capsys):
+    out = tmp_path / "next.toml"
+    assert main(["doctor", "waits", "--fix", str(out)]) == 0
+    assert "wrote" in capsys.readouterr().out
+    loaded = load_config(Request(config_file=out))
+    assert loaded.config.dataloader.num_workers == 1 and loaded.recipe.name == "quickstart"
+    assert loaded.config.output.name == "", "another run has another name"
+    before = out.read_bytes()
+    assert main(["doctor", "waits", "--fix", str(out)]) == 2 and "exists" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+def test_no_config_is_written_where_there_is_nothing_to_set(tmp_path, capsys):
+    run_of(tmp_path / "runs", "well", *run_events())
+    assert main(["doctor", "well", "--fix", str(tmp_path / "next.toml")]) == 2
+    assert "no setting" in capsys.readouterr().err and not (tmp_path / "next.toml").exists()
+
+
+def test_lines_of_a_run_have_the_verdict_when_it_stands_and_at_the_end(tmp_path, capsys):
+    *events, end = run_events(**WAITING)
+    folder = run_of(tmp_path / "runs", "lines", *events[:4])
+    follower = Follower(folder)
+    append(folder, events[4:])
+    follower.show_new()
+    said = [line for line in capsys.readouterr().out.splitlines() if "doctor" in line]
+    assert len(said) == 1 and said[0].startswith("step 200: doctor: Training waits for its data: data 59 %")
+    assert said[0].endswith("computes") and "next run: dataloader.num_workers = 1" in said[0]
+    append(folder, [end])
+    follower.end()
+    said = [line for line in capsys.readouterr().out.splitlines() if "doctor" in line]
+    assert (
+        len(said) == 1 and said[0].startswith("doctor         Training waits") and "tui-trainer doctor lines" in said[0]
+    )
+
+
+def append(folder, events):
+    from tui_trainer.runs.event_lines import to_line
+
+    with folder.journal.open("a") as journal:
+        journal.writelines(to_line(event) + "\n" for event in events)
+
+
+def test_the_report_has_a_section(waiting, tmp_path):
+    facts = facts_of(waiting)
+    markdown = to_markdown(facts)
+    section = markdown[markdown.index("## What the doctor says") :].partition("\n## ")[0]
+    assert "59 % of the time" in section and "Training waits for its data." in section
+    assert "dataloader.num\\_workers = 1" in section
+    assert "What the doctor says" in to_html(facts)
+    well = to_markdown(facts_of(run_of(tmp_path / "runs", "well", *run_events())))
+    assert "Healthy: forward and backward 85 %" in well

@@ -1,0 +1,57 @@
+"""Memory that runs out on a simulated card: the same batch again, with its generator and the loss scale of before."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from tests.simulated_card.cases import SETTINGS
+from tests.simulated_card.test_resume import DROPOUT, differing, weights_of
+from tests.simulated_card.waits import unexpected_waits
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.runs.events import MicroBatchReduced
+from tui_trainer.runs.journal import read_all
+
+MICRO = "training.per_device_train_batch_size"
+
+
+@pytest.fixture
+def too_large(monkeypatch):
+    """The first pass of more than 2 rows fails, once its backward pass has begun."""
+    plain, failed = NextTokenLoss.__call__, []
+
+    def fails(gradient):
+        failed.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    def loss(self, batch):
+        total = plain(self, batch)
+        if torch.is_grad_enabled() and batch.samples > 2 and not failed:
+            total = total * 1
+            total.register_hook(fails)
+        return total
+
+    monkeypatch.setattr(NextTokenLoss, "__call__", loss)
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("method", "precision"), [("lora", "fp16"), ("qlora", "bf16"), ("full", "bf16")], ids=["fp16", "4 bits", "masters"]
+)
+def test_the_same_batch_goes_again_on_a_card(method, precision, run_on_card, too_large):
+    settings = {**DROPOUT, "tuning.method": method, "training.mixed_precision": precision}
+    assert SETTINGS["dataloader.num_workers"], "batches are made ahead and pinned"
+    _, small, failure = run_on_card("causal_lm", {**settings, MICRO: 2}, name="small")
+    assert not failure and not too_large, failure
+    card, folder, failure = run_on_card("causal_lm", {**settings, MICRO: 4}, name="failing")
+    assert not failure and too_large, failure
+    (event,) = [event for event in read_all(folder.journal) if isinstance(event, MicroBatchReduced)]
+    assert (event.step, event.rows_before, event.rows) == (1, 4, 2) and event.free_memory_bytes
+    assert differing(weights_of(small), weights_of(folder)) == []
+    # What the scale of the loss was is asked for in the one step that failed.
+    waits = [(wait.phase, wait.function) for wait in unexpected_waits(card)]
+    assert set(waits) <= {("micro-batches", "training/precision.py give_up_step")}
+    gc.collect()
+    assert card.allocated_bytes == 0

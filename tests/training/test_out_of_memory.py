@@ -1,0 +1,708 @@
+"""Memory that runs out in the middle of a run is an event: the same batch goes again in smaller passes, to the bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import weakref
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.optim.adam import Adam
+from transformers import Adafactor, LlamaForCausalLM
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer import lines
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.hardware.memory_left import MemoryLeft
+from tui_trainer.hardware.out_of_memory import is_out_of_memory
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.start import open_again
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.reporting.write import write_report
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, MicroBatchReduced, RunFailed, RunProblem, StepDone
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
+from tui_trainer.training import attempt, checkpoint, checkpoint_folder, session
+from tui_trainer.training.checkpoint_folder import steps_saved
+from tui_trainer.training.host_memory import HostMemoryWatch
+from tui_trainer.training.session import Session
+from tui_trainer.ui.watch import WatchedRun
+
+GIB = 1 << 30
+MICRO, PARTS = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
+EVAL_MICRO = "evaluation.per_device_eval_batch_size"
+CPU_ALLOCATOR = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "8589934592 bytes. Error code 12 (Cannot allocate memory)"
+)
+# What is drawn while training must be drawn again.
+WHOLE = {"model.scratch.attention_dropout": 0.3, MICRO: 4, "training.max_steps": 4}
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def weights_of(folder, file="model.safetensors"):
+    return (folder.model / file).read_bytes()
+
+
+class Shortage:
+    """Passes of more than `rows` rows do not fit in the steps `steps`; `left` are what failed passes computed."""
+
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+        self.rows, self.width = 0, 10**9
+        self.place, self.error = "forward", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        self.step, self.passes = 0, 0
+        self.left: list[weakref.ref] = []
+        self.failed = 0
+
+    def is_too_large(self, batch) -> bool:
+        rows, width = batch.inputs["input_ids"].shape
+        return self.step in self.steps and (rows > self.rows or width > self.width)
+
+    def fails_backward(self, total, model):
+        """At the embeddings, when most of the other weights have their gradients."""
+
+        def fails(gradient):
+            handle.remove()
+            self.fail(total, gradient)
+
+        handle = next(p for p in model.parameters() if p.requires_grad).register_hook(fails)
+        return total
+
+    def fail(self, *computed):
+        self.failed += 1
+        self.left += [weakref.ref(tensor) for tensor in computed]
+        raise type(self.error)(*self.error.args)
+
+
+@pytest.fixture
+def shortage(monkeypatch):
+    """What a run has no memory for, as a test sets it."""
+    found, plain_loss, plain_step = Shortage(), NextTokenLoss.__call__, Session._step
+
+    def step(self, step):
+        found.step, found.passes = step, 0
+        return plain_step(self, step)
+
+    def loss(self, batch):
+        training = torch.is_grad_enabled()
+        if training and found.failed and found.step in found.steps:
+            assert not [left for left in found.left if left() is not None], "the failed attempt is still there"
+        total = plain_loss(self, batch)
+        if not (training and found.is_too_large(batch)):
+            return total
+        found.passes += 1
+        if found.place == "second pass" and found.passes < 2:
+            return total
+        if found.place == "backward":
+            return found.fails_backward(total * 1, self._model)
+        found.fail(total)
+        return None
+
+    monkeypatch.setattr(Session, "_step", step)
+    monkeypatch.setattr(NextTokenLoss, "__call__", loss)
+    yield found
+    found.steps = set()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError(), CPU_ALLOCATOR],
+    ids=["gpu", "host", "cpu allocator"],
+)
+def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(tiny_run, shortage, error):
+    small, _ = tiny_run("small", WHOLE | {MICRO: 1})
+    shortage.steps, shortage.rows, shortage.error = {1}, 1, error
+    folder, outcome = tiny_run("failing", WHOLE)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert shortage.failed == 2
+    assert weights_of(folder) == weights_of(small)
+    reduced = of_kind(folder, MicroBatchReduced)
+    assert [(event.step, event.rows_before, event.rows, event.passes) for event in reduced] == [
+        (1, 4, 2, 2),
+        (1, 2, 1, 4),
+    ]
+    assert all(event.longest_row and event.peak_memory_bytes and event.free_memory_bytes for event in reduced)
+    plan = read_plan(folder)
+    assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (1, 4)
+    assert "out of memory at step 1" in plan.per_device_train_batch_size.reason
+    steps, same = of_kind(folder, StepDone), of_kind(small, StepDone)
+    assert [(one.loss_sum, one.lr, one.samples) for one in steps] == [
+        (one.loss_sum, one.lr, one.samples) for one in same
+    ]
+
+
+def test_a_cut_that_is_not_put_back_would_be_seen(tiny_run, shortage, monkeypatch):
+    """The control: without the generators put back, dropout draws other numbers."""
+    small, _ = tiny_run("small", WHOLE | {MICRO: 2})
+    monkeypatch.setattr(attempt, "restore_random", lambda tensors: None)
+    shortage.steps, shortage.rows = {1}, 2
+    folder, _ = tiny_run("failing", WHOLE)
+    assert weights_of(folder) != weights_of(small)
+
+
+CASES = {
+    "accumulation": ({MICRO: 2}, 1),
+    "a last part that is smaller": ({"training.effective_batch_size": 7, MICRO: 7}, 4),
+    "batches made ahead": ({"dataloader.num_workers": 2}, 2),
+    "not at the first": ({"training.max_grad_norm": 0}, 2),
+    "Adafactor": ({"training.optim": "adafactor"}, 2),
+    "bf16": ({"training.mixed_precision": "bf16"}, 2),
+    "sgd": ({"training.optim": "sgd", "training.gradient_checkpointing": "true"}, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "place"),
+    [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
+)
+def test_however_a_step_is_made_and_wherever_it_fails(tiny_run, shortage, case, place):
+    changes, rows = CASES[case]
+    small, _ = tiny_run("small", WHOLE | changes | {MICRO: rows})
+    shortage.steps, shortage.rows, shortage.place = {1}, rows, place
+    folder, outcome = tiny_run("failing", WHOLE | changes)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert weights_of(folder) == weights_of(small)
+    assert shortage.failed == len(of_kind(folder, MicroBatchReduced)) >= 1
+
+
+@pytest.fixture
+def documents_run(tiny_run, tmp_path):
+    """`documents_run(name, changes)`: a pretrained Llama on documents of a few lengths."""
+    model = tmp_path / "llama"
+    save_tiny_model(model, "llama")
+    data = tmp_path / "documents.jsonl"
+    rows = [{"text": " ".join(f"{n} sheep" for n in range(k, k + 2 + k % 7))} for k in range(40)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {
+        "task.type": "causal_lm", "model.init": "pretrained", "model.model_name_or_path": model, "data.path": data,
+        "data.max_length": 64, "training.effective_batch_size": 8, "training.max_steps": 4,
+    }  # fmt: skip
+
+    def run(name, changes):
+        return tiny_run(name, settings | changes)
+
+    return run
+
+
+LORA = {"tuning.method": "lora", "tuning.lora_dropout": 0.3, "data.packing": "false"}
+
+
+def test_lora_with_dropout_is_the_same_to_the_bit(documents_run, shortage, no_dry_run):
+    small, outcome = documents_run("small", LORA | {MICRO: 2})
+    assert outcome.exit_code == EXIT_DONE, outcome
+    shortage.steps, shortage.rows = {1}, 2
+    folder, outcome = documents_run("failing", LORA | {MICRO: 8})
+    assert outcome.exit_code == EXIT_DONE, outcome
+    name = "adapter_model.safetensors"
+    assert weights_of(folder, name) == weights_of(small, name)
+    assert [event.rows for event in of_kind(folder, MicroBatchReduced)] == [4, 2]
+
+
+PACKED = {"tuning.method": "full", "data.packing": "true", "data.max_length": 32}
+
+
+def test_packed_rows_are_halved_to_the_bit(documents_run, shortage, no_dry_run):
+    small, outcome = documents_run("small", PACKED | {MICRO: 1})
+    assert outcome.exit_code == EXIT_DONE, outcome
+    shortage.steps, shortage.rows = {1}, 1
+    folder, outcome = documents_run("failing", PACKED | {MICRO: 8})
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert weights_of(folder) == weights_of(small)
+    assert of_kind(folder, MicroBatchReduced)[-1].rows == 1
+
+
+def test_one_packed_row_of_several_documents_is_made_narrower(documents_run, shortage, no_dry_run):
+    whole, _ = documents_run("whole", PACKED | {MICRO: 1})
+    shortage.steps, shortage.rows, shortage.width = {2}, 1, 20
+    folder, outcome = documents_run("failing", PACKED | {MICRO: 1})
+    assert outcome.exit_code == EXIT_DONE, outcome
+    (event,) = of_kind(folder, MicroBatchReduced)
+    assert (event.rows_before, event.rows) == (1, 1) and event.passes > 1
+    assert 0 < read_plan(folder).packed_width <= 20
+    assert "1 row of 32 tokens x " in event.message
+    for name, tensor in load_file(whole.model / "model.safetensors").items():
+        torch.testing.assert_close(load_file(folder.model / "model.safetensors")[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+LATE = WHOLE | {"training.max_steps": 60, "checkpoint.save_total_limit": 9}
+
+
+def stop_at(monkeypatch, step):
+    take = Session.take_step
+
+    def take_and_stop(self, number):
+        take(self, number)
+        if number == step:
+            controls.request(self.job.folder.control, "stop")
+
+    monkeypatch.setattr(Session, "take_step", take_and_stop)
+
+
+def test_a_late_step_without_memory_goes_on_as_a_run_that_was_cut_anew_there(tiny_run, shortage, monkeypatch):
+    """Another cut sums in another order: what was computed before the event differs from a run that began with the
+    smaller one in the last bits. So to the bit it is the run whose plan was changed at that step, and no other."""
+    with monkeypatch.context() as patch:
+        stop_at(patch, 56)
+        changed, outcome = tiny_run("changed", LATE)
+    assert outcome.exit_code == EXIT_STOPPED
+    plan = json.loads(changed.plan.read_text())
+    plan["per_device_train_batch_size"]["value"], plan["gradient_accumulation_steps"]["value"] = 2, 2
+    changed.plan.write_text(json.dumps(plan))
+    assert carry_out(open_again(changed)).exit_code == EXIT_DONE
+
+    shortage.steps, shortage.rows = {57}, 2
+    folder, outcome = tiny_run("failing", LATE)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert weights_of(folder) == weights_of(changed)
+    assert [event.step for event in of_kind(folder, MicroBatchReduced)] == [57]
+    assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (56, "out of memory")
+
+
+def test_a_late_step_is_close_to_a_run_begun_with_the_smaller_passes(tiny_run, shortage):
+    without_dropout = LATE | {"model.scratch.attention_dropout": 0}
+    small, _ = tiny_run("small", without_dropout | {MICRO: 2})
+    shortage.steps, shortage.rows = {57}, 2
+    folder, _ = tiny_run("failing", without_dropout)
+    mine, theirs = (load_file(run.model / "model.safetensors") for run in (folder, small))
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-3, rtol=1e-3)
+
+
+def test_a_resumed_run_goes_on_with_the_smaller_passes_to_the_bit(tiny_run, shortage, monkeypatch):
+    settings = WHOLE | {"training.max_steps": 9}
+    shortage.steps, shortage.rows = {4}, 2
+    whole, _ = tiny_run("whole", settings)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 6)
+        folder, outcome = tiny_run("stopped", settings)
+    assert outcome.exit_code == EXIT_STOPPED
+    # As after a kill: what was saved when memory ran out is the newest.
+    checkpoint_folder.remove(folder.checkpoints / "step-6")
+    assert steps_saved(folder.checkpoints) == [3]
+    shortage.steps = set()
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert weights_of(folder) == weights_of(whole)
+    state = fold(read_all(folder.journal))
+    assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
+
+
+def test_a_resumed_run_survives_it_as_well(tiny_run, shortage, monkeypatch):
+    settings = WHOLE | {"training.max_steps": 8}
+    shortage.steps, shortage.rows = {5}, 2
+    whole, _ = tiny_run("whole", settings)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4)
+        folder, _ = tiny_run("stopped", settings)
+    assert not of_kind(folder, MicroBatchReduced)
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert of_kind(folder, MicroBatchReduced)
+    assert weights_of(folder) == weights_of(whole)
+
+
+def test_one_row_that_is_too_large_ends_the_run_with_its_name_and_a_checkpoint(tiny_run, shortage, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        stopped, _ = tiny_run("stopped", WHOLE | {"training.max_steps": 8})
+    shortage.steps = {6}
+    folder, outcome = tiny_run("failing", WHOLE | {"training.max_steps": 8})
+    assert outcome.exit_code == EXIT_FAILED
+    (failed,) = of_kind(folder, RunFailed)
+    for words in ("out of memory at step 6 with one row", "tokens: row ", "sheep.txt", "begins '", "step 5 is saved"):
+        assert words in failed.message, failed.message
+    assert "data.max_length = 8" in failed.message and "gradient_checkpointing" in failed.message
+    assert "lora" not in failed.message and "packing" not in failed.message, "from scratch, and not packed"
+    assert not (folder.logs / "error.txt").exists()
+    assert [event.rows for event in of_kind(folder, MicroBatchReduced)] == [2, 1]
+    assert steps_saved(folder.checkpoints) == [5]
+    for name in ("model.safetensors", "optimizer.safetensors", "rng_state.safetensors"):
+        saved, wanted = ((run.checkpoints / "step-5" / name).read_bytes() for run in (folder, stopped))
+        assert saved == wanted, name
+
+
+def test_memory_for_the_state_of_the_optimizer_is_missed_before_any_weight_has_changed(tiny_run, monkeypatch):
+    small, _ = tiny_run("small", WHOLE | {MICRO: 2})
+    begin, calls = Adam._init_group, []
+
+    def failing(self, group, *arguments):
+        calls.extend(group["params"][1:2])  # not those of a lone weight, with which the process warms up
+        if len(calls) == 1:
+            calls.append(1)
+            self.state[group["params"][0]]["step"] = torch.tensor(0.0)
+            raise CPU_ALLOCATOR
+        return begin(self, group, *arguments)
+
+    monkeypatch.setattr(Adam, "_init_group", failing)
+    folder, outcome = tiny_run("failing", WHOLE)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert weights_of(folder) == weights_of(small)
+
+
+@pytest.mark.parametrize("call", [2, 3, 4], ids=["vectors of step 1", "matrices of step 2", "vectors of step 2"])
+def test_an_update_that_may_be_half_done_ends_the_run_and_saves_nothing(tiny_run, monkeypatch, call):
+    begin, calls = Adam._init_group, []
+
+    def failing(self, group, *arguments):
+        calls.extend(group["params"][1:2])
+        if len(calls) == call:
+            raise CPU_ALLOCATOR
+        return begin(self, group, *arguments)
+
+    monkeypatch.setattr(Adam, "_init_group", failing)
+    folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 1})
+    assert outcome.exit_code == EXIT_FAILED
+    assert "some weights may have changed" in outcome.failure and "last checkpoint stands" in outcome.failure
+    assert steps_saved(folder.checkpoints) == ([1] if call > 2 else [])
+    assert not (folder.logs / "error.txt").exists()
+
+
+@pytest.mark.parametrize(("call", "exit_code"), [(1, EXIT_DONE), (2, EXIT_FAILED)], ids=["none moved", "one moved"])
+def test_an_optimizer_that_goes_weight_by_weight_tries_again_before_the_first(tiny_run, monkeypatch, call, exit_code):
+    settings = WHOLE | {"training.optim": "adafactor"}
+    small, _ = tiny_run("small", settings | {MICRO: 2})
+    plain, calls = Adafactor._get_options, []
+
+    def failing(group, shape):
+        calls.append(1)
+        if len(calls) == call:
+            raise CPU_ALLOCATOR
+        return plain(group, shape)
+
+    monkeypatch.setattr(Adafactor, "_get_options", staticmethod(failing))
+    folder, outcome = tiny_run("failing", settings)
+    assert outcome.exit_code == exit_code, outcome
+    if exit_code == EXIT_DONE:
+        assert weights_of(folder) == weights_of(small)
+
+
+# Evaluation, texts, scores -------------------------------------------------------------------------------------------
+
+EVALUATED = WHOLE | {"training.max_steps": 6, "evaluation.eval_steps": 2, EVAL_MICRO: 8}
+
+
+@pytest.fixture
+def no_memory_to_evaluate(monkeypatch):
+    """`no_memory_to_evaluate(rows)`: passes of more rows do not fit."""
+    plain_loss, limit, failed = NextTokenLoss.__call__, [10**9], []
+
+    def loss(self, batch):
+        total = plain_loss(self, batch)
+        if not torch.is_grad_enabled() and batch.samples > limit[0]:
+            failed.append(batch.samples)
+            torch.rand(3)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return total
+
+    monkeypatch.setattr(NextTokenLoss, "__call__", loss)
+
+    def set_limit(rows):
+        limit[0] = rows
+        return failed
+
+    return set_limit
+
+
+def evaluations(folder):
+    return [(event.step, event.loss_sum, event.tokens, event.best) for event in of_kind(folder, EvalDone)]
+
+
+def test_an_evaluation_goes_again_in_smaller_passes(tiny_run, no_memory_to_evaluate):
+    small, _ = tiny_run("small", EVALUATED | {EVAL_MICRO: 2})
+    failed = no_memory_to_evaluate(2)
+    folder, outcome = tiny_run("failing", EVALUATED)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert evaluations(folder) == evaluations(small) and len(evaluations(small)) == 3
+    assert failed == [8, 4], "the smaller passes are kept"
+    events = of_kind(folder, MicroBatchReduced)
+    assert [(event.what, event.step, event.rows_before, event.rows) for event in events] == [
+        ("evaluation", 2, 8, 4), ("evaluation", 2, 4, 2),
+    ]  # fmt: skip
+    assert read_plan(folder).per_device_eval_batch_size.value == 2
+    assert fold(read_all(folder.journal)).plan.per_device_train_batch_size == 4
+
+
+def test_no_weight_depends_on_an_evaluation_that_ran_out_of_memory(tiny_run, no_memory_to_evaluate):
+    whole, _ = tiny_run("whole", EVALUATED)
+    no_memory_to_evaluate(2)
+    folder, _ = tiny_run("failing", EVALUATED)
+    assert weights_of(folder) == weights_of(whole)
+
+
+def test_an_evaluation_of_one_row_without_memory_is_given_up_and_told_once(tiny_run, no_memory_to_evaluate):
+    no_memory_to_evaluate(0)
+    folder, outcome = tiny_run("failing", EVALUATED | {"evaluation.early_stopping_patience": 1})
+    assert outcome.exit_code == EXIT_DONE, outcome
+    (told,) = [event for event in of_kind(folder, RunProblem) if event.kind == "not evaluated"]
+    assert "one row" in told.message and "data.max_length" in told.hint
+    assert evaluations(folder) == []
+    assert [event.step for event in of_kind(folder, StepDone)] == [1, 2, 3, 4, 5, 6], "nobody stopped early"
+    assert (folder.model / "model.safetensors").is_file()
+    state = fold(read_all(folder.journal))
+    assert state.status == "finished" and state.finished.eval_loss is None
+
+
+def test_a_sample_without_memory_changes_no_weight(tiny_run, monkeypatch):
+    settings = WHOLE | {"logging.sample_steps": 2}
+    whole, _ = tiny_run("whole", settings)
+
+    def fails(self, *args, **kwargs):
+        torch.rand(3)
+        raise CPU_ALLOCATOR
+
+    monkeypatch.setattr(LlamaForCausalLM, "generate", fails)
+    folder, outcome = tiny_run("failing", settings)
+    assert outcome.exit_code == EXIT_DONE
+    assert {event.message for event in of_kind(folder, RunProblem)} == {"there is not enough memory to write a text"}
+    assert weights_of(folder) == weights_of(whole)
+
+
+def test_answers_that_cannot_be_written_leave_the_loss_and_judge_nothing(tiny_run, tmp_path, monkeypatch):
+    data = tmp_path / "answers.jsonl"
+    rows = [{"input": f"{n} and {n % 5}", "output": f"makes {n + n % 5}"} for n in range(40)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def fails(self, *_):
+        raise CPU_ALLOCATOR
+
+    monkeypatch.setattr(type(SEQ2SEQ), "answer_scores", fails)
+    changes = {
+        "task.type": "seq2seq", "model.init": "scratch", "model.scratch.vocab_size": 300, "data.path": data,
+        "data.max_length": 24, "task.max_target_length": 12, "evaluation.generate_rows": 2, "evaluation.eval_steps": 2,
+        "evaluation.metric_for_best_model": "rougeL", "evaluation.early_stopping_patience": 1,
+        "training.max_steps": 6,
+    }  # fmt: skip
+    folder, outcome = tiny_run("answers", changes)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert [(event.step, event.best) for event in of_kind(folder, EvalDone)] == [(2, False), (4, False), (6, False)]
+    assert {event.kind for event in of_kind(folder, RunProblem)} == {"no scores"}
+    assert [event.step for event in of_kind(folder, StepDone)][-1] == 6, "nobody stopped early"
+
+
+# Saving ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_memory_to_save(monkeypatch):
+    """`no_memory_to_save(times)`: the host has no room for the copies of the next `times` checkpoints."""
+    plain, left = checkpoint._on_host, [0]
+
+    def failing(tensors, names):
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError
+        return plain(tensors, names)
+
+    monkeypatch.setattr(checkpoint, "_on_host", failing)
+    return lambda times: left.__setitem__(0, times)
+
+
+def test_a_save_without_memory_is_tried_once_more(tiny_run, no_memory_to_save):
+    whole, _ = tiny_run("whole", WHOLE)
+    no_memory_to_save(1)
+    folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 2})
+    assert outcome.exit_code == EXIT_DONE
+    assert not of_kind(folder, RunProblem)
+    assert [event.step for event in of_kind(folder, CheckpointSaved)] == [2, 4]
+    assert weights_of(folder) == weights_of(whole)
+    assert not [path for path in folder.checkpoints.iterdir() if path.name.startswith(".")]
+
+
+def test_a_save_without_memory_twice_is_a_failed_save(tiny_run, no_memory_to_save):
+    whole, _ = tiny_run("whole", WHOLE)
+    no_memory_to_save(2)
+    folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 2})
+    assert outcome.exit_code == EXIT_DONE
+    (told,) = of_kind(folder, RunProblem)
+    assert (told.kind, told.step) == ("save failed", 2) and "not enough memory" in told.message
+    assert steps_saved(folder.checkpoints) == [4]
+    assert weights_of(folder) == weights_of(whole)
+
+
+def test_three_saves_without_memory_end_the_run(tiny_run, no_memory_to_save):
+    no_memory_to_save(100)
+    _, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 1})
+    assert outcome.exit_code == EXIT_FAILED and "third failure" in outcome.failure
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")], ids=["memory", "disk"])
+def test_a_final_model_that_cannot_be_written_leaves_a_run_that_goes_on(tiny_run, monkeypatch, error):
+    whole, _ = tiny_run("whole", WHOLE)
+    with monkeypatch.context() as patch:
+
+        def fails(*_):
+            raise error
+
+        patch.setattr(session, "write_final_model", fails)
+        folder, outcome = tiny_run("failing", WHOLE)
+    assert outcome.exit_code == EXIT_FAILED
+    assert "checkpoint of step 4 stands" in outcome.failure and "tui-trainer resume failing" in outcome.failure
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert weights_of(folder) == weights_of(whole)
+
+
+# What people see ------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_told_in_lines_plan_and_report(tiny_run, shortage):
+    shortage.steps, shortage.rows = {3}, 2
+    folder, _ = tiny_run("failing", WHOLE)
+    events = read_all(folder.journal)
+    state = fold(events)
+    (event,) = of_kind(folder, MicroBatchReduced)
+    line = lines.event_line(event, state)
+    assert line.startswith("step 3: out of memory: 4 rows x 1 -> 2 rows x 2, goes on; longest row 17 tokens, peak ")
+    assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
+    assert event in state.problems
+    watched = WatchedRun(folder)
+    watched.poll()
+    assert (line, "warn") in watched.events
+    write_report(folder)
+    assert "4 rows x 1" in folder.report.read_text()
+
+
+# The machine's memory -------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def watched(lefts, *, total=16 * GIB, steps_each=10):
+    """What is said at each reading, five seconds apart."""
+    clock, readings = Clock(), iter(lefts)
+
+    def read():
+        left = next(readings)
+        return MemoryLeft(left_bytes=left, total_bytes=total, where="the container", process_bytes=total - left)
+
+    watch, said = HostMemoryWatch(read, clock), []
+    for number in range(len(lefts)):
+        said.append(watch.look(number * steps_each))
+        assert watch.look(number * steps_each) == "", "not twice in five seconds"
+        clock.seconds += 5.0
+    return said
+
+
+def test_memory_that_runs_out_is_told_once_with_its_trend():
+    said = watched([int((3.0 - 0.1 * n) * GIB) for n in range(15)])
+    told = [text for text in said if text]
+    assert told[0].startswith("memory runs out: 2.3 GiB of the 16.0 GiB of the container are left, 1.2 GiB less each")
+    assert "(10.2 MiB a step), none in 1 min 55 s" in told[0] and "more than 35.0 s ago" in told[0]
+    assert len(told) <= 2, "again only once half of that is gone as well"
+
+
+@pytest.mark.parametrize(
+    "lefts",
+    [
+        [2.5] * 12,
+        [12 - 0.1 * n for n in range(20)],
+        [3.5] * 6 + [2.5] * 12,
+        [3.0 + 0.3 * (n % 2) for n in range(20)],
+        [3.0 - 0.0001 * n for n in range(20)],
+        [2.0 + 0.05 * n for n in range(20)],
+    ],
+    ids=["little and steady", "much is left", "one step down", "to and fro", "in hours", "grows"],
+)
+def test_what_is_no_trend_is_not_told(lefts):
+    assert not any(watched([int(left * GIB) for left in lefts]))
+
+
+def test_nearly_none_is_told_without_a_trend():
+    said = watched([int(0.1 * GIB)] * 4)
+    assert [bool(text) for text in said] == [True, False, False, False]
+
+
+def test_memory_that_comes_back_arms_it_again():
+    fall = [int((2.4 - 0.1 * n) * GIB) for n in range(12)]
+    assert sum(map(bool, watched([*fall, *[12 * GIB] * 24, *fall]))) >= 2 * sum(map(bool, watched(fall))) > 0
+
+
+def test_a_checkpoint_is_saved_before_the_system_kills(tiny_run, monkeypatch):
+    said = iter(["", "", "memory runs out: 1 GiB of the 16 GiB of the machine are left"])
+    monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(said, ""))
+    folder, outcome = tiny_run("warned", WHOLE | {"training.max_steps": 6})
+    assert outcome.exit_code == EXIT_DONE
+    (told,) = of_kind(folder, RunProblem)
+    assert (told.kind, told.step) == ("host memory", 3) and "step 3 is saved" in told.hint
+    assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (3, "memory runs out")
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (CPU_ALLOCATOR, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (OSError(28, "No space left on device"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED"), False),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (ValueError("the row is out of memory of the reader"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_out_of_memory_is(error, wanted):
+    assert is_out_of_memory(error) == wanted
+
+
+LIMITED = """
+import resource, sys
+from tui_trainer.cli import main
+from tui_trainer.training.session import Session
+
+init = Session.__init__
+
+def init_and_limit(self, *arguments):
+    init(self, *arguments)
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * resource.getpagesize() + {megabytes} * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+if {megabytes}:
+    Session.__init__ = init_and_limit
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("megabytes", [0, 150])
+def test_a_real_limit_of_the_address_space_is_survived(tmp_path, megabytes):
+    """Nothing is injected: malloc itself has no more."""
+
+    def train(name, rows, megabytes):
+        settings = {
+            "output.runs_dir": tmp_path, "output.name": name, MICRO: rows, "training.effective_batch_size": 256,
+            "training.max_steps": 3, "data.max_length": 128, "evaluation.max_eval_rows": 4, "logging.sample_steps": 0,
+            "model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 2,
+            "model.scratch.num_attention_heads": 2,
+        }  # fmt: skip
+        assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-c", LIMITED.format(megabytes=megabytes), "--no-ui", "--profile", "quickstart"]
+        done = subprocess.run([*command, *assignments], capture_output=True, text=True, timeout=500)
+        assert done.returncode == EXIT_DONE, done.stdout[-3000:] + done.stderr[-3000:]
+        return RunFolder(tmp_path / name), done.stdout
+
+    folder, printed = train("limited", 256, megabytes)
+    reduced = of_kind(folder, MicroBatchReduced)
+    assert bool(reduced) == bool(megabytes) == ("out of memory: 256 rows x 1 -> 128 rows x 2" in printed)
+    if reduced:
+        small, _ = train("small", reduced[-1].rows, 0)
+        assert weights_of(folder) == weights_of(small)

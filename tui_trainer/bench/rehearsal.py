@@ -1,0 +1,254 @@
+"""A rehearsal: what a run would come to late, tried at once in a process of its own, with what it says about the run.
+
+Where memory runs out, settings that take less are tried until some work: they are the remedy that is told.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.bench.training_child import question_of
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import Request
+from tui_trainer.errors import ConfigError, RunError
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.places import nearest_existing
+from tui_trainer.hardware.probe import disk_free_bytes
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import load_config, start_problems
+from tui_trainer.models.child import ChildFailed, hear_child
+from tui_trainer.planning.basis import EVAL_BATCH
+from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.cadence import times
+from tui_trainer.planning.disk import run_bytes
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.remedies import CHECKPOINTING, LENGTH
+from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
+from tui_trainer.units import format_bytes, format_seconds
+
+_CHILD = "tui_trainer.bench.rehearsal_child"
+_MOST_TRIES = 6
+_SHORTEST = 64
+_LIMIT = "checkpoint.save_total_limit"
+_EFFECTIVE, _ACCUMULATION = "training.effective_batch_size", "training.gradient_accumulation_steps"
+
+Heard = Callable[[dict[str, Any]], None]
+"""Told each part that begins, and again when it is over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """What would have ended or harmed the run. `patch` is what works instead, tried here; empty: nothing was found."""
+
+    part: str
+    message: str
+    patch: Patch = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rehearsed:
+    """`parts`: figures of each part by its name. `disk_free_bytes` where runs are written; None: not known."""
+
+    plan: Plan
+    parts: Mapping[str, Mapping[str, Any]]
+    faults: tuple[Fault, ...]
+    disk_bytes: int | None
+    disk_free_bytes: int | None
+
+    def figure(self, part: str, name: str, otherwise: float = 0.0) -> float:
+        value = self.parts.get(part, {}).get(name)
+        return otherwise if value is None else float(value)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of all parts: on a CPU what they add to the libraries, as the plan counts."""
+        return max((int(part.get("peak_memory_bytes", 0)) for part in self.parts.values()), default=0)
+
+    def run_seconds(self, step_seconds: float) -> float:
+        """Of the whole run: its steps, evaluations, checkpoints, texts and the final model."""
+        plan = self.plan
+        total = plan.total_steps.value
+        saves, samples = times(total, plan.save_every_steps.value), plan.sample_every_steps.value
+        evaluations = times(total, plan.eval_every_steps.value) if plan.eval_rows.value else 0
+        return (
+            total * step_seconds
+            + evaluations * self.figure(EVALUATION, "evaluation_seconds")
+            + saves * self.figure(CHECKPOINT, "save_seconds")
+            + (total // samples if samples else 0) * self.figure(SAMPLE, "sample_seconds")
+            + self.figure(FINAL, "seconds")
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        step = self.figure(TYPICAL, "step_seconds")
+        least, most = (self.run_seconds(self.figure(TYPICAL, name)) for name in ("least_seconds", "most_seconds"))
+        return {
+            "is_ready": not self.faults,
+            "faults": [{"part": one.part, "message": one.message, "patch": dict(one.patch)} for one in self.faults],
+            "parts": {name: dict(figures) for name, figures in self.parts.items()},
+            "peak_memory_bytes": self.peak_bytes,
+            "planned_memory_bytes": self.plan.memory_bytes.value,
+            "step_seconds": step or None,
+            "total_steps": self.plan.total_steps.value,
+            "run_seconds": [self.run_seconds(step), least, most] if step else None,
+            "planned_seconds": self.plan.duration_seconds.value,
+            "disk_bytes": self.disk_bytes,
+            "disk_free_bytes": self.disk_free_bytes,
+        }
+
+
+def rehearse(request: Request, gpu: GpuChoice, heard: Heard) -> Rehearsed:
+    """Raises InputError for what the plan refuses, RunError where no model could be made."""
+    loaded = load_config(request, gpu=gpu)
+    plan = estimated_plan(loaded, gpu=gpu)
+    if problems := start_problems(loaded):
+        raise ConfigError(problems)
+    runs = Path(loaded.config.output.runs_dir)
+    patch: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for number in range(_MOST_TRIES):
+        parts = _rehearsed(_patched(request, patch), gpu, runs, heard)
+        failed = {name: one for name, one in parts.items() if "failed" in one}
+        if number == 0:
+            faults = [Fault(part=name, message=one["failed"]) for name, one in failed.items()]
+        patch |= {key: value for one in failed.values() for key, value in one.get("works_with", {}).items()}
+        if all("works_with" in one for one in failed.values()):
+            # Settings of this very process, which went on with smaller passes.
+            faults = [replace(one, patch=dict(patch)) if one.part in (WORST, EVALUATION) else one for one in faults]
+            break
+        short = next((name for name, one in failed.items() if one.get("is_memory") and "works_with" not in one), None)
+        less = short and _less(plan, patch, short, parts[short])
+        if not less:
+            break
+        patch |= less
+        heard({"trying": dict(patch)})
+    if patch and plan.config.training.gradient_accumulation_steps != "auto" and MICRO in patch:
+        # A micro-batch and a number of parts that were both written make another effective batch.
+        same = {_ACCUMULATION: "auto", _EFFECTIVE: plan.effective_batch_size.value}
+        faults = [replace(one, patch={**one.patch, **same}) if one.patch else one for one in faults]
+    free, needed = disk_free_bytes(runs), _disk_bytes(plan, parts, plan.config.checkpoint.save_total_limit)
+    if needed is not None and free is not None and needed > free:
+        faults.append(_disk_fault(plan, parts, needed, free))
+    return Rehearsed(plan=plan, parts=parts, faults=tuple(faults), disk_bytes=needed, disk_free_bytes=free)
+
+
+def _less(plan: Plan, patch: Patch, part: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What takes less memory and was not tried yet, the cheapest first; empty: nothing."""
+    key = EVAL_BATCH if part == EVALUATION else MICRO
+    planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
+    rows = int(found.get("rows") or patch.get(key, planned.value))
+    if rows > 1:
+        return {key: rows // 2}
+    if part != EVALUATION and not (plan.config.training.gradient_checkpointing or CHECKPOINTING in patch):
+        return {CHECKPOINTING: True}
+    length = int(patch.get(LENGTH, plan.config.data.max_length))
+    return {LENGTH: length // 2} if length > _SHORTEST else {}
+
+
+def _disk_bytes(plan: Plan, parts: Mapping[str, Mapping[str, Any]], kept: int) -> int | None:
+    """What the run writes, by what a checkpoint and the final model took here; None where they were not written."""
+    sizes = [parts.get(name, {}).get("bytes") for name in (CHECKPOINT, FINAL)]
+    if sizes[0] is None or sizes[1] is None:
+        return None
+    return run_bytes(
+        int(sizes[0]),
+        int(sizes[1]),
+        save_total_limit=kept,
+        saves=times(plan.total_steps.value, plan.save_every_steps.value),
+        keeps_best=plan.config.evaluation.early_stopping_patience > 0,
+        total_steps=plan.total_steps.value,
+    )[0]
+
+
+def _disk_fault(plan: Plan, parts: Mapping[str, Mapping[str, Any]], needed: int, free: int) -> Fault:
+    limits = range(plan.config.checkpoint.save_total_limit - 1, 0, -1)
+    kept = next((one for one in limits if (_disk_bytes(plan, parts, one) or 0) <= free), None)
+    message = f"the run writes up to {format_bytes(needed)}, and {format_bytes(free)} are free"
+    elsewhere = "" if kept else "; set output.runs_dir to a folder on a larger disk"
+    return Fault(part="disk", message=message + elsewhere, patch={_LIMIT: kept} if kept else {})
+
+
+def _patched(request: Request, patch: Patch) -> Request:
+    own = [one for one in request.assignments if one.partition("=")[0].strip() not in patch]
+    return replace(request, assignments=(*own, *(f"{key}={json.dumps(value)}" for key, value in patch.items())))
+
+
+def _rehearsed(request: Request, gpu: GpuChoice, runs: Path, heard: Heard) -> dict[str, dict[str, Any]]:
+    """What one process found; of a part in which it was killed, that it was."""
+    parts: dict[str, dict[str, Any]] = {}
+    current = LOADING
+    with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=nearest_existing(runs)) as place:
+        question = question_of(request, gpu) | {"place": place, "parts": list(PARTS)}
+        try:
+            for told in hear_child(_CHILD, json.dumps(question), sees_gpus=True):
+                if name := told.pop("part", ""):
+                    current = name
+                    heard({"part": name, **told})
+                    if told:
+                        parts[name] = told
+        except ChildFailed as failure:
+            if current == LOADING and not failure.is_killed:
+                raise RunError(f"the rehearsal could not begin: {failure.reason}") from None
+            parts[current] = {"failed": failure.reason, "is_memory": failure.is_killed}
+            heard({"part": current, **parts[current]})
+    return parts
+
+
+def result_lines(found: Mapping[str, Any]) -> list[str]:
+    """What came of it, for people; `found` as `Rehearsed.as_json` gives it."""
+    peak, planned = found["peak_memory_bytes"], found["planned_memory_bytes"]
+    said = [f"peak memory {format_bytes(peak)}, planned {format_bytes(planned)}"]
+    if found["run_seconds"]:
+        seconds, least, most = map(format_seconds, found["run_seconds"])
+        planned = found["planned_seconds"]
+        said.append(
+            f"{format_seconds(found['step_seconds'])} a step: the run of {found['total_steps']:,} steps takes about "
+            f"{seconds} ({least} to {most})" + (f", planned {format_seconds(planned)}" if planned else "")
+        )
+    if found["disk_bytes"] is not None:
+        said.append(f"disk {format_bytes(found['disk_bytes'])} of {format_bytes(found['disk_free_bytes'])} free")
+    if not found["faults"]:
+        return [*said, "nothing failed: the run can be started"]
+    return said + [
+        f"FAILED  {one['part']}: {one['message']}" + (f"; {_settings(one['patch'])} works here" if one["patch"] else "")
+        for one in found["faults"]
+    ]
+
+
+def trying_line(patch: Patch) -> str:
+    return f"again with {_settings(patch)}"
+
+
+def _settings(patch: Patch) -> str:
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
+
+
+def part_line(name: str, figures: Mapping[str, Any]) -> str:
+    """`largest micro-batch  8 rows, the longest 512 tokens ...  1.2 GiB  0.8 s`."""
+    if "skipped" in figures:
+        return f"{name:<24} not done: {figures['skipped']}"
+    cells = [f"{name:<24}", f"{format_seconds(figures.get('seconds')):>8}"]
+    cells.append(f"{format_bytes(figures.get('peak_memory_bytes')) if 'peak_memory_bytes' in figures else '':>9}")
+    return "  ".join([*cells, "; ".join(_words(figures))]).rstrip()
+
+
+def _words(figures: Mapping[str, Any]) -> Iterator[str]:
+    if "failed" in figures:
+        yield f"FAILED: {figures['failed']}"
+    if "longest" in figures and "rows" in figures:
+        begins = f", which begins {figures['begins']!r}" if figures.get("begins") else ""
+        rows = f"{figures['rows']} rows" if figures["rows"] != 1 else "1 row"
+        yield f"{rows}, the longest {figures['longest']:,} tokens: row {figures['row']:,}{begins}"
+    if "step_seconds" in figures:
+        least, most = (format_seconds(figures[name]) for name in ("least_seconds", "most_seconds"))
+        yield f"{figures['steps']} steps, {format_seconds(figures['step_seconds'])} each ({least} to {most})"
+    if "evaluation_seconds" in figures:
+        yield f"an evaluation takes {format_seconds(figures['evaluation_seconds'])}"
+    if "save_seconds" in figures:
+        yield f"{format_bytes(figures['bytes'])} in {format_seconds(figures['save_seconds'])}, read again and equal"
+    elif "bytes" in figures:
+        yield format_bytes(figures["bytes"])

@@ -1,0 +1,51 @@
+"""`python -m tui_trainer.bench.rehearsal_child`: a rehearsal on the real model and data.
+
+Reads from standard input what to rehearse. Prints a line of JSON for each part that begins, and one for each that is
+over.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tui_trainer.bench.training_child import opened_session, request_of
+from tui_trainer.launching.carry_out import keep_step_seconds
+from tui_trainer.launching.start import load_config
+from tui_trainer.models.child import answer_question
+from tui_trainer.runs.events import LibrariesLoaded
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training.rehearsal_parts import LOADING, TYPICAL, WORST
+
+# Fewer say little about a step; the next plan goes by those of `launching/carry_out.py`.
+_STEPS = 8
+
+
+def tell(**words: Any) -> None:
+    """To who has asked; what libraries print goes elsewhere."""
+    print(json.dumps(words), file=sys.__stdout__, flush=True)
+
+
+def rehearse(question: dict[str, Any]) -> dict[str, Any]:
+    """`question` has config_file, profile, shortcuts, assignments, gpu, place, parts."""
+    place = Path(question["place"])
+    folder = RunFolder.create(place, "rehearsal")
+    tell(part=LOADING)
+    started = perf_counter()
+    with opened_session(load_config(request_of(question), gpu=question["gpu"]), folder, question["gpu"]) as session:
+        resident = next(one.resident_bytes for one in read_all(folder.journal) if isinstance(one, LibrariesLoaded))
+        tell(part=LOADING, seconds=perf_counter() - started)
+        from tui_trainer.training.rehearsal import Rehearsal
+
+        found = Rehearsal(session, tell, resident or 0).run(question["parts"])
+        if "works_with" not in found.get(WORST, {}) and (typical := found.get(TYPICAL, {})).get("steps", 0) >= _STEPS:
+            keep_step_seconds(session.plan, typical["step_seconds"], perf_counter() - started)
+        return {}
+
+
+if __name__ == "__main__":
+    answer_question(rehearse)

@@ -1,0 +1,1 @@
+"""What a run loses its time to, and what goes wrong in it: from its journal alone, while it lives and afterwards."""

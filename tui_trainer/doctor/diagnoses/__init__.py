@@ -1,0 +1,1 @@
+"""ONE FILE = ONE DIAGNOSIS. Each has a DIAGNOSIS, and is found by being here."""

@@ -1,0 +1,41 @@
+"""Do checkpoints take too much of the time?"""
+
+from __future__ import annotations
+
+from tui_trainer.doctor.cadence import seldom
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.view import RunView
+from tui_trainer.units import format_bytes, format_seconds
+
+_GOOD_SHARE = 0.05
+
+
+def look(view: RunView) -> Cause | None:
+    share = view.share(view.checkpoint_seconds)
+    if share < BAR_SHARE:
+        return None
+    saves = view.state.checkpoints
+    each = sum(one.seconds for one in saves) / len(saves)
+    every = view.plan.save_every_steps if view.plan else None
+    if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
+        # One on the way is what a crash leaves: no fix takes it away.
+        return None
+    often = f", every {every} steps" if every else ""
+    return Cause(
+        cause="Checkpoints take the time of training.",
+        evidence=(
+            f"checkpoints {percent(share)} of the time: {format_seconds(each)} and {format_bytes(saves[-1].bytes)} "
+            f"each{often}"
+        ),
+        share=share,
+        fix={"checkpoint.save_steps": seldom(each, view.whole_seconds - view.checkpoint_seconds, _GOOD_SHARE)},
+    )
+
+
+DIAGNOSIS = Diagnosis(
+    look,
+    order=230,
+    title="Many checkpoints",
+    guides=("B evaluation and checkpointing", "D both low 3"),
+    why="Training waits while a checkpoint is written and made safe on the disk.",
+)

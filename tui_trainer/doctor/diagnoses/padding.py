@@ -1,0 +1,33 @@
+"""How much of what is computed is padding?"""
+
+from __future__ import annotations
+
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.view import RunView
+
+
+def look(view: RunView) -> Cause | None:
+    sums, plan = view.sums, view.plan
+    if not (sums.positions and sums.input_tokens):
+        return None
+    padded = 1 - sums.input_tokens / sums.positions
+    share = padded * view.share(view.compute_seconds)
+    if share < BAR_SHARE:
+        return None
+    tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
+    return Cause(
+        cause="Much of each batch is padding, which is computed and thrown away.",
+        evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions a step",
+        share=share,
+        fix={"data.group_by_length": True} if plan and plan.group_by_length is False else None,
+        advice="" if plan and plan.packing else 'data.packing = "auto" where documents can share rows',
+    )
+
+
+DIAGNOSIS = Diagnosis(
+    look,
+    order=270,
+    title="Padding",
+    guides=("C data loading 2", "C data loading 3", "B training arguments"),
+    why="Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it.",
+)

@@ -1,0 +1,81 @@
+"""Asks every diagnosis, and ranks what they find."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+from tui_trainer.doctor import diagnoses
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, Finding, Verdict, percent
+from tui_trainer.doctor.view import RunView
+from tui_trainer.runs.state import RunState
+from tui_trainer.units import format_seconds
+
+LEAST_STEPS = 20
+LEAST_SECONDS = 15.0
+"""Of a run that lives: three readings of its gauges."""
+_MOST_PARTS = 3
+
+
+@cache
+def all_diagnoses() -> tuple[Diagnosis, ...]:
+    """Every diagnosis: one file of `diagnoses/` each, in their own order."""
+    names = [module.name for module in pkgutil.iter_modules(diagnoses.__path__)]
+    found: list[Diagnosis] = [import_module(f"{diagnoses.__name__}.{name}").DIAGNOSIS for name in names]
+    return tuple(sorted(found, key=lambda one: (one.order, one.name)))
+
+
+def examine(state: RunState) -> Verdict:
+    """What the journal so far tells. Quick: a few sums over what was added up already."""
+    view = RunView(state)
+    has_steps = _has_steps(view)
+    findings = [
+        Finding(diagnosis=one, found=found)
+        for one in all_diagnoses()
+        if (has_steps or not one.needs_steps) and (found := _look(one, view))
+    ]
+    findings.sort(key=lambda one: (not one.found.is_fault, -one.found.share, one.diagnosis.order))
+    is_known = has_steps or bool(findings)
+    return Verdict(
+        is_known=is_known,
+        findings=tuple(findings),
+        healthy=_where_time_goes(view) if has_steps else _too_early(view),
+        step=state.step,
+    )
+
+
+def _has_steps(view: RunView) -> bool:
+    seconds = view.sums.steps * view.whole_seconds
+    return view.sums.steps >= LEAST_STEPS and (view.is_over or seconds >= LEAST_SECONDS)
+
+
+def _look(diagnosis: Diagnosis, view: RunView) -> Cause | None:
+    try:
+        return diagnosis.look(view)
+    except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Cause(cause="This diagnosis could not be made.", evidence=reason, share=0.0)
+
+
+def _where_time_goes(view: RunView) -> str:
+    parts = {
+        "forward and backward": view.compute_seconds,
+        "optimizer": view.optimizer_seconds,
+        "data": view.data_seconds,
+        "evaluations": view.evaluation_seconds,
+        "checkpoints": view.checkpoint_seconds,
+        "text samples": view.sample_seconds,
+        "journal": view.journal_seconds,
+        "the rest": view.empty_cache_seconds + view.other_seconds,
+    }
+    largest = sorted(parts, key=lambda name: -parts[name])[:_MOST_PARTS]
+    named = ", ".join(f"{name} {percent(view.share(parts[name]))}" for name in largest)
+    return f"healthy: {named} of the time; nothing that could be spared costs {percent(BAR_SHARE)} of it"
+
+
+def _too_early(view: RunView) -> str:
+    done = view.sums.steps
+    if view.is_over:
+        return f"too short to judge: {done} steps after the first two, and {LEAST_STEPS} are needed"
+    return f"too early to say: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"

@@ -1,0 +1,233 @@
+"""What a run would come to late, at once: its largest batches, a checkpoint, the final model, a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
+from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.models.files import shards
+from tui_trainer.planning.basis import EVAL_BATCH
+from tui_trainer.planning.batching import MICRO
+from tui_trainer.runs.events import Event, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.folder import folder_size
+from tui_trainer.runs.journal import read_all
+from tui_trainer.safe_text import one_line
+from tui_trainer.training import checkpoint
+from tui_trainer.training.attempt import Shortage, attempt
+from tui_trainer.training.batches import windows
+from tui_trainer.training.evaluate import evaluate
+from tui_trainer.training.recorder import peak_memory_bytes, start_peak
+from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
+from tui_trainer.training.session import Session
+from tui_trainer.training.step import take_step
+
+E = TypeVar("E", bound=Event)
+_SHOWN_TOKENS = 40
+_STEPS, _WARM_UP_STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 2, 15.0, 4
+# Steps of which the rows are looked through for the largest batch; more than that are like them.
+_MOST_STEPS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """`tell` gets the name of each part that begins, and again with its figures when it is over. `resident_bytes`: of
+    the libraries, which the plan does not count."""
+
+    session: Session
+    tell: Callable[..., None]
+    resident_bytes: int
+
+    def run(self, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Figures of each part, whatever came of the one before; a model that does not train has nothing to show."""
+        doing = {
+            WORST: self._worst,
+            TYPICAL: self._typical,
+            EVALUATION: self._evaluation,
+            CHECKPOINT: self._checkpoint,
+            FINAL: self._final,
+            SAMPLE: self._sample,
+        }
+        found: dict[str, dict[str, Any]] = {}
+        for name in parts:
+            self.tell(part=name)
+            figures = found[name] = self._done(doing[name])
+            self.tell(part=name, **figures)
+            if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
+                break
+        return found
+
+    def _done(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        components = self.session.components
+        started = perf_counter()
+        start_peak(components.device)
+        try:
+            figures = work()
+        except Exception as error:  # whatever a model, a disk or a full memory raises is what is looked for
+            reason = one_line(str(error), 300) or type(error).__name__
+            figures = {"failed": reason, "is_memory": is_out_of_memory(error)}
+            let_go(error)
+        peak = max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
+        figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
+        components.give_up_step()
+        free_memory()
+        return figures
+
+    # ---------------------------------------------------------------- parts
+
+    def _worst(self) -> dict[str, Any]:
+        """Twice through forward, backward and optimizer: the second time with the optimizer's state, and where a step
+        has more than one pass with the gradients of another. Where memory runs out it goes on with smaller passes."""
+        components, batches = self.session.components, self.session.components.batches
+        step, chosen = self._largest_pass()
+        documents = [batches.rows.example(int(index)) for index in chosen]
+        longest = int(chosen[batches.rows.lengths[chosen].argmax()])
+        begins = str(components.tokenizer.decode(batches.rows.row(longest)[:_SHOWN_TOKENS].tolist()))
+        figures = {
+            "step": step, "row": longest + 1, "begins": one_line(begins, 60),
+            "longest": int(batches.rows.lengths[longest]), "median_length": float(np.median(batches.rows.lengths)),
+        }  # fmt: skip
+        planned = batches.layout
+        while True:
+            batch = max(batches.layout.window(documents), key=_size).to(components.device)
+            found = attempt(partial(self._train_on, batch), components.device, components.give_up_step)
+            figures["rows"] = batch.samples
+            if not isinstance(found, Shortage):
+                break
+            smaller = batches.layout.halved(documents)
+            if smaller is None:
+                return figures | {"failed": f"out of memory ({found.words})", "is_memory": True}
+            components.lay_out_anew(smaller)
+        if batches.layout is planned:
+            return figures
+        rows = batches.layout.rows
+        failed = f"out of memory with {planned.rows} rows in a pass, not with {rows}"
+        return figures | {"failed": failed, "is_memory": True, "works_with": {MICRO: rows}}
+
+    def _train_on(self, batch: MicroBatch) -> None:
+        components, plan = self.session.components, self.session.plan
+        passes = 2 if plan.gradient_accumulation_steps.value > 1 else 1
+        for _ in range(2):
+            report = take_step(
+                lambda: [batch] * passes,
+                components.loss,
+                components.optimizer,
+                components.mixed_precision,
+                components.clock,
+                lr=components.learning_rate(1),
+                max_grad_norm=plan.config.training.max_grad_norm,
+            )
+            # What a card has only been asked for may still fail.
+            float(report.grad_norm)
+
+    def _largest_pass(self) -> tuple[int, NDArray[np.int64]]:
+        """(step, its rows) of the forward pass with most tokens, padding counted, of all that the run will make."""
+        batches, plan = self.session.components.batches, self.session.plan
+        lengths, layout = batches.rows.lengths, batches.layout
+        largest, found = -1.0, (1, batches.order.at(1))
+        for step in range(1, min(plan.total_steps.value, _MOST_STEPS) + 1):
+            chosen = batches.order.at(step)
+            if layout.packed_width:
+                size = float(lengths[chosen].sum())
+            else:
+                chosen = chosen[np.argsort(-lengths[chosen], kind="stable")][: layout.rows]
+                size = float(lengths[chosen[0]] * len(chosen))
+            if size > largest:
+                largest, found = size, (step, chosen)
+        return found
+
+    def _typical(self) -> dict[str, Any]:
+        started, session = perf_counter(), self.session
+        last = min(_STEPS, session.plan.total_steps.value)
+        for step in range(1, last + 1):
+            session.take_step(step)
+            session.flush()
+            if step > _WARM_UP_STEPS + 2 and perf_counter() - started > _TYPICAL_SECONDS:
+                break
+        steps = [one.step_seconds for one in self._events(StepDone)]
+        measured = steps[_WARM_UP_STEPS:] or steps
+        least, _, most = quantiles([*measured, *measured], n=4)
+        return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
+
+    def _evaluation(self) -> dict[str, Any]:
+        """The largest pass, in smaller ones where memory runs out; then some that are like all, timed."""
+        session, components = self.session, self.session.components
+        if session.job.data.eval_path is None:
+            return {"skipped": "there is no held-out data"}
+        rows = Rows(session.job.data.eval_path)
+        numbers = evenly_spaced(len(rows), session.plan.eval_rows.value)
+        planned, lengths = components.eval_layout, rows.lengths[np.asarray(numbers)]
+        longest_first = [numbers[place] for place in np.argsort(-lengths, kind="stable")]
+        figures: dict[str, Any] = {"longest": int(lengths.max()), "row": int(longest_first[0]) + 1}
+        while True:
+            layout = components.eval_layout
+            largest = next(windows(rows, longest_first[: layout.rows], layout))
+            found = attempt(partial(evaluate, components, [largest]), components.device)
+            figures["rows"] = largest.samples
+            if not isinstance(found, Shortage):
+                break
+            smaller = layout.halved([rows.example(number) for number in longest_first[: layout.rows]])
+            if smaller is None:
+                return figures | {"failed": f"out of memory ({found.words})", "is_memory": True}
+            components.eval_layout = smaller
+        some = [numbers[place] for place in evenly_spaced(len(numbers), layout.rows * _EVALUATION_PASSES)]
+        timed = evaluate(components, windows(rows, some, layout))
+        assert timed is not None, "nobody gives it up"
+        figures["evaluation_seconds"] = timed.seconds * len(numbers) / len(some)
+        if layout is planned:
+            return figures
+        failed = f"out of memory with {planned.rows} rows in a pass, not with {layout.rows}"
+        return figures | {"failed": failed, "is_memory": True, "works_with": {EVAL_BATCH: layout.rows}}
+
+    def _checkpoint(self) -> dict[str, Any]:
+        """Saved, compared file by file with what is in memory, and put back as a resumed run does."""
+        components, folder = self.session.components, self.session.job.folder
+        started = perf_counter()
+        saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position)
+        save_seconds = perf_counter() - started
+        method = components.method
+        for tensors, single in (
+            (method.weights(components.model), method.weights_file),
+            (components.optimizer.tensors(), checkpoint.OPTIMIZER),
+        ):
+            names = set(tensors)
+            for path in shards.files_of(saved.path, single):
+                for name, tensor in load_file(path).items():
+                    names.discard(name)
+                    if not torch.equal(tensor, tensors[name].cpu()):
+                        raise OSError(f"{name} was read back otherwise than it was written")
+            if names:
+                raise OSError(f"{min(names)} was written and is not in its file")
+        checkpoint.load_checkpoint(saved, components)
+        return {"bytes": saved.bytes, "save_seconds": save_seconds}
+
+    def _final(self) -> dict[str, Any]:
+        self.session.write_final_model()
+        return {"bytes": folder_size(self.session.job.folder.model).bytes}
+
+    def _sample(self) -> dict[str, Any]:
+        if not self.session.plan.sample_every_steps.value:
+            return {"skipped": "logging.sample_steps = 0"}
+        self.session.sample()
+        if texts := self._events(TextSampled):
+            return {"sample_seconds": texts[-1].seconds}
+        return {"failed": "; ".join(one.message for one in self._events(RunProblem) if one.kind == "no text")}
+
+    def _events(self, kind: type[E]) -> list[E]:
+        return [one for one in read_all(self.session.job.folder.journal) if isinstance(one, kind)]
+
+
+def _size(batch: MicroBatch) -> int:
+    """Tokens with those of the padding."""
+    return int(batch.inputs["input_ids"].numel())

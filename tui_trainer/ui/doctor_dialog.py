@@ -1,0 +1,59 @@
+"""What ails a run, the costliest first, and its settings with the remedies for the next one."""
+
+from __future__ import annotations
+
+from tui_trainer.doctor.contract import Finding, Verdict, settings_words
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.run_settings import take_settings_of
+from tui_trainer.ui.spans import Line, Role, folded, labelled
+from tui_trainer.ui.watch import WatchedRun
+from tui_trainer.ui.workbench import Workbench
+
+_LABEL = 5
+
+
+class DoctorDialog(Dialog):
+    """The verdict as of now: it is made anew while the dialog is open."""
+
+    heading = "Doctor"
+
+    def __init__(self, bench: Workbench, run: WatchedRun) -> None:
+        super().__init__()
+        self._bench, self._run = bench, run
+        if self._verdict and self._verdict.fix:
+            self.keys = (("a", "apply to the config"), ("up down", "scroll"), ("escape", "close"))
+
+    @property
+    def _verdict(self) -> Verdict | None:
+        return self._run.doctor.verdict
+
+    def lines(self, width: int) -> list[Line]:
+        verdict = self._verdict
+        if verdict is None:
+            return []
+        rows: list[Line] = []
+        if verdict.leading is None:
+            rows += [*folded([(verdict.healthy, "good" if verdict.is_known else "dim")], width), []]
+        for one in verdict.findings:
+            rows += [*self._finding(one, width), []]
+        return rows[:-1]
+
+    def _finding(self, one: Finding, width: int) -> list[Line]:
+        found, only = one.found, self.glyphs.only
+        role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
+        head: Line = [(one.title, role), (f"  {one.cost_words}", "bold")]
+        told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
+        told += [("do", only(found.advice)), ("why", one.diagnosis.why), ("see", ", ".join(one.diagnosis.guides))]
+        rows = [head]
+        for label, text in told:
+            if text:
+                kind: Role = "accent" if label == "set" else "dim" if label in ("why", "see") else "text"
+                rows += labelled(label, text, _LABEL, width, kind)
+        return rows
+
+    def press(self, key: str, character: str | None) -> bool:
+        verdict = self._verdict
+        if character != "a" or verdict is None or not verdict.fix:
+            return True
+        take_settings_of(self._bench, self._run.folder, verdict.fix)
+        return False
