@@ -24,7 +24,7 @@ def look(view: RunView) -> Cause | None:
     lower = {"training.learning_rate": two_digits(rate / 10)} if rate else None
     return Cause(
         cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is not finite, and nothing learned.",
-        evidence=f"step {last.step:,}: loss {last.loss:.4g}, gradient norm {last.grad_norm:.4g}",
+        evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
         share=1.0,
         is_fault=True,
         fix={"training.mixed_precision": "no"} if scaled else lower,
