@@ -12,9 +12,10 @@ from tui_trainer.bench import gains
 from tui_trainer.checklist.contract import patch_words
 from tui_trainer.checklist.gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.checklist.run import run_checks
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
+from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.runs.lock import RunLock
@@ -155,18 +156,18 @@ def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(
 
 
 def test_all_measures_every_switch_and_each_has_its_gain(asked, tmp_path, capsys):
-    found, told = checked(capsys, *uneven(tmp_path, **{"training.weight_decay": 0}), "--measure", "all")
-    loaded = {one.name for one in all_checks()}
+    config = uneven(tmp_path, **{"training.weight_decay": 0})
+    loaded = load_config(Request(assignments=tuple(config[3::2]), shortcuts={"data.path": config[1]}))
+    switches = {one.name for one in run_checks(gather(loaded)) if not one.why_not_measured}
+    assert {"padding", "weight_decay", "optimizer", "data_loading", "gradient_checkpointing"} <= switches
+    found, told = checked(capsys, *config, "--measure", "all")
+    # What the plan refuses has its reason instead of a gain.
     measured = {name for name, one in found.items() if one["measured_gain"] is not None}
-    assert {"padding", "weight_decay", "optimizer", "data_loading", "gradient_checkpointing"} <= measured <= loaded
+    reasons = {name for name, one in found.items() if one["measured"] and one["measured"]["reason"]}
+    assert measured | reasons == switches and len(measured) >= 6
     for name in measured - {"padding"}:
         assert not found[name]["measured"]["is_difference"], name
         assert f"{name}: no difference in speed" in told
-    # What the plan refuses has its reason instead of a gain.
-    reasons = {
-        name: one["measured"]["reason"] for name, one in found.items() if one["measured"] and name not in measured
-    }
-    assert all(reasons.values())
 
 
 @pytest.mark.parametrize("fails", ["", "data.packing"])
@@ -201,11 +202,27 @@ def test_ctrl_c_keeps_the_whole_pairs_and_ends_with_3(asked, tmp_path, capsys, m
     assert found["optimizer"]["measured"]["ratios"] == [1.0] and found["padding"]["measured"] is None
 
 
-def test_what_changes_nothing_in_the_plan_is_not_measured(asked, tmp_path, capsys):
-    config = uneven(tmp_path, **{"model.kernels": "none", "training.mixed_precision": "no"})
-    found, told = checked(capsys, *config, "--measure", "steps", "--measure", "tf32")
-    assert not asked and found["steps"]["measured_gain"] is None
-    assert "steps: there is nothing to switch here" in told and "tf32: there is nothing to switch here: TF32 " in told
+def test_what_has_nothing_to_switch_is_told_and_not_measured(asked, tmp_path, capsys):
+    found, told = checked(capsys, *uneven(tmp_path), "--measure", "duration", "--measure", "tf32")
+    assert not asked and found["tf32"]["measured_gain"] is None
+    nothing = "there is nothing to switch here"
+    assert f"duration: {nothing}" in told and f"tf32: {nothing}: TF32 " in told
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_what_changes_nothing_in_the_plan_or_cannot_be_planned_has_its_reason(
+    asked, tmp_path, capsys, monkeypatch, is_refused
+):
+    def no_change(before, after, patch):
+        if is_refused:
+            raise InputError("needs 12 GiB of memory")
+        return "changes nothing here: this model sees other documents"
+
+    monkeypatch.setattr(gains, "no_change", no_change)
+    found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")
+    reason = "needs 12 GiB of memory" if is_refused else "changes nothing here: this model sees other documents"
+    assert not asked and found["padding"]["measured_gain"] is None and found["padding"]["measured"]["reason"] == reason
+    assert f"padding: cannot be measured: {reason} (tried here 20" in told
 
 
 @pytest.mark.parametrize(

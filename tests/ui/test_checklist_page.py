@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from textual.events import MouseScrollDown
@@ -225,6 +226,14 @@ async def test_beside_a_run_nothing_is_measured_and_a_run_that_begins_ends_it(me
         app.bench.notice = None
         await pilot.press("M")
         assert len(measuring) == 1 and "measure all: a run trains: both would be slower" in app.bench.notice[0]
+
+
+@in_event_loop
+async def test_nothing_is_measured_beside_a_rehearsal(measuring):
+    async with opened() as (app, pilot):
+        app.bench.rehearsals.process = SimpleNamespace(alive=True, poll=lambda: False, cancel=print, let_go=print)
+        await pilot.press("M")
+        assert not measuring and "measure all: a rehearsal goes on: one at a time" in app.bench.notice[0]
 
 
 @in_event_loop

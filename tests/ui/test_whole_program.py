@@ -256,3 +256,17 @@ def test_sigterm_without_a_run_ends_the_screens(open_terminal):
     os.kill(terminal.process.pid, signal.SIGTERM)
     assert terminal.wait_for_end() == 128 + signal.SIGTERM
     assert b"\x1b[?1049l" in terminal.raw
+
+
+@pytest.mark.e2e
+def test_a_gain_is_measured_from_the_checklist_while_the_list_is_used(open_terminal, config):
+    terminal = open_terminal(config(), size=(120, 35))
+    terminal.wait_for("1 Hardware", "threads", "problems")
+    terminal.press("3")
+    terminal.wait_for("fix", "eval", gone="looking")
+    terminal.press("M")
+    terminal.wait_for("measuring", "round 1 of 3")
+    terminal.press("down", "down", "escape")
+    terminal.wait_for("the measuring has ended; what was measured until then is kept", gone="round 1 of 3")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0

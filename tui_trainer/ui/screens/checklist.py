@@ -104,6 +104,9 @@ class ChecklistPage(ListPage):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
             return f"one at a time: {self.bench.app.key_of('checklist.cancel')} ends what is being measured"
+        rehearsal = self.bench.rehearsals.process
+        if rehearsal is not None and rehearsal.alive:
+            return "a rehearsal goes on: one at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
     def by_clock(self, width: int) -> object:
