@@ -12,6 +12,7 @@ from tui_trainer.checklist.run import all_checks, patched, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning import plan as planning
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.units import GIB
 
@@ -51,6 +52,12 @@ H200 = machine("NVIDIA H200", (9, 0), 141)
 WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
 WITH_LIGER = machine("NVIDIA H200", (9, 0), 141, **{"liger-kernel": "0.8.5"})
 T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
+
+
+@pytest.fixture(autouse=True)
+def large_disk(monkeypatch):
+    """Whatever is free on this machine's."""
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: 2000 * GIB)
 
 
 @pytest.fixture

@@ -64,7 +64,9 @@ def _role(text: str) -> Role:
 
 def offer_rehearsal(bench: Workbench) -> None:
     """Begin, or show what is going on."""
-    if reason := bench.rehearsals.start():
+    if bench.measuring.alive:
+        bench.tell("gains are being measured: each would disturb the other", "warn")
+    elif reason := bench.rehearsals.start():
         bench.tell(reason, "warn")
     else:
         bench.app.open(RehearsalDialog(bench))
