@@ -82,10 +82,11 @@ def test_none_beside_a_run_and_none_without_a_config(bench):
 def test_its_end_is_a_notice_and_it_ends_with_the_screens(bench):
     told = []
     bench.tell = lambda words, role: told.append((words, role))
+    bench.config_changed = lambda: told.append("planned anew")
     bench.rehearsals.process = process = FakeProcess([*TOLD, {**RESULT, "is_ready": True, "faults": []}], alive=True)
     process.poll = lambda: True
     bench.rehearsals.poll()
-    assert told == [("nothing failed: the run can be started", "good")]
+    assert told == [("nothing failed: the run can be started", "good"), "planned anew"]
     process.let_go = lambda: None
     bench.rehearsals.end()
     assert process.is_cancelled

@@ -39,6 +39,8 @@ class Rehearsals:
             found = process.result
             words = process.lines[-1] if found else f"not rehearsed: {process.reason}"
             self._bench.tell(words, "good" if found and found["is_ready"] else "bad")
+            # The plan goes by the seconds that were measured.
+            self._bench.config_changed()
 
     def end(self) -> None:
         if self.process is not None and self.process.alive:

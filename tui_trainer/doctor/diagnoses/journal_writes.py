@@ -36,6 +36,6 @@ DIAGNOSIS = Diagnosis(
     look,
     order=250,
     title="Logging too often",
-    guides=("D both low 3", "E configuration summary", "notes/performance.md 0.2"),
+    guides=("D both low 3", "E configuration summary"),
     why="Each group of steps that is written waits once for the device, and for the file.",
 )

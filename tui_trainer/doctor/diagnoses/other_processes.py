@@ -60,6 +60,6 @@ DIAGNOSIS = Diagnosis(
     look,
     order=110,
     title="Other processes",
-    guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5", "notes/performance.md 1b CPU threads"),
+    guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5"),
     why="Threads of one matmul wait for the slowest of them: one core taken away holds all others up.",
 )

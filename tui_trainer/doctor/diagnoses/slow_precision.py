@@ -6,7 +6,7 @@ from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis
 from tui_trainer.doctor.view import RunView
 
 # Times as fast as fp32. CPU: measured from width 256 on (planning/automatic_values.py); GPU: tensor cores have 2 to 8
-# times the matmuls a second (notes/performance.md 1b).
+# times the matmuls a second.
 _GAIN = {"cpu": 1.5, "cuda": 2.0}
 
 

@@ -44,6 +44,6 @@ DIAGNOSIS = Diagnosis(
     look,
     order=300,
     title="Slower than before",
-    guides=("E monitor first epoch", "E memory", "notes/performance.md 4"),
+    guides=("E monitor first epoch", "E memory"),
     why="The first epoch may be the slow one, for it compiles; later ones that are slower have another reason.",
 )
