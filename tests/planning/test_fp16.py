@@ -11,6 +11,7 @@ from tests.planning.test_profiles_on_machines import loaded_on, machine
 from tui_trainer.errors import RunError
 from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16, fp16_problems
 from tui_trainer.planning import automatic_values as choices
+from tui_trainer.training.between import Between
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.step import StepReport
@@ -56,7 +57,9 @@ def test_a_loss_of_fp16_that_is_not_finite_asks_for_fp32_and_not_for_a_lower_rat
                         input_tokens=4, samples=1, lr=0.0, **marks)  # fmt: skip
     written: list[object] = []
     journal = SimpleNamespace(append=lambda *events: written.extend(events))
-    recorder = Recorder(journal, Position(), torch.device("cpu"), steps_per_epoch=1, group=1, clipped_by_scale=fp16)
+    recorder = Recorder(
+        journal, Position(), torch.device("cpu"), Between(journal), steps_per_epoch=1, group=1, clipped_by_scale=fp16
+    )
     with pytest.raises(RunError) as raised:
         recorder.add(1, report)
     assert said in str(raised.value) and unsaid not in str(raised.value)

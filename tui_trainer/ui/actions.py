@@ -96,7 +96,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "save_as", "S", "save as", "Write it to another file."),
     _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
     _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
-    _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 52),
+    _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 57),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     _action("checklist", "up", "up k", "up", "To the check above."),
