@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from tui_trainer.checklist.run import as_request
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.launching.command_process import CommandProcess
+from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.safe_text import one_line
-
-_SENTENCE = "tui-trainer: "
 
 
 class GainProcess(CommandProcess):
@@ -30,8 +28,8 @@ class GainProcess(CommandProcess):
         return self.progress.partition(":")[0]
 
     def _hear(self, line: str) -> None:
-        if line.startswith(_SENTENCE):
-            self.progress = one_line(line.removeprefix(_SENTENCE), 200)
+        if line.startswith(SENTENCE):
+            self.progress = one_line(line.removeprefix(SENTENCE), 200)
 
     def _end(self, exit_code: int) -> None:
         self.exit_code = exit_code

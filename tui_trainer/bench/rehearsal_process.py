@@ -9,10 +9,8 @@ from tui_trainer.bench.rehearsal import part_line, result_lines, trying_line
 from tui_trainer.checklist.run import as_request
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.launching.command_process import CommandProcess
+from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.safe_text import one_line
-
-_SENTENCE = "tui-trainer: "
 
 
 class RehearsalProcess(CommandProcess):
@@ -48,8 +46,8 @@ class RehearsalProcess(CommandProcess):
                 self.part = str(told["part"])
         except (ValueError, LookupError, TypeError):
             # Libraries warn on standard error; its own sentence has its name before it.
-            if line.startswith(_SENTENCE) or not self.reason:
-                self.reason = one_line(line.removeprefix(_SENTENCE), 600)
+            if line.startswith(SENTENCE) or not self.reason:
+                self.reason = one_line(line.removeprefix(SENTENCE), 600)
 
     def _end(self, exit_code: int) -> None:
         if self.is_cancelled:

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.planning.calibration import machine_key
+from tui_trainer.planning.calibration import machine_key, read_table, table_in
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.registry import state_folder
@@ -145,13 +144,13 @@ class KeptGains:
 
     @classmethod
     def read(cls, about: Measurable) -> KeptGains:
-        return cls(about, _table(_read(state_folder() / _FILE), about.machine))
+        return cls(about, table_in(read_table(state_folder() / _FILE), about.machine))
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:
         """From this config to that with the patch; None: not measured with this shape, or with another torch."""
         here, there = self.about.digest({}), self.about.digest(patch)
-        entry = _table(self.entries, _pair(here, there))
-        same = entry.get("torch") == self.about.torch and _table(entry, "shapes").get(here) == self.about.shape_key
+        entry = table_in(self.entries, _pair(here, there))
+        same = entry.get("torch") == self.about.torch and table_in(entry, "shapes").get(here) == self.about.shape_key
         if here == there or not same:
             return None
         with suppress(KeyError, TypeError, ValueError):
@@ -165,8 +164,8 @@ class KeptGains:
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
     """Remember it in the place of an earlier one. A folder that cannot be written is no error."""
     path, here, there = state_folder() / _FILE, before.digest({}), before.digest(patch)
-    everything = _read(path)
-    entries = _table(everything, before.machine)
+    everything = read_table(path)
+    entries = table_in(everything, before.machine)
     entries.pop(_pair(here, there), None)
     shapes = {here: before.shape_key, there: after_shape_key}
     entries[_pair(here, there)] = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
@@ -194,16 +193,3 @@ def _gain_of(entry: Mapping[str, Any]) -> Gain:
 
 def _pair(one: str, other: str) -> str:
     return "-".join(sorted((one, other)))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _table(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}

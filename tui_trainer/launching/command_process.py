@@ -11,6 +11,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
+SENTENCE: Final = "tui-trainer: "
+"""Stands before what the program itself says, beside warnings of libraries."""
 _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
 

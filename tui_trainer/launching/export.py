@@ -14,7 +14,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
 from tui_trainer.exporting.export import target_of, writing_folder
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.launching.command_process import CommandProcess
+from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 
@@ -92,7 +92,7 @@ class ExportProcess(CommandProcess):
                 self.progress = (str(told["what"]), float(told["done"]), told["total"], str(told["unit"]))
         except (ValueError, LookupError, TypeError):
             # Libraries warn on standard error; its own sentence has its name before it.
-            if line.startswith("tui-trainer: ") or not self._said.startswith("tui-trainer: "):
+            if line.startswith(SENTENCE) or not self._said.startswith(SENTENCE):
                 self._said = line.strip() or self._said
 
     def _end(self, exit_code: int) -> None:
@@ -104,7 +104,7 @@ class ExportProcess(CommandProcess):
             return
         # After a kill it could not clean up itself.
         shutil.rmtree(writing_folder(self.run.exports / self.name), ignore_errors=True)
-        reason = one_line(self._said.removeprefix("tui-trainer: "), _REASON_CHARACTERS)
+        reason = one_line(self._said.removeprefix(SENTENCE), _REASON_CHARACTERS)
         if self.is_cancelled:
             reason = "cancelled; nothing is left of it"
         elif not reason:

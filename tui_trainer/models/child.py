@@ -35,9 +35,7 @@ class ChildFailed(Exception):
 def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: bool = False) -> str:
     """What `python -m module` prints when it reads the question. No network and no GPU but with `sees_gpus`. Raises
     ChildFailed."""
-    # -P: a torch.py in the folder that the user stands in is not ours.
-    command = [sys.executable, "-P", "-m", module]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | ({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": ""})
+    command, environment = _command(module, sees_gpus)
     try:
         done = subprocess.run(
             command, input=question, env=environment, capture_output=True, text=True, timeout=timeout_seconds
@@ -50,8 +48,7 @@ def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: 
 
 def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterator[dict[str, Any]]:
     """The same for a child that tells how far it is: each line that it prints, at once. Raises ChildFailed."""
-    command = [sys.executable, "-P", "-m", module]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | ({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": ""})
+    command, environment = _command(module, sees_gpus)
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
@@ -69,6 +66,12 @@ def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterat
                 process.wait()
         errors.seek(0)
         _raise_for(process.returncode, errors.read())
+
+
+def _command(module: str, sees_gpus: bool) -> tuple[list[str], dict[str, str]]:
+    """With its environment. -P: a torch.py in the folder that the user stands in is not ours."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | ({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": ""})
+    return [sys.executable, "-P", "-m", module], environment
 
 
 def _raise_for(code: int, errors: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -77,8 +78,8 @@ def read_calibration(
 
     With `card_name` the steps are those of a card; processor and threads do not matter then.
     """
-    table = _table(_read(state_folder), machine_key(cpu_name, threads, precision, card_name))
-    shapes = {key: shape for key in table if (shape := _Shape.of(_table(table, key)))}
+    table = table_in(read_table(state_folder / _FILE), machine_key(cpu_name, threads, precision, card_name))
+    shapes = {key: shape for key in table if (shape := _Shape.of(table_in(table, key)))}
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
     this = shapes.get(shape_key)
@@ -109,9 +110,9 @@ def keep_calibration(
 
     `load`: runnable tasks of others meanwhile (`hardware/load.py`); None where the system does not tell, or on a card.
     """
-    everything = _read(state_folder)
+    everything = read_table(state_folder / _FILE)
     key = machine_key(cpu_name, threads, precision, card_name)
-    shapes = _table(everything, key)
+    shapes = table_in(everything, key)
     earlier = _runs_of(shapes.pop(shape_key, None))
     run = {"step_seconds": step_seconds, "busy": load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)}
     shapes[shape_key] = {"flops": flops, "runs": [*earlier, run][-_KEEP_RUNS:]}
@@ -142,14 +143,16 @@ def machine_key(cpu_name: str, threads: int, precision: Precision, card_name: st
     return machine if precision == "fp32" else f"{machine}, {precision}"
 
 
-def _read(state_folder: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; empty where it is not there or damaged."""
     try:
-        found = json.loads((state_folder / _FILE).read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _table(values: dict[str, Any], key: str) -> dict[str, Any]:
+def table_in(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The object under a key; empty where there is none."""
     found = values.get(key)
     return found if isinstance(found, dict) else {}
