@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.exporting import evaluating
 from tui_trainer.exporting.evaluating import Candidate, _Look
 from tui_trainer.exporting.held_out import prepared_data
 from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.journal import read_all
 
@@ -76,6 +79,51 @@ def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapt
     assert [line.split()[0] for line in lines[2:5]] == ["base", "causal_lm", "difference"]
     assert lines[4].split()[1].startswith("-") and lines[6] == "changed most from base to causal_lm:"
     assert len(lines) == 7 + 2 * 3
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted, monkeypatch, capsys):
+    loaded, load = [], evaluating.load_model
+
+    def counted(folder, *rest, **more):
+        loaded.append(folder)
+        return load(folder, *rest, **more)
+
+    found = evaluated(capsys, adapted.name, "--changed", "3")
+    monkeypatch.setattr(evaluating, "load_model", counted)
+    monkeypatch.setattr(evaluating, "memory_available_now", lambda: 2**40 if room else 0)
+    again = evaluated(capsys, adapted.name, "--changed", "3")
+    assert len(loaded) == (2 if room else 4) and again["changed"] == found["changed"]
+    loaded.clear()
+    evaluated(capsys, adapted.name, "--changed", "0")
+    assert len(loaded) == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "family"),
+    [
+        ("sequence_classification", "bert"),
+        ("token_classification", "bert"),
+        pytest.param("seq2seq", "t5", marks=pytest.mark.e2e),
+        pytest.param("chat", "llama", marks=pytest.mark.e2e),
+    ],
+)
+def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(task, family, tmp_path, no_dry_run, capsys):
+    save_tiny_model(tmp_path / family, family)
+    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / family}
+    changes |= {"tuning.method": "full", "training.max_steps": 2}
+    changes |= {"task.chat_template": "chatml", "data.max_length": 120} if task == "chat" else {}
+    run = train(tmp_path, task, changes)
+    before = evaluated(capsys, run.name, "--against", "none")
+    shutil.rmtree(tmp_path / family)
+    found = evaluated(capsys, run.name)
+    assert found["models"] == before["models"] and found["reference"] is None
+    assert "is not on this disk: left out" in found["told"]
+    of_file = evaluated(capsys, run.name, "--data", tmp_path / f"{task}.jsonl")
+    assert of_file["rows"] == 60 and "is not on this disk: left out" in of_file["told"]
+    shutil.rmtree(prepared_data_folder())
+    assert main(["evaluate", run.name]) == 2
+    assert "the prepared data of" in (told := capsys.readouterr().err) and told.count("\n") == 1, told
 
 
 @pytest.mark.e2e

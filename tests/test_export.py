@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
-from tui_trainer.exporting.contract import format_names
+from tui_trainer.exporting.contract import format_names, format_of
+from tui_trainer.exporting.export import expected_seconds
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files import shards
@@ -106,6 +107,7 @@ def test_a_merged_model_is_the_adapted_one_and_loads_with_transformers_alone(fam
     assert (logits(found) - logits(AutoModelForCausalLM.from_pretrained(tmp_path / family))).abs().max() > 1e-2
     certificate = json.loads((folder / "certificate.json").read_text())
     assert certificate["is_good"] and certificate["logit_difference"] < 1e-4 and certificate["rows"] == 3
+    assert expected_seconds(model, format_of("merged")) == certificate["seconds"] > 0
     assert (folder / "tokenizer.json").is_file()
 
 
@@ -212,6 +214,35 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(ada
     assert "there are no weights" in capsys.readouterr().err
 
 
+def test_how_long_it_takes_is_known_from_earlier_exports_of_a_similar_size(adapted):
+    own, form = adapted.weight_bytes, format_of("adapter")
+    assert expected_seconds(adapted, form) is None
+    certificates = {
+        "adapter": {"format": "adapter", "trained": {"bytes": own / 3}, "seconds": 7.0},
+        "far": {"format": "adapter", "trained": {"bytes": own * 50}, "seconds": 900},
+        "other": {"format": "merged", "trained": {"bytes": own}, "seconds": 1},
+        "torn": {"format": "adapter", "trained": None, "seconds": "soon"},
+    }
+    for name, certificate in certificates.items():
+        (adapted.run.exports / name).mkdir(parents=True)
+        (adapted.run.exports / name / "certificate.json").write_text(json.dumps(certificate))
+    assert expected_seconds(adapted, form) == pytest.approx(21)
+
+
+def test_a_merged_model_ends_its_turns_as_the_adapted_one(trained, tmp_path):
+    turns = [(f"{n} and {n}?", f"{2 * n}") for n in range(24)]
+    rows = [[{"role": "user", "content": one}, {"role": "assistant", "content": two}] for one, two in turns]
+    data = tmp_path / "sums.jsonl"
+    data.write_text("\n".join(json.dumps({"messages": row}) for row in rows))
+    changes = {"task.type": "chat", "task.chat_template": "chatml", "data.max_length": 120}
+    model = trained("llama", "lora", changes, data=data)
+    ends = GenerationConfig.from_pretrained(model.folder).eos_token_id
+    assert ends != AutoModelForCausalLM.from_pretrained(tmp_path / "llama").generation_config.eos_token_id
+    assert main(["export", model.run.name, "--to", "merged"]) == 0
+    merged_model = AutoModelForCausalLM.from_pretrained(model.run.exports / "merged")
+    assert merged_model.generation_config.eos_token_id == model.load(merge=True).generation_config.eos_token_id == ends
+
+
 def test_a_failure_in_the_middle_leaves_nothing(adapted, monkeypatch, capsys):
     def fails(*_):
         raise MemoryError("no room")
@@ -306,7 +337,10 @@ def test_an_encoder_with_a_decoder_is_three_graphs_that_write_as_the_trained_mod
     assert main(["export", model.run.name, "--to", "onnx", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["logit_difference"] < 1e-4
-    assert {path.stem for path in Path(found["folder"]).glob("*.onnx")} == {"encoder", "decoder", "decoder_with_past"}
+    folder = Path(found["folder"])
+    assert {path.stem for path in folder.glob("*.onnx")} == {"encoder", "decoder", "decoder_with_past"}
+    [weights] = folder.glob("*.data")
+    assert weights.stat().st_size < 1.5 * model.weight_bytes, "the graphs share their weights"
     assert answers_alone(found["folder"])["written"] == written_by(model.load(dtype="float32"))
 
 

@@ -14,6 +14,7 @@ from tui_trainer.bench import rehearsal, rehearsal_child
 from tui_trainer.cli import main
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.training import rehearsal as parts
+from tui_trainer.training import worst_batch
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
 from tui_trainer.units import MIB
 
@@ -66,10 +67,10 @@ def without_memory_for(monkeypatch, rows: int, *, training: bool = True) -> None
                 raise MemoryError("planted")
             yield batch
 
-    step, evaluate = parts.take_step, parts.evaluate
+    step, evaluate = worst_batch.take_step, parts.evaluate
     if training:
         monkeypatch.setattr(
-            parts, "take_step", lambda fetch, *more, **named: step(lambda: list(checked(fetch())), *more, **named)
+            worst_batch, "take_step", lambda fetch, *more, **named: step(lambda: list(checked(fetch())), *more, **named)
         )
     else:
         monkeypatch.setattr(parts, "evaluate", lambda components, passes: evaluate(components, checked(passes)))
@@ -107,6 +108,49 @@ def test_passes_that_are_too_large_are_made_smaller_until_they_work(config, here
     assert code == 0 and found["is_ready"] and found["parts"][WORST]["rows"] == 2
 
 
+def test_tries_are_made_at_the_effective_batch_that_the_remedy_names(config, capsys, monkeypatch):
+    """A micro-batch and a number of passes were both written: half of the one is not half of a step."""
+    asked = []
+
+    def hear(module, question, *, sees_gpus):
+        asked.append(json.loads(question)["assignments"])
+        yield {"part": LOADING, "seconds": 1.0}
+        yield {"part": WORST}
+        if len(asked) < 2:
+            raise ChildFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+        yield {"part": WORST, "seconds": 1.0, "peak_memory_bytes": 3 * MIB, "rows": 4, "longest": 9, "row": 1}
+
+    monkeypatch.setattr(rehearsal, "hear_child", hear)
+    written = ["training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=3"]
+    _, found = rehearsed(capsys, *_without(config, "effective_batch_size"), "--set", written[0], "--set", written[1])
+    patch = {
+        "training.per_device_train_batch_size": 4, "training.gradient_accumulation_steps": "auto",
+        "training.effective_batch_size": 24,
+    }  # fmt: skip
+    assert found["faults"][0]["patch"] == patch
+    assert {f"{key}={json.dumps(value)}" for key, value in patch.items()} <= set(asked[1])
+    assert not {written[0], written[1]} & set(asked[1])
+
+
+def _without(arguments: list[str], name: str) -> list[str]:
+    """Without `--set` and what follows where that has this name in it."""
+    pairs = zip(arguments[::2], arguments[1::2], strict=True)
+    return [part for pair in pairs if name not in pair[1] for part in pair]
+
+
+def test_smaller_passes_that_worked_stay_the_remedy_where_the_typical_steps_fail(config, here, capsys, monkeypatch):
+    without_memory_for(monkeypatch, 2)
+
+    def fail(self):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(parts.Rehearsal, "_typical", fail)
+    code, found = rehearsed(capsys, *config)
+    largest, typical = found["faults"]
+    assert code == 1 and largest["part"] == WORST and typical["part"] == TYPICAL
+    assert largest["patch"] == {"training.per_device_train_batch_size": 2} and not typical["patch"]
+
+
 def test_an_evaluation_that_is_too_large_is_found_before_the_first_step(config, here, capsys, monkeypatch):
     without_memory_for(monkeypatch, 1, training=False)
     code, found = rehearsed(capsys, *config)
@@ -118,7 +162,7 @@ def test_an_evaluation_that_is_too_large_is_found_before_the_first_step(config, 
 
 
 def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, capsys, monkeypatch):
-    plain = parts.take_step
+    plain = worst_batch.take_step
 
     def work(fetch, *more, **named):
         batches = fetch()
@@ -126,7 +170,7 @@ def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, ca
             raise MemoryError("planted")
         return plain(lambda: batches, *more, **named)
 
-    monkeypatch.setattr(parts, "take_step", work)
+    monkeypatch.setattr(worst_batch, "take_step", work)
     code, found = rehearsed(capsys, *config)
     [fault] = found["faults"]
     assert code == 1 and fault["part"] == WORST

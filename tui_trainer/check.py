@@ -10,6 +10,7 @@ from typing import Any
 
 from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.guides import GUIDES, items_of, of_guide
 from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
@@ -19,7 +20,7 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.safe_text import one_line
 
-_SHOWN_FIX_WIDTH = 60
+_SHOWN_FIX_WIDTH, _ITEMS_WIDTH = 60, 9
 
 
 def print_checks(
@@ -29,8 +30,11 @@ def print_checks(
     fix: Path | None = None,
     progress: Progress | None = None,
     gpu: GpuChoice = None,
+    guide: str = "",
 ) -> int:
     """Print what the checks find; with `fix`, write a config with all fixes there first and check that one.
+
+    `guide`: only what is on the list of that one.
 
     Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
     """
@@ -42,14 +46,21 @@ def print_checks(
         refuse_existing(fix)
         loaded, changes, findings = apply_fixes(loaded, look)
         write_new(fix, to_toml(loaded))
-    print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix)))
+    findings = of_guide(findings, guide) if guide else findings
+    if guide and not as_json:
+        print(f"{guide}: {GUIDES[guide][1]}; the number is that of its list")
+    print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix, guide)))
     return EXIT_FAILED if worst(findings) in ("fail", "error") else EXIT_DONE
 
 
-def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
+def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None, guide: str = "") -> list[str]:
     """One line for each check, what can be done below it, and the counts."""
     width = max((len(finding.title) for finding in findings), default=0)
-    lines = [line for finding in findings for line in _finding_lines(finding, width)]
+    lines = []
+    for finding in findings:
+        first, *rest = _finding_lines(finding, width)
+        items = ", ".join(map(str, items_of(finding.check, guide))) if guide else ""
+        lines += [f"{items:<{_ITEMS_WIDTH}}{first}" if guide else first, *rest]
     lines += ["", count_line(findings)]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
@@ -73,6 +84,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
         return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
     lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
+    lines += [f"{indent}or: {way.line}" for way in verdict.ways[1:]]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
         claim = f"; the guides claim: {finding.check.claim}" if finding.check.claim else ""
@@ -105,11 +117,13 @@ def _as_object(finding: Finding) -> dict[str, Any]:
         "evidence": verdict.evidence,
         "details": list(verdict.details),
         "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
+        "ways": [{"words": way.words, "patch": way.patch, "seconds": way.seconds} for way in verdict.ways],
         "advice": verdict.advice,
         "why": check.why,
         "guides": list(check.guides),
         "claimed_by_guides": check.claim,
         "measured_gain": finding.measured_gain,
+        "reckoned_gain": verdict.reckoned_gain,
         "measured": _measured(finding),
     }
 

@@ -17,6 +17,7 @@ from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
@@ -32,17 +33,32 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     diagnosis = diagnose(hardware, gpu)
     chosen, why = choose_hardware_profile("auto", hardware, gpu)
     profile = (chosen.name if chosen else "", why)
+    trial = kept_trial(hardware, gpu)
     if as_json:
-        print(json.dumps(as_document(hardware, diagnosis, profile), indent=1))
+        print(json.dumps(as_document(hardware, diagnosis, profile) | {"tried": trial}, indent=1))
     else:
         width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
-        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width)))
+        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial)))
     return EXIT_FAILED if diagnosis.is_bad else EXIT_DONE
 
 
-def diagnosis_lines(hardware: Hardware, diagnosis: Diagnosis, profile: Row, width: int) -> list[str]:
+def diagnosis_lines(
+    hardware: Hardware, diagnosis: Diagnosis, profile: Row, width: int, trial: Trial | None = None
+) -> list[str]:
     """Lines for people, none wider than `width` unless one word is."""
-    return [line for title, rows in _sections(hardware, diagnosis, profile) for line in _section(title, rows, width)]
+    sections = [*_sections(hardware, diagnosis, profile), ("tried", _tried_rows(hardware, trial))]
+    return [line for title, rows in sections for line in _section(title, rows, width)]
+
+
+def _tried_rows(hardware: Hardware, trial: Trial | None) -> list[Row]:
+    """What the machine really does, and what is wrong with that."""
+    if trial is None:
+        return [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
+    rows = trial_rows(trial, hardware)
+    for problem in trial_problems(trial):
+        rows.append((_MARKS[problem.severity], problem.sentence))
+        rows += [("  remedy", problem.remedy)] if problem.remedy else []
+    return rows
 
 
 def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:

@@ -22,6 +22,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
+_FEW_NAMES = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +44,11 @@ class Problem:
 
 
 def name_hint(name: str, known: Collection[str]) -> str:
-    """What to do about a name that is none of `known`: the nearest of them, else all."""
+    """What to do about a name that is none of `known`: the nearest of them, else all where they are few."""
     near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else "known: " + ", ".join(known)
+    if near or len(known) <= _FEW_NAMES:
+        return f"did you mean {near[0]}?" if near else "known: " + ", ".join(known)
+    return f"the nearest of {len(known)} are " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
 
 
 class TuiTrainerError(Exception):
@@ -76,6 +79,10 @@ class FolderError(InputError):
 
 class RunError(TuiTrainerError):
     """A run that could not go on; the message says what was saved and what to try."""
+
+
+class GroupOutOfMemory(RunError):
+    """Memory ran out in one of several processes that train together: all of them have to begin anew."""
 
 
 class CheckpointError(RunError):

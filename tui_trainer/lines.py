@@ -30,6 +30,7 @@ from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lin
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.targets import targets_of, targets_summary
+from tui_trainer.runs.throughput import grade, grade_of
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
@@ -78,6 +79,8 @@ def event_line(event: Event, state: RunState) -> str | None:
             )
         case EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
+            graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
+            rates += f": {graded}" if graded else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
         case CheckpointSaved():
             return (
@@ -102,12 +105,15 @@ def _baselines_line(event: BaselinesMeasured) -> str | None:
 
 def _plan_made_line(event: PlanMade) -> str:
     cut = f"{event.gradient_accumulation_steps} x {event.per_device_train_batch_size}"
-    rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if event.gradient_accumulation_steps > 1 else "")
+    is_cut = event.gradient_accumulation_steps > 1 or event.processes > 1
+    if event.processes > 1:
+        cut += f" in each of {event.processes} processes"
+    rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if is_cut else "")
     return (
         f"plan: {event.total_steps} steps of {rows}, {event.steps_per_epoch} in an epoch; "
         f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
         f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
-    )
+    ) + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
 
 
 def _data_line(event: DataPrepared) -> str:
@@ -183,6 +189,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
             f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
         )
+    lines += [line.strip() for line in deadline_lines(plan)]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
     return lines
@@ -208,6 +215,8 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
             ]
     lines += score_lines(state)
     lines += [f"{'target':<14} {one_line(one.words)}: {one.verdict}" for one in targets_of(state)]
+    if graded := grade_of(state):
+        lines.append(f"{'throughput':<14} {graded}")
     if words := gauges_words(state.gauge_summary):
         lines.append(f"{'used':<14} {words} (means; memory and temperature: peaks)")
     if advice := better_before(state):
@@ -254,7 +263,25 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
     memory = "that of the card" if plan.device == "cuda" else _ADDED
+    lines += deadline_lines(plan)
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
+
+
+def deadline_lines(plan: Plan) -> list[str]:
+    """Whether a run that starts now is done in time, and what would make it."""
+    from tui_trainer.planning.deadline_ways import outlook, ways_to_make_it
+
+    if plan.deadline is None:
+        return []
+    label = f"{'deadline':<19} "
+    found = outlook(plan)
+    if found is None:
+        return [f"{label}not known: {plan.step_seconds.reason}"]
+    lines = [f"{label}{found.words}"]
+    if not found.in_time:
+        ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left)
+        lines += [f"  in time with      {way.line}" for way in ways]
+    return lines
 
 
 _Row = tuple[str, "Planned[Any]", str]
@@ -287,8 +314,10 @@ def _model_rows(plan: Plan) -> list[_Row]:
 
 
 def _step_rows(plan: Plan) -> list[_Row]:
+    group = ("processes", plan.processes, _count(plan.processes)), ("strategy", plan.strategy, plan.strategy.value)
     return [
         ("effective batch", plan.effective_batch_size, _count(plan.effective_batch_size)),
+        *(group if plan.processes.value > 1 else ()),
         ("micro-batch", plan.per_device_train_batch_size, _count(plan.per_device_train_batch_size)),
         ("accumulation", plan.gradient_accumulation_steps, _count(plan.gradient_accumulation_steps)),
         ("evaluation batch", plan.per_device_eval_batch_size, _count(plan.per_device_eval_batch_size)),

@@ -60,6 +60,8 @@ def source_of(folder: RunFolder, export: str) -> Path:
         if not folder.model.is_dir():
             hint = f"`tui-trainer resume {folder.name}` goes on with it"
             raise InputError(f"{folder.name} has no model yet", hint=hint)
+        if not any(folder.model.glob("*.safetensors")):
+            raise FolderError(f"there are no weights in its folder `{folder.model.name}`", where=folder.name)
         return folder.model
     place = folder.exports
     found = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.checklist.run import patched
+from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.toml_files import refuse_existing, write_new
-from tui_trainer.doctor.contract import Finding, Verdict, percent, settings_words
+from tui_trainer.doctor.contract import Finding, Verdict, percent
 from tui_trainer.doctor.examine import examine
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config

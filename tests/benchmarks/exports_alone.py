@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ RECIPES = [
     Recipe("chat-scratch", "chat", "sample:python-help-chat", QUANTISED),
     Recipe("scratch-llama", "causal_lm", "sample:python-reference", QUANTISED),
     Recipe("char-lm", "char_lm", "sample:python-reference", ("onnx", "onnx-int8")),
-    Recipe("chat-lora", "chat", "sample:python-help-chat", ("merged", "adapter", "onnx")),
+    Recipe("chat-lora", "chat", "sample:python-help-chat", ("merged", "adapter", *QUANTISED)),
 ]
 
 
@@ -127,15 +128,16 @@ def texts_of(recipe: Recipe, model: Path) -> list[Any]:
         tokenizer = AutoTokenizer.from_pretrained(model)
         known = "".join(sign for sign in text if tokenizer.convert_tokens_to_ids(sign) != tokenizer.unk_token_id)
         return [known[at : at + 40] for at in range(0, ROWS * 40, 40)]
-    found = open_source(recipe.source).rows(ProblemList(), max_rows=ROWS, choices=ColumnChoices("auto"))
-    rows = [dict(row.values) for row in found]
+    if recipe.kind == "causal_lm":
+        found = islice(open_source(recipe.source).documents(problems=ProblemList()), ROWS)
+        words = " ".join(document.text for document in found).split()
+        return [" ".join(words[at : at + 8]) for at in range(0, ROWS * 8, 8)]
+    table = open_source(recipe.source).rows(ProblemList(), max_rows=ROWS, choices=ColumnChoices("auto"))
+    rows = [dict(row.values) for row in table]
     if recipe.kind == "chat":
         tokenizer = AutoTokenizer.from_pretrained(model)
         first = [row["messages"][:1] for row in rows]
         return [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in first]
-    if recipe.kind == "causal_lm":
-        words = " ".join(row["text"] for row in rows).split()
-        return [" ".join(words[at : at + 8]) for at in range(0, ROWS * 8, 8)]
     column = {"sequence_classification": "text", "token_classification": "tokens", "seq2seq": "input"}[recipe.kind]
     # No more than any model reads: cutting is not what is compared.
     return [value[:15] if isinstance(value, list) else value[:80] for value in (row[column] for row in rows)]

@@ -12,13 +12,13 @@ from tui_trainer.checklist.contract import Context, Verdict
 from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_measured
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.overheads import evaluation_seconds
-from tui_trainer.checklist.run import patched
+from tui_trainer.checklist.run import patched, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.duration import EVALUATION_SHARE
-from tui_trainer.runs.events import CheckpointSaved, StepDone, TextSampled
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, StepDone, TextSampled
 from tui_trainer.units import GIB, MIB
 
 MACHINE = Hardware(
@@ -347,3 +347,22 @@ def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path
     assert changed.recipe is None and changed.config.training.learning_rate == 0.004
     assert changed.config.training.weight_decay == 0.01 and changed.config.output.name == 'a "quoted" name'
     assert look("lr_scaling", context(changed)).status == "n/a"
+
+
+def evaluated(seconds: float, tokens: int) -> EvalDone:
+    return EvalDone(step=5, loss_sum=1.0, tokens=tokens, loss=1.0, seconds=seconds, scheduled=True, best=False)
+
+
+def test_the_gain_of_fewer_interruptions_is_reckoned_from_what_they_took():
+    found = measured_in("r", [*map(step, range(20)), evaluated(2.0, 4)])
+    assert found is not None and found.evaluation_share == pytest.approx(1.0)
+    assert measured_in("r", [*map(step, range(20))]).evaluation_share is None
+    loaded = load_config(Request(assignments=("checkpoint.save_steps=1", "training.max_steps=40")))
+    measured = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, evaluation_share=0.4,
+                          sample_seconds=0.2)  # fmt: skip
+    (finding,) = [one for one in run_checks(context(loaded, earlier=measured)) if one.name == "cadence"]
+    assert finding.verdict.reckoned_gain > 1.05 and "from what run r took" in finding.gain_words
+    assert finding.gain_words.startswith(f"{finding.verdict.reckoned_gain:.2f} times as fast")
+    (guessed,) = [one for one in run_checks(context(loaded, earlier=None)) if one.name == "cadence"]
+    if guessed.fix:
+        assert "from estimates" in guessed.gain_words

@@ -10,6 +10,7 @@ from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.profiles import Profile
 from tui_trainer.errors import Problem
 from tui_trainer.planning.batching import BatchCut, batch_problems, cut_batch
+from tui_trainer.planning.learning_rates import learning_rate
 
 NAMES = {
     "e": "effective_batch_size",
@@ -113,3 +114,42 @@ def test_each_cut_says_why(user, profile, fits, words):
 def test_the_effective_batch_says_where_it_comes_from():
     assert cut({}).effective_reason == "from recipe char-lm"
     assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"
+
+
+def test_tune_cuts_as_auto_until_it_is_measured_and_takes_no_number_of_passes_beside_it():
+    tunes = {"e": 32, "m": "tune"}
+    found = cut(tunes, fits=20)
+    assert isinstance(found, BatchCut) and (found.effective, found.micro, found.accumulation) == (32, 16, 2)
+    # A number of passes from a hardware profile is no order of the user's.
+    found = cut(tunes, {"a": 8})
+    assert isinstance(found, BatchCut) and found.micro == 32
+    [problem] = batch_problems(loaded({**tunes, "a": 4}))
+    assert problem.key == "training.gradient_accumulation_steps" and "tune" in problem.message
+
+
+def rate(*assignments: str, profile: str = "quickstart"):
+    return learning_rate(load(Request(profile=profile, assignments=assignments), lambda requested: (None, "")))
+
+
+@pytest.mark.parametrize(("scaling", "expected"), [("none", 0.003), ("sqrt", 0.006), ("linear", 0.012)])
+def test_a_learning_rate_grows_with_the_batch_as_asked_for_and_says_so(scaling, expected):
+    found = rate(f"training.lr_scaling={scaling}", "training.effective_batch_size=64")
+    assert found.value == pytest.approx(expected)
+    words = f"{scaling} scaling from 16 rows (recipe quickstart) to 64: 0.003 -> {expected:g}"
+    assert (words in found.reason) == (scaling != "none")
+
+
+def test_a_learning_rate_is_scaled_from_the_batch_that_it_was_chosen_for():
+    assert rate("training.lr_scaling=sqrt").value == 0.003
+    assert "for 16 rows, and not scaled" in rate("training.lr_scaling=sqrt").reason
+    own = rate("training.lr_scaling=linear", "training.effective_batch_size=64", "training.learning_rate=0.001")
+    assert own.value == 0.001 and "your own rate is not scaled" in own.reason
+    # Both written: the effective batch is their product.
+    cut_by_hand = ("training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=16")
+    assert rate("training.lr_scaling=sqrt", *cut_by_hand).value == pytest.approx(0.012)
+    # auto is for the batch that the presets have, or the default.
+    auto = "training.learning_rate=auto"
+    scaled = rate("training.lr_scaling=sqrt", auto, "training.effective_batch_size=64")
+    assert scaled.value == pytest.approx(2 * rate(auto).value)
+    smaller = rate("training.lr_scaling=linear", "training.effective_batch_size=4")
+    assert smaller.value == pytest.approx(0.00075)

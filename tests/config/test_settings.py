@@ -93,7 +93,8 @@ def test_a_declaration_says_in_words_what_it_takes():
     assert found["count"].expected == "a whole number, at least 1, at most 9"
     known = all_settings()
     assert known["schema_version"].expected == "1"
-    assert known["training.per_device_train_batch_size"].expected.endswith('at most 10000000, or "auto"')
+    assert known["training.per_device_train_batch_size"].expected.endswith('at most 10000000, or "auto", or "tune"')
+    assert known["training.gradient_accumulation_steps"].expected.endswith('at most 10000000, or "auto"')
 
 
 def test_the_json_schema_names_every_setting_with_help_and_default(capsys):
@@ -160,6 +161,7 @@ TABLE_OF = {
     "TaskSection": "task", "ScratchSection": "scratch", "ModelSection": "model", "DataSection": "data",
     "QuantizationSection": "quantization",
     "TrainingSection": "training", "EvaluationSection": "evaluation", "CheckpointSection": "checkpoint",
+    "DistributedSection": "distributed",
     "TargetsSection": "targets",
     "LoggingSection": "logging", "OutputSection": "output", "TuningSection": "tuning",
     "DataloaderSection": "dataloader",

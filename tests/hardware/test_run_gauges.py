@@ -6,6 +6,7 @@ import os
 import threading
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tui_trainer.errors import EXIT_DONE
@@ -24,8 +25,8 @@ GIB = 1 << 30
 THREAD = "tui-trainer-run-gauges"
 
 
-def on_card(uuid):
-    return SimpleNamespace(device="cuda", gpu_uuid=uuid)
+def on_card(uuid, *more):
+    return SimpleNamespace(device="cuda", gpu_uuid=uuid, gpu_uuids=(uuid, *more) if more else ())
 
 
 def threads():
@@ -63,6 +64,18 @@ def test_a_reading_is_of_this_process_and_of_the_card_of_the_plan(fake_nvml, jou
     assert (card.memory_used_bytes, card.memory_bytes, card.process_memory_bytes) == (41 * GIB, 141 * GIB, 5 * GIB)
     assert (card.clock_share, card.slowed_by) == (0.5, "heat")
     assert first.machine_cpu_share is None and second.memory_available_bytes > 0
+
+
+def test_of_several_processes_every_card_and_what_all_of_them_take_is_read(fake_nvml, journal):
+    library = fake_nvml({}, {"use": 93})
+    # As if this process had another one beside it that takes as much.
+    writer = GaugeWriter(journal, nvml=Nvml(library), others=[os.getpid()])
+    writer.watch_card_of(on_card("GPU-0000", "GPU-1000"))
+    writer.write()
+    own = psutil.Process().memory_info().rss
+    (reading,) = readings(journal)
+    assert [card.index for card in reading.gpus] == [0, 1] and reading.gpus[1].utilization_share == 0.93
+    assert reading.process_memory_bytes == pytest.approx(2 * own, rel=0.1)
 
 
 def test_a_run_on_the_cpu_asks_no_driver(fake_nvml, journal):

@@ -67,6 +67,18 @@ def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     torch.testing.assert_close(weight.detach(), torch.full((4, 4), -1e-4))
 
 
+@pytest.mark.parametrize("kind", ["transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script"])
+def test_trackers_that_are_none_here_are_left_out(kind, read):
+    key = "logging.report_to"
+    assert read({"report_to": ["tensorboard", "mlflow"]}, kind).values[key] == "tensorboard, mlflow"
+    some = read({"report_to": ["comet_ml", "wandb"]}, kind)
+    assert some.values[key] == "wandb"
+    assert any("comet_ml left out: the trackers here are" in line for line in some.report)
+    for value, reason in {"azure_ml": Why.NOT_SUPPORTED, "none": Why.NOT_NEEDED, "all": Why.NOT_NEEDED}.items():
+        imported = read({"report_to": value}, kind)
+        assert key not in imported.values and why(imported)["report_to"] is reason
+
+
 def test_names_that_transformers_has_now_are_rewritten():
     imported = import_file(CONFIGS / "transformers_5.json")
     assert imported.values["training.gradient_checkpointing"] is True

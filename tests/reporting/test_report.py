@@ -10,13 +10,14 @@ import pytest
 from tests.runs.journals import end, held_out, run_of, start, step_done, steps
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching import carry_out as frame
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.reporting import curves
 from tui_trainer.reporting.drawing import nice_ticks
 from tui_trainer.reporting.facts import facts_of
+from tui_trainer.reporting.json_object import to_json
 from tui_trainer.reporting.markdown import to_markdown
 from tui_trainer.reporting.page import to_html
 from tui_trainer.reporting.write import write_report
@@ -24,6 +25,7 @@ from tui_trainer.runs import controls
 from tui_trainer.runs import events as e
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training.session import Session
+from tui_trainer.units import format_bytes, format_seconds
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`]](http://evil.example)|\x1b[2J\u202e"
 
@@ -102,6 +104,9 @@ def test_a_run_that_was_stopped_and_gone_on_with_has_a_report_of_both(real):
     assert "tui-trainer resume real" in stopped.replace("\\", "")
     report = (folder.root / "report.md").read_text()
     assert report.startswith("# real: finished")
+    page = (folder.root / "report.html").read_text()
+    assert "resumed after" not in stopped and page.count("resumed after <b>5</b>") >= 4
+    assert '<path class="level" d="M311.5 10V200"/>' in page, "at 5 of 8 steps"
     rows = [row.split(" | ") for row in section(report, "Problems and resumes").splitlines() if row.startswith("| 20")]
     assert [(row[1], row[2], row[4]) for row in rows] == [("new", "5", "stopped |"), ("5", "8", "done |")]
 
@@ -128,6 +133,35 @@ def test_its_numbers_are_those_of_the_journal_and_of_the_model_card(real):
     again = section(plain, "How to do it again")
     assert f"--no-ui {folder.config} --set output.name=real-again" in again and "max_steps = 8" in again
     assert "| torch | " in again
+
+
+def test_for_programs_the_same_facts_are_numbers(real, monkeypatch, capsys):
+    folder, _ = real
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(folder.root.parent.parent / "home"))
+    before = {path.name: path.stat().st_mtime_ns for path in folder.root.iterdir()}
+    assert main(["report", "real", "--json"]) == EXIT_DONE
+    found = json.loads(capsys.readouterr().out)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.root.iterdir()} == before, "it writes nothing"
+    report, facts = (folder.root / "report.md").read_text().replace("\\", ""), facts_of(folder)
+    assert (found["run"], found["status"], found["step"], found["ended"]["reason"]) == ("real", "finished", 8, "done")
+    for done in found["evaluations"]:
+        assert f"| {done['loss']:.4f} |" in section(report, "Evaluations")
+    assert [(one["from_step"], one["last_step"], one["ending"]) for one in found["starts"]] == [
+        (None, 5, "stopped"),
+        (5, 8, "done"),
+    ]
+    asked = {one["key"]: (one["value"], one["default"]) for one in found["settings"]}
+    assert asked["training.max_steps"] == (8, 0) and "output.name" not in asked
+    costs = found["costs"]
+    assert f"| steps | {format_seconds(costs['step_seconds'])} |" in section(report, "Costs")
+    assert f"| peak memory | {format_bytes(costs['peak_memory_bytes'])} |" in section(report, "Costs")
+    assert costs["seconds"] == sum(one["seconds"] for one in found["starts"]) and costs["gpu_hours"] is None
+    assert [chart["title"] for chart in found["charts"]] == [chart.title for chart in facts.charts]
+    assert found["charts"][0]["curves"][0]["points"][-1] == list(facts.charts[0].curves[0].points[-1])
+    assert found["plan"]["total_steps"]["value"] == 8 and found["data"]["rows"] == facts.state.data.rows
+    assert found["model"]["baseline_losses"] == facts.state.baselines.losses and "torch" in found["versions"]
+    assert found["samples"][-1]["text"] == facts.state.samples[-1].text and "max_steps = 8" in found["config"]
+    assert main(["report", "real", "--json", "--out", "/nowhere"]) == 2
 
 
 def test_the_page_has_every_section_and_asks_for_nothing(real):
@@ -170,6 +204,8 @@ def test_text_of_others_stays_text(tmp_path):
     (export / "certificate.json").write_text(json.dumps({"format": HOSTILE, "faults": [HOSTILE], "trained": HOSTILE}))
     write_report(folder)
     html, markdown = ((folder.root / f"report.{kind}").read_text() for kind in ("html", "md"))
+    told = to_json(facts_of(folder))
+    assert json.loads(told)["problems"][0]["message"] == HOSTILE and "\x1b" not in told and "\u202e" not in told
     page = Page(html)
     assert not {"script", "img", "b<x", "a"} & set(page.tags) and "onerror" not in page.attributes
     assert "".join(page.texts).count("<script>alert(1)</script>") >= 12
@@ -200,6 +236,7 @@ def test_an_interrupted_run_is_reported_as_far_as_it_came(tmp_path, capsys):
 def test_a_run_without_a_step_has_a_report(tmp_path, events):
     folder = run_of(tmp_path, "a", *events)
     write_report(folder)
+    assert json.loads(to_json(facts_of(folder)))["doctor"] is None
     html = (folder.root / "report.html").read_text()
     assert "<svg" not in html and Page(html).open == []
     if len(events) == 2:
@@ -229,6 +266,16 @@ def test_a_report_that_cannot_be_written_is_a_problem_and_ends_nothing(tiny_run,
     assert "tui-trainer report blocked" in problem.hint
 
 
+def test_a_run_that_is_refused_before_its_plan_has_no_report_and_one_that_fails_there_has(tiny_run, sheep, monkeypatch):
+    folder, outcome = tiny_run("refused", before=lambda _: sheep.unlink())
+    assert outcome.exit_code == EXIT_BAD_INPUT and not list(folder.root.glob("report.*"))
+    monkeypatch.setattr(frame.prepare, "exact_plan", lambda *_, **__: 1 / 0)
+    sheep.write_text("Back again.\n" * 40)
+    folder, outcome = tiny_run("failed")
+    assert outcome.exit_code == EXIT_FAILED and not folder.plan.exists()
+    assert "It failed: ZeroDivisionError" in (folder.root / "report.md").read_text()
+
+
 def test_a_run_that_fails_has_a_report_too(tiny_run, monkeypatch):
     monkeypatch.setattr(Session, "take_step", lambda *_: 1 / 0)
     folder, outcome = tiny_run("broken")
@@ -244,13 +291,22 @@ def test_a_run_without_a_place_for_its_report_is_refused_in_one_sentence(tmp_pat
     assert "the report cannot be written" in capsys.readouterr().err
 
 
+def test_a_sample_of_many_lines_is_cut_and_whole_for_programs(tmp_path):
+    text = "".join(f"\nline {n}" for n in range(200))
+    told = e.TextSampled(step=2, prompt="It says", text=text)
+    facts = facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), told))
+    report = section(to_markdown(facts), "What it writes")
+    assert "It says\u00b7\nline 0" in report and "line 28\n" in report and "line 29\n" not in report
+    assert "and 171 more lines" in report and json.loads(to_json(facts))["samples"][0]["text"] == text
+
+
 def test_energy_is_power_over_time_without_the_gaps(tmp_path):
     # 10 s at 300 W; ten minutes in which nobody read; 5 s at 300 W.
     folder = run_of(tmp_path, "a", start(), *readings(0, 5, 10, watts=300.0), *readings(610, 615, watts=300.0))
     facts = facts_of(folder)
-    assert facts.energy_joules == pytest.approx(15 * 300)
+    assert facts.costs.energy_joules == pytest.approx(15 * 300)
     assert "0.00125 kWh, 300 W in the mean" in to_markdown(facts)
-    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).energy_joules is None
+    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).costs.energy_joules is None
 
 
 def test_steps_that_were_done_again_count_once(tmp_path):
@@ -260,6 +316,24 @@ def test_steps_that_were_done_again_count_once(tmp_path):
     parts = {curve.name: curve.points for curve in charts["Time of a step, ms"].curves}
     assert parts["forward"] == [*((float(step), 100.0) for step in range(1, 6)), (6.0, 9000.0)]
     assert charts["Time of a step, ms"].stacked and len(parts["data"]) == 6
+
+
+def test_a_run_that_goes_on_from_an_earlier_step_forgets_the_resumes_behind_it(tmp_path):
+    again = (*steps(1, 10), start(resumed=8), *steps(9, 12), start(resumed=12), start(resumed=8), *steps(9, 20))
+    charts = facts_of(run_of(tmp_path, "a", start(), *again)).charts
+    assert {chart.resumed_at for chart in charts} == {(8,)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "last"), [(100, "second", 100), (700, "minute", 700 / 60), (43_200, "hour", 12)]
+)
+def test_gauges_are_drawn_over_a_unit_that_fits(tmp_path, seconds, unit, last):
+    read = [
+        replace(readings(0)[0], at=f"2026-11-20T{at // 3600:02d}:{at // 60 % 60:02d}:{at % 60:02d}.000Z")
+        for at in range(0, seconds + 1, 20)
+    ]
+    [memory] = [chart for chart in facts_of(run_of(tmp_path, "a", start(), *read)).charts if "Memory" in chart.title]
+    assert memory.x_unit == unit and memory.curves[0].points[-1][0] == pytest.approx(last, rel=0.01)
 
 
 def test_long_runs_are_thinned(tmp_path, monkeypatch):
@@ -274,7 +348,9 @@ def test_long_runs_are_thinned(tmp_path, monkeypatch):
 
 def test_losses_that_are_no_numbers_are_left_out_of_the_picture(tmp_path):
     bad = replace(step_done(3), loss_sum=float("nan"), grad_norm=float("inf"))
-    html = to_html(facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), bad, end(3, eval_loss=float("nan")))))
+    facts = facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), bad, end(3, eval_loss=float("nan"))))
+    html = to_html(facts)
+    assert json.loads(to_json(facts), parse_constant=pytest.fail)["model"]["eval_loss"] == "NaN"
     assert "nan," not in html and ",nan" not in html and "inf" not in html.split("<svg", 1)[1].split("</svg>")[0]
     assert html.count("<svg") == 4
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.runs.journals import AT, end, held_out, run_of, start, step_done, steps
 from tui_trainer.runs import events as e
 from tui_trainer.runs.at_rest import delete
 from tui_trainer.runs.event_lines import to_line
@@ -269,3 +269,22 @@ def test_a_folder_without_a_journal_and_an_owner_is_preparing(tmp_path):
     folder.config.write_text("")
     with RunLock(folder.lock):
         assert overview(folder).status == "preparing"
+
+
+def reduced(step: int) -> e.MicroBatchReduced:
+    return e.MicroBatchReduced(
+        at=AT, step=step, kind="out of memory", message="m", what="training", rows_before=4, rows=2, passes=2,
+        longest_row=9,
+    )  # fmt: skip
+
+
+def test_an_overview_counts_the_out_of_memory_events_of_a_run(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 3), reduced(3), reduced(4), end(5))
+    assert overview(folder).out_of_memory_events == 2
+    assert overview(run_of(tmp_path, "b", start(), end(5))).out_of_memory_events == 0
+
+
+def test_those_in_the_middle_of_a_large_journal_are_counted_by_the_plan(tmp_path):
+    folder = run_of(tmp_path, "a", start(), end(5))
+    folder.plan.write_text('{"out_of_memory_events": 3}')
+    assert overview(folder).out_of_memory_events == 3

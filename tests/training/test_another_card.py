@@ -150,8 +150,11 @@ def test_the_card_of_a_plan_is_found_under_the_name_that_the_driver_gives_it():
 def test_a_chosen_card_is_planned_for_and_no_other(machine, tiny_config):
     machine(CARD, SECOND)
     loaded = tiny_config("one")
-    uuids = {choice: estimated_plan(loaded, gpu=choice).gpu_uuid for choice in (None, 0, 1, "none")}
+    plans = {choice: estimated_plan(loaded, gpu=choice) for choice in (None, 0, 1, "none")}
+    uuids = {choice: plan.gpu_uuid for choice, plan in plans.items()}
     assert uuids == {None: "GPU-0000", 0: "GPU-0000", 1: "GPU-1000", "none": ""}
+    # Without a choice each card of the kind has a process.
+    assert [len(plan.gpu_uuids) for plan in plans.values()] == [2, 0, 0, 0]
     opened = open_new(loaded, gpu=1)
     outcome = carry_out(opened)
     # There is no such card for torch: what counts is the plan that the run made for itself.

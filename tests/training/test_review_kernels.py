@@ -126,14 +126,16 @@ def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("passes", "packed", "expected"), [(1, False, "reduce-overhead"), (2, False, None), (1, True, None)]
+    ("passes", "packed", "processes", "expected"),
+    [(1, False, 1, "reduce-overhead"), (2, False, 1, None), (1, True, 1, None), (1, False, 2, None)],
 )
-def test_cuda_graphs_are_for_steps_of_one_pass(passes, packed, expected):
+def test_cuda_graphs_are_for_steps_of_one_pass(passes, packed, processes, expected):
     training = SimpleNamespace(torch_compile_mode="reduce-overhead")
     plan = SimpleNamespace(
         config=SimpleNamespace(training=training),
         packing=SimpleNamespace(value=packed),
         gradient_accumulation_steps=SimpleNamespace(value=passes),
+        processes=SimpleNamespace(value=processes),
     )
     told = []
     assert compiled._mode(plan, lambda *what: told.append(what)) == expected

@@ -32,10 +32,10 @@ def saves_fail_at(monkeypatch):
     steps: set[int] = set()
     save = checkpoint.save_checkpoint
 
-    def failing(checkpoints, components, position):
+    def failing(checkpoints, components, position, **random):
         if position.step in steps:
             raise OSError(28, "No space left on device")
-        return save(checkpoints, components, position)
+        return save(checkpoints, components, position, **random)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", failing)
     return steps

@@ -69,7 +69,10 @@ COMPARISON = Comparison(
 )
 
 CHOICES = tuple(
-    Choice(name=name, title=title, needed_bytes=needed * MIB, refusal=refusal, is_there=name == "int8")
+    Choice(
+        name=name, title=title, needed_bytes=needed * MIB, refusal=refusal, is_there=name == "int8",
+        expected_seconds=41.0 if name == "adapter" else None,
+    )
     for name, title, needed, refusal in (
         ("adapter", "adapter, for peft", 4, ""),
         ("gguf", "GGUF, for llama.cpp", 2000, "llama.cpp's converter is not on this machine: "

@@ -31,7 +31,7 @@ class FakeProcess:
     def __init__(self, run: RunFolder, name: str, outcome: Outcome | None = None) -> None:
         self.run, self.name, self.outcome = run, name, outcome
         self.progress = ("writing", 3.0, 12.0, "tensors")
-        self.is_cancelled = False
+        self.is_cancelled, self.seconds = False, 75.0
 
     alive = property(lambda self: self.outcome is None)
     cancel = ExportProcess.cancel
@@ -57,14 +57,20 @@ def bench(monkeypatch):
 
 def test_formats_are_listed_with_what_they_need_and_why_not(bench):
     first, last = seen(ExportDialog(bench, FOLDER), "down", size=(80, 24))
-    assert re.search(r"\u25b8 adapter .* ~4.0 MiB", first) and re.search(r"gguf .* not here", first)
-    assert "13.0 GiB are free" in first and "Enter export" in first
+    assert re.search(r"\u25b8 adapter .* ~4.0 MiB", first) and re.search(r"gguf .* not possible", first)
+    assert "13.0 GiB are free" in first and "takes about 41 s" in first and "takes about" not in last
+    assert "Enter export" in first
     assert "llama.cpp's converter is not on this machine" in last and "Enter export" not in last
 
 
 def test_enter_begins_and_c_cancels_and_another_run_waits(bench):
     _, begun, cancelled = seen(ExportDialog(bench, FOLDER), "enter", "c")
-    assert "is being written" in begun and "writing, 3 of 12 tensors" in begun and "Esc close, it goes on" in begun
+    assert (
+        "is being written" in begun
+        and "writing, 3 of 12 tensors" in begun
+        and "1 min 15 s so far" in begun
+        and "Esc close, it goes on" in begun
+    )
     assert "cancelled; nothing is left of it" in cancelled and "Enter export" in cancelled
     bench.exports.newest = FakeProcess(RunFolder(Path("/data/runs/other")), "onnx")
     assert "other is being exported to onnx: one at a time" in seen(ExportDialog(bench, FOLDER))[0]

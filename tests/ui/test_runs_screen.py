@@ -494,3 +494,14 @@ def test_each_action_of_the_screen_has_a_method():
     named = {action.name for action in ACTIONS if action.place == "runs"}
     assert len(named) == 20
     assert all(callable(getattr(RunsPage, f"action_{name}", None)) for name in named)
+
+
+def test_out_of_memory_events_stand_in_the_table_and_below():
+    one = RunOverview(name="a", path=Path("/runs/a"), status="finished", step=5, total_steps=5, out_of_memory_events=2)
+    model = RunsModel()
+    assert "OOM" in text_of([head(160)]) and "OOM" not in text_of([head(80)])
+    row = text_of([run_row(one, model, 160, NOW, UNICODE)])
+    assert row[text_of([head(160)]).index("OOM") :][:3].strip() == "2"
+    assert "out of memory 2 times" in text_of(detail_lines(one, NOW, 100, UNICODE))
+    calm = replace(one, out_of_memory_events=0)
+    assert "out of memory" not in text_of(detail_lines(calm, NOW, 100, UNICODE))

@@ -19,6 +19,7 @@ import pytest
 from tests.combinations import first_by_default
 from tests.previews import PREVIEW
 from tests.ui.made_up_runs import CERTIFICATE_WORDS, CHOICES, COMPARISON, NOW, RUNS
+from tests.ui.tuned import FakeTune
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
@@ -35,6 +36,7 @@ from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.previewing import PreviewDialog
+from tui_trainer.ui.tuning import TuneDialog
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
@@ -190,6 +192,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "config-rejected": ("2 / w a r m u p enter escape enter ctrl+w ctrl+w - 3 enter", CPU, None, False),
     "config-recipes": ("2 p", CPU, None, False),
     "preview": ("2", CPU, None, False),
+    "tune": ("2", CPU, None, False),
     "checklist": ("3", CPU, None, False),
     "checklist-open": ("3 o down", CPU, None, False),
     "start": ("t", CPU, None, False),
@@ -248,6 +251,10 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             app.open(dialog)
             await pilot.pause()
             dialog._made(PREVIEW)
+        if name == "tune":
+            bench.tunings.process = FakeTune(is_over=True)
+            app.open(TuneDialog(bench))
+            await pilot.pause()
         if name == "export":
             bench.background.do = lambda *_: None
             folder = RunFolder(RUNS[1].path)

@@ -111,6 +111,13 @@ def test_a_model_that_chats_goes_on_with_all_that_was_said_and_takes_the_command
     assert "> so" in text[10] and "base model" not in text[10], "a run from scratch has none"
 
 
+def test_a_question_is_there_while_the_weights_are_loaded(monkeypatch):
+    bench = chatting(monkeypatch)
+    bench.background.do = lambda name, work, done: None
+    text = seen(TryDialog(bench, None, ""), *typed("why so slow?"))
+    assert "> why so slow?" in text[-1] and "loading the weights" in text[-1]
+
+
 def test_a_system_prompt_begins_anew_and_quit_closes(monkeypatch):
     text = seen(TryDialog(chatting(monkeypatch), None, ""), *typed("hi", "/system x", "so", "/quit"))
     assert "heard 2 from system" in text[6] and text[7] and text[8] == ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
@@ -21,7 +20,7 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.errors import InputError
+from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan
@@ -53,9 +52,7 @@ class GainBench:
         """Each gain is kept as soon as it is there; False when it was interrupted. Raises InputError for a name that
         no check has, where a run trains, and for a config that cannot be planned."""
         if unknown := [name for name in self.names if name not in _names()]:
-            near = get_close_matches(unknown[0], _names(), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_names())}"
-            raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=hint)
+            raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], _names()))
         if name := training_run():
             raise InputError(f"{name} trains on this machine: both would be slower", hint="measure when it has ended")
         try:

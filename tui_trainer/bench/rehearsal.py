@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.bench.training_child import question_of
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError, RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.hardware.probe import disk_free_bytes
+from tui_trainer.launching.micro_batches import cut_patch
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.questions import question_of, with_settings
 from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.models.child import ChildFailed, hear_child
 from tui_trainer.planning.basis import EVAL_BATCH
@@ -28,14 +29,13 @@ from tui_trainer.planning.cadence import times
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.remedies import CHECKPOINTING, LENGTH
-from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
+from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds
 
 _CHILD = "tui_trainer.bench.rehearsal_child"
 _MOST_TRIES = 6
 _SHORTEST = 64
 _LIMIT = "checkpoint.save_total_limit"
-_EFFECTIVE, _ACCUMULATION = "training.effective_batch_size", "training.gradient_accumulation_steps"
 
 Heard = Callable[[dict[str, Any]], None]
 """Told each part that begins, and again when it is over."""
@@ -48,6 +48,7 @@ class Fault:
     part: str
     message: str
     patch: Patch = field(default_factory=dict)
+    is_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,25 +112,25 @@ def rehearse(request: Request, gpu: GpuChoice, heard: Heard) -> Rehearsed:
     patch: dict[str, Any] = {}
     faults: list[Fault] = []
     for number in range(_MOST_TRIES):
-        parts = _rehearsed(_patched(request, patch), gpu, runs, heard)
+        parts = _rehearsed(with_settings(request, patch), gpu, runs, heard)
         failed = {name: one for name, one in parts.items() if "failed" in one}
         if number == 0:
-            faults = [Fault(part=name, message=one["failed"]) for name, one in failed.items()]
+            faults = [
+                Fault(part=name, message=one["failed"], is_memory=one.get("is_memory", False))
+                for name, one in failed.items()
+            ]
         patch |= {key: value for one in failed.values() for key, value in one.get("works_with", {}).items()}
-        if all("works_with" in one for one in failed.values()):
-            # Settings of this very process, which went on with smaller passes.
-            faults = [replace(one, patch=dict(patch)) if one.part in (WORST, EVALUATION) else one for one in faults]
-            break
+        if MICRO in patch:
+            patch |= cut_patch(plan, patch[MICRO])
+        # What no longer runs out of memory, or went on in this very process with smaller passes.
+        works = {name for name, one in parts.items() if "failed" not in one or "works_with" in one}
+        faults = [replace(one, patch=dict(patch)) if one.is_memory and one.part in works else one for one in faults]
         short = next((name for name, one in failed.items() if one.get("is_memory") and "works_with" not in one), None)
         less = short and _less(plan, patch, short, parts[short])
         if not less:
             break
         patch |= less
         heard({"trying": dict(patch)})
-    if patch and plan.config.training.gradient_accumulation_steps != "auto" and MICRO in patch:
-        # A micro-batch and a number of parts that were both written make another effective batch.
-        same = {_ACCUMULATION: "auto", _EFFECTIVE: plan.effective_batch_size.value}
-        faults = [replace(one, patch={**one.patch, **same}) if one.patch else one for one in faults]
     free, needed = disk_free_bytes(runs), _disk_bytes(plan, parts, plan.config.checkpoint.save_total_limit)
     if needed is not None and free is not None and needed > free:
         faults.append(_disk_fault(plan, parts, needed, free))
@@ -142,7 +143,7 @@ def _less(plan: Plan, patch: Patch, part: str, found: Mapping[str, Any]) -> dict
     planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
     rows = int(found.get("rows") or patch.get(key, planned.value))
     if rows > 1:
-        return {key: rows // 2}
+        return {key: rows // 2} if key == EVAL_BATCH else cut_patch(plan, rows // 2)
     if part != EVALUATION and not (plan.config.training.gradient_checkpointing or CHECKPOINTING in patch):
         return {CHECKPOINTING: True}
     length = int(patch.get(LENGTH, plan.config.data.max_length))
@@ -170,11 +171,6 @@ def _disk_fault(plan: Plan, parts: Mapping[str, Mapping[str, Any]], needed: int,
     message = f"the run writes up to {format_bytes(needed)}, and {format_bytes(free)} are free"
     elsewhere = "" if kept else "; set output.runs_dir to a folder on a larger disk"
     return Fault(part="disk", message=message + elsewhere, patch={_LIMIT: kept} if kept else {})
-
-
-def _patched(request: Request, patch: Patch) -> Request:
-    own = [one for one in request.assignments if one.partition("=")[0].strip() not in patch]
-    return replace(request, assignments=(*own, *(f"{key}={json.dumps(value)}" for key, value in patch.items())))
 
 
 def _rehearsed(request: Request, gpu: GpuChoice, runs: Path, heard: Heard) -> dict[str, dict[str, Any]]:

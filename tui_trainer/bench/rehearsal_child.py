@@ -12,8 +12,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tui_trainer.bench.training_child import opened_session, request_of
+from tui_trainer.bench.training_child import opened_session
 from tui_trainer.launching.carry_out import keep_step_seconds
+from tui_trainer.launching.questions import request_of
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
 from tui_trainer.runs.events import LibrariesLoaded

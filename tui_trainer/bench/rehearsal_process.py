@@ -32,6 +32,13 @@ class RehearsalProcess(CommandProcess):
         found = self.result or {}
         return {key: value for fault in found.get("faults", []) for key, value in fault["patch"].items()}
 
+    @property
+    def verdict(self) -> tuple[str, bool]:
+        """How it ended, and whether the run can be started."""
+        if self.result:
+            return self.lines[-1], bool(self.result["is_ready"])
+        return f"not rehearsed: {self.reason}", False
+
     def _hear(self, line: str) -> None:
         try:
             told = json.loads(line)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
-from tui_trainer.bench.training_child import WARM_UP_STEPS, question_of
+from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
@@ -22,6 +22,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.questions import question_of, with_settings
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.planning.plan import Plan
@@ -186,9 +187,7 @@ def short_run(request: Request, steps: int, patch: Patch) -> Request:
         "logging.sample_steps": 0,
         "logging.report_to": [],
     }
-    own = [one for one in request.assignments if one.partition("=")[0].strip() not in settings]
-    ours = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return replace(request, assignments=(*own, *ours))
+    return with_settings(request, settings)
 
 
 def steps_question(request: Request, gpu: GpuChoice, steps: int, patch: Patch) -> dict[str, Any]:
@@ -197,11 +196,12 @@ def steps_question(request: Request, gpu: GpuChoice, steps: int, patch: Patch) -
 
 
 def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-    """The child's figures. Raises ChildFailed, also where layers that should be compiled are not."""
+    """The child's figures. Raises ChildFailed, also where layers that should be compiled are not, and where memory ran
+    out and the steps went on in smaller passes."""
     compiles = bool(variant.question["patch"].get(_COMPILE))
     limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
     found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(variant.question), limit, sees_gpus=True))
-    if compiles and (problem := found["problems"].get("not compiled")):
+    if problem := found["problems"].get("out of memory") or (compiles and found["problems"].get("not compiled")):
         raise ChildFailed(f"ended with: {problem}", problem)
     return found
 

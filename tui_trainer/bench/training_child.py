@@ -13,9 +13,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.load import LoadedConfig
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import exact_plan, versions
+from tui_trainer.launching.questions import request_of
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
 from tui_trainer.runs.events import EvalDone, Event, LibrariesLoaded, RunProblem, StepDone
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Steps before the measured ones: memory is taken and caches are filled.
 WARM_UP_STEPS = 2
+# Times the median of seconds a token.
+_SLOW_FACTOR = 3.0
 
 
 def measure(question: dict[str, Any]) -> dict[str, Any]:
@@ -35,28 +38,6 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
         folder = RunFolder.create(Path(place), "turn")
         _train(load_config(request_of(question), gpu=question["gpu"]), folder, question)
         return _figures(read_all(folder.journal))
-
-
-def question_of(request: Request, gpu: GpuChoice) -> dict[str, Any]:
-    """A request as JSON has it."""
-    return {
-        "config_file": str(request.config_file) if request.config_file else "",
-        "profile": request.profile,
-        "shortcuts": dict(request.shortcuts),
-        "assignments": list(request.assignments),
-        "gpu": gpu,
-    }
-
-
-def request_of(question: dict[str, Any]) -> Request:
-    """What `question_of` has put in words."""
-    file = question["config_file"]
-    return Request(
-        config_file=Path(file) if file else None,
-        profile=question["profile"],
-        assignments=tuple(question["assignments"]),
-        shortcuts=question["shortcuts"],
-    )
 
 
 def _train(loaded: LoadedConfig, folder: RunFolder, question: dict[str, Any]) -> None:
@@ -77,6 +58,7 @@ def opened_session(loaded: LoadedConfig, folder: RunFolder, gpu: GpuChoice) -> I
     from tui_trainer.training.fused_kernels import taken_back
     from tui_trainer.training.job import Job
     from tui_trainer.training.process import settings_of
+    from tui_trainer.training.ranks import Ranks
     from tui_trainer.training.recorder import memory_before
     from tui_trainer.training.session import Session
 
@@ -85,6 +67,8 @@ def opened_session(loaded: LoadedConfig, folder: RunFolder, gpu: GpuChoice) -> I
         before = memory_before(plan.config) if plan.device == "cpu" else None
         journal.append(LibrariesLoaded(resident_bytes=before))
         session = Session(job, journal, lambda: False)
+        # Of several processes one is measured: what the first would do.
+        session.batches.ranks = Ranks(count=plan.processes.value)
         try:
             yield session
         finally:
@@ -96,10 +80,14 @@ def _figures(events: list[Event]) -> dict[str, Any]:
     steps = [event for event in events if isinstance(event, StepDone)]
     held_out = [event.loss for event in events if isinstance(event, EvalDone)]
     measured = steps[WARM_UP_STEPS:]
+    # Where rows are grouped by length, short steps are many and say little of a run: all together count. A step that
+    # something else held up counts as if it had been a slow one.
+    slowest = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured)
+    seconds = sum(min(step.step_seconds, slowest * step.input_tokens) for step in measured)
     return {
         "step_seconds": median(step.step_seconds for step in measured),
-        "samples_per_second": median(step.samples / step.step_seconds for step in measured),
-        "tokens_per_second": median(step.input_tokens / step.step_seconds for step in measured),
+        "samples_per_second": sum(step.samples for step in measured) / seconds,
+        "tokens_per_second": sum(step.input_tokens for step in measured) / seconds,
         "peak_memory_bytes": max(step.peak_memory_bytes for step in steps),
         "loss": held_out[-1] if held_out else steps[-1].loss,
         "problems": {event.kind: event.message for event in events if isinstance(event, RunProblem)},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
@@ -19,7 +19,9 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.deadline_ways import Way
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
@@ -58,6 +60,9 @@ class Context:
     load_average: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierRun | None = None
+    swap_used_bytes: int | None = None
+    data_read: ReadRate | None = None
+    """Of the file that is trained on, measured; None for data that is small or not in a file of this machine."""
 
     @property
     def config(self) -> Config:
@@ -132,6 +137,14 @@ class Verdict:
     opposite: Patch | None = None
     switch: str = ""
     """In a few words what is on, or why not, for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
+    reckoned_gain: float | None = None
+    """How many times as fast the whole run would be with the fix, where its steps stay the same."""
+    reckoned_from: str = ""
+    ways: tuple[Way, ...] = ()
+    """Several fixes, of which one is enough; `fix` is the first of them."""
+
+    def with_ways(self, ways: tuple[Way, ...]) -> Verdict:
+        return replace(self, ways=ways)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,6 +224,8 @@ class Finding:
     @property
     def gain_words(self) -> str:
         """What was measured here; that nothing was, is said."""
+        if self.gain is None and self.verdict.reckoned_gain:
+            return f"{self.verdict.reckoned_gain:.2f} times as fast, reckoned {self.verdict.reckoned_from}"
         if self.gain is None:
             return self.why_not_measured or "not measured yet"
         return self.gain.words("" if self.fix else patch_words(self.alternative or {}))

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from tui_trainer.runs.events import CheckpointSaved, Event, StepDone, TextSampled
+from tui_trainer.reporting.facts import certificates
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, StepDone, TextSampled
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import events_in
 from tui_trainer.runs.registry import known_runs
+from tui_trainer.safe_text import one_line
 
 _TAIL_BYTES = 256 * 1024
 _LOOK_RUNS = 3
 _ENOUGH_STEPS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A model in another form beside the trained one; `faults` says why it is not as it was trained."""
+
+    format: str
+    bytes: int
+    trained_bytes: int
+    seconds_per_row: float
+    trained_seconds_per_row: float
+    faults: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +41,9 @@ class EarlierRun:
     data_share: float
     save_bytes_per_second: float | None = None
     sample_seconds: float | None = None
+    evaluation_share: float | None = None
+    """What a token takes in an evaluation, of what it takes in a step."""
+    exports: tuple[Exported, ...] = ()
 
 
 def newest_measured() -> EarlierRun | None:
@@ -33,7 +51,7 @@ def newest_measured() -> EarlierRun | None:
     for folder in reversed(known_runs()[-_LOOK_RUNS:]):
         with suppress(OSError):
             if found := measured_in(folder.name, list(events_in(_tail(folder.journal)))):
-                return found
+                return replace(found, exports=tuple(_exports(folder)))
     return None
 
 
@@ -50,7 +68,33 @@ def measured_in(name: str, events: Sequence[Event]) -> EarlierRun | None:
         data_share=sum(event.data_seconds for event in steps) / sum(event.step_seconds for event in steps),
         save_bytes_per_second=median(save.bytes / save.seconds for save in saves) if saves else None,
         sample_seconds=median(samples) if samples else None,
+        evaluation_share=_evaluation_share(events, steps),
     )
+
+
+def _evaluation_share(events: Sequence[Event], steps: Sequence[StepDone]) -> float | None:
+    """By the tokens that count; None without an evaluation."""
+    seconds = [event.seconds for event in events if isinstance(event, EvalDone) and event.scheduled]
+    tokens = [event.tokens for event in events if isinstance(event, EvalDone) and event.scheduled]
+    trained, took = sum(event.tokens for event in steps), sum(event.step_seconds for event in steps)
+    if not seconds or not sum(tokens) or not trained:
+        return None
+    return median(one / count for one, count in zip(seconds, tokens, strict=True) if count) / (took / trained)
+
+
+def _exports(folder: RunFolder) -> Iterator[Exported]:
+    """Those that were compared with the trained model."""
+    for certificate in certificates(folder).values():
+        with suppress(KeyError, TypeError, ValueError):
+            before, after = certificate["trained"], certificate["exported"]
+            yield Exported(
+                format=str(certificate["format"]),
+                bytes=int(after["bytes"]),
+                trained_bytes=int(before["bytes"]),
+                seconds_per_row=float(after["seconds_per_row"]),
+                trained_seconds_per_row=float(before["seconds_per_row"]),
+                faults=one_line("; ".join(map(str, certificate["faults"])), 200),
+            )
 
 
 def _tail(path: Path) -> bytes:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+
+import psutil
 
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.load import load_of_others
+from tui_trainer.hardware.memory_left import memory_left
 from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
+from tui_trainer.hardware.storage import ReadRate, read_rate
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import start_problems
 from tui_trainer.planning import plan as planning
@@ -69,7 +75,29 @@ def gather(
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(),
+        swap_used_bytes=_swap_used_bytes(),
+        data_read=_data_read(loaded.config),
     )
+
+
+def _swap_used_bytes() -> int | None:
+    with suppress(OSError, psutil.Error):
+        return memory_left().swap_used_bytes
+    return None
+
+
+def _data_read(config: Config) -> ReadRate | None:
+    """Of the first file that is trained on. Measured again where the file is another one."""
+    for path in map(Path, paths_in(config.data.path)):
+        with suppress(OSError):
+            if path.is_file():
+                return _measured(path, path.stat().st_mtime_ns)
+    return None
+
+
+@cache
+def _measured(path: Path, changed: int) -> ReadRate | None:
+    return read_rate(path)
 
 
 def _facts(config: Config, progress: Progress | None) -> DataFacts | None:

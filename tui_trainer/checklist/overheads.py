@@ -56,7 +56,7 @@ def overheads(context: Context) -> list[Overhead]:
             every_steps=plan.eval_every_steps.value,
             count=on_the_way(_EVAL, total, plan.eval_every_steps.value) if plan.eval_rows.value else 0,
             each_seconds=evaluation_seconds(context, plan.eval_rows.value),
-            source="a third of a training step for each row",
+            source=measured if earlier and earlier.evaluation_share else "a third of a training step for each row",
         ),
         Overhead(
             key=_SAVE,
@@ -96,4 +96,5 @@ def evaluation_seconds(context: Context, rows: int) -> float:
     """Seconds of one evaluation of so many rows, as the plan reckons them; 0 where a step's are not known."""
     plan = context.planned
     step_rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-    return (context.step_seconds or 0.0) / step_rows * rows * EVALUATION_SHARE
+    share = context.earlier.evaluation_share if context.earlier else None
+    return (context.step_seconds or 0.0) / step_rows * rows * (share or EVALUATION_SHARE)

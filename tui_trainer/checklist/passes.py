@@ -18,11 +18,3 @@ def with_steps(context: Context, steps: int) -> dict[str, Any]:
     if context.config.training.max_steps:
         return {"training.max_steps": steps}
     return {"training.num_train_epochs": float(math.ceil(steps / context.planned.steps_per_epoch.value))}
-
-
-def with_at_most_steps(context: Context, steps: int) -> dict[str, Any]:
-    """At most so many steps, at least one; a whole number of epochs where that is possible."""
-    whole_epochs = steps // context.planned.steps_per_epoch.value
-    if context.config.training.max_steps or whole_epochs < 1:
-        return {"training.max_steps": max(1, steps)}
-    return {"training.num_train_epochs": float(whole_epochs)}

@@ -21,6 +21,7 @@ from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
     track,
     train,
     trying,
+    tune,
 )
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED

@@ -43,15 +43,20 @@ def export(
         raise InputError("--out names the folder of one format", hint="export them one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
     from tui_trainer.exporting.certificate import Certifier
+    from tui_trainer.exporting.export import expected_seconds, target_of
     from tui_trainer.exporting.export import export as write
-    from tui_trainer.exporting.export import target_of
     from tui_trainer.exporting.trained_model import TrainedModel
+    from tui_trainer.units import format_bytes, format_seconds
 
     trained = TrainedModel.of(folder)
     certifier = Certifier(trained)
     targets = [target_of(trained, one, out) for one in formats]
     is_good = True
     for one, target in zip(formats, targets, strict=True):
+        if not as_json:
+            seconds = expected_seconds(trained, one)
+            takes = f", about {format_seconds(seconds)} as earlier exports took here" if seconds else ""
+            print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
         done = write(trained, one, target, certifier, write_progress if as_json else show_progress)
         is_good &= not done.certificate.faults
         if as_json:

@@ -22,17 +22,29 @@ from tui_trainer.cli.application import (
     load,
     request_of,
 )
-from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError, name_hint
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.standard_files import show_progress, tell
 
 
 @app.command()
-def diagnose(gpu: GpuName = "", as_json: AsJson = False) -> None:
-    """Show the hardware, the drivers and the libraries, and what is wrong with them."""
+def diagnose(
+    gpu: GpuName = "",
+    as_json: AsJson = False,
+    try_out: Annotated[
+        bool, typer.Option("--try", help="Try it first, in some seconds: precisions, attention, rates, disks.")
+    ] = False,
+) -> None:
+    """Show the hardware, the drivers and the libraries, what was tried of them, and what is wrong."""
     from tui_trainer.diagnose import print_diagnosis
 
-    raise typer.Exit(print_diagnosis(gpu=gpu_choice(gpu), as_json=as_json))
+    chosen = gpu_choice(gpu)
+    if try_out:
+        from tui_trainer.hardware.probe import probe
+        from tui_trainer.launching.trial import try_machine
+
+        try_machine(probe(), chosen, lambda part: tell(f"trying: {part}"))
+    raise typer.Exit(print_diagnosis(gpu=chosen, as_json=as_json))
 
 
 @app.command()
@@ -58,11 +70,18 @@ def check(
             show_default=False,
         ),
     ] = None,
+    guide: Annotated[
+        str,
+        typer.Option("--guide", metavar="A|C|D|E", help="Only the checklist of this guide.", show_default=False),
+    ] = "",
     seconds: Annotated[float, typer.Option(min=1, help="The most that measuring one of them takes.")] = 300,
 ) -> None:
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
     from tui_trainer.check import print_checks
+    from tui_trainer.checklist.guides import GUIDES
 
+    if guide.upper() not in ("", *GUIDES):
+        raise InputError(f"there is no checklist of a guide {guide[:20]!r}", hint=name_hint(guide, GUIDES))
     chosen = gpu_choice(gpu)
     loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
     is_whole = True
@@ -70,7 +89,7 @@ def check(
         from tui_trainer.bench.gains import GainBench
 
         is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=chosen, seconds=seconds).measure()
-    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen)
+    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen, guide=guide.upper())
     raise typer.Exit(code if is_whole else EXIT_STOPPED)
 
 

@@ -64,6 +64,7 @@ def predict(
     from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.predicting import Requested, predict_file
     from tui_trainer.exporting.trained_model import TrainedModel
+    from tui_trainer.local_paths import from_the_root
     from tui_trainer.models.writing import Sampling
     from tui_trainer.units import format_seconds
 
@@ -73,7 +74,7 @@ def predict(
     sampling = Sampling(max_new_tokens=max_new_tokens or usual, temperature=temperature, seed=seed, num_beams=beams)
     asked = Requested(
         data=data,
-        out=out.expanduser(),
+        out=from_the_root(str(out)),
         sampling=sampling,
         batch_size=size,
         columns=tuple(column or ()),

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import RunReference, app
-from tui_trainer.errors import FolderError
+from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.errors import FolderError, InputError
 
 
 @app.command()
@@ -17,15 +17,24 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Instead of the run's folder.", show_default=False)
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write what came of a run, as report.md and as one page, report.html."""
+    """Write what came of a run, as report.md and as one page, report.html; with --json, print the same facts."""
+    from tui_trainer.local_paths import from_the_root
+    from tui_trainer.reporting.facts import facts_of
+    from tui_trainer.reporting.json_object import to_json
     from tui_trainer.reporting.write import write_report
     from tui_trainer.runs.registry import find_run
 
     folder = find_run(run)
+    if as_json:
+        if out is not None:
+            raise InputError("--json prints the report, and --out writes it", hint="leave one of them out")
+        print(to_json(facts_of(folder)))
+        return
     try:
         if out is not None:
-            out = out.expanduser().absolute()
+            out = from_the_root(str(out))
             out.mkdir(parents=True, exist_ok=True)
         written = write_report(folder, out)
     except OSError as error:

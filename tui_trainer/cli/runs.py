@@ -30,6 +30,9 @@ from tui_trainer.standard_files import tell
 def resume(
     run: RunReference = "last",
     gpu: GpuName = "",
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=4096, metavar="N", help="Go on in so many processes; else as before.")
+    ] = None,
     no_ui: NoUi = False,
     as_json: AsJson = False,
     ascii_only: AsciiOnly = False,
@@ -47,9 +50,9 @@ def resume(
     if no_ui:
         from tui_trainer import headless
 
-        raise typer.Exit(headless.follow(open_again(folder, gpu=chosen), as_json=as_json))
+        raise typer.Exit(headless.follow(open_again(folder, gpu=chosen, processes=processes), as_json=as_json))
     refuse_json_on_screens(as_json=as_json)
-    again = open_again(folder, gpu=chosen)
+    again = open_again(folder, gpu=chosen, processes=processes)
     from tui_trainer.ui.main import run_screens
 
     raise typer.Exit(run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, resumed=again))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +20,11 @@ Patch = Mapping[str, Any]
 """Settings by dotted key with their new values."""
 # Own values by key; PRESET takes one away.
 Edits = Mapping[str, Any]
+
+
+def settings_words(patch: Patch) -> str:
+    """`data.group_by_length = true, training.learning_rate = 0.0003`."""
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

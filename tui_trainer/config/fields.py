@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
+
+from tui_trainer.deadlines import due
 
 Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
@@ -78,6 +81,34 @@ class NameIn:
             raise ValueError("not one of the choices")
         return name
 
+
+class Form:
+    """A text of a form of its own: in words, and by what raises ValueError for a text of another form."""
+
+    def __init__(self, words: str, check: Callable[[str], object]) -> None:
+        self.words, self._check = words, check
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, text: str) -> str:
+        self._check(text)
+        return text
+
+
+def _time_as_text(value: Any) -> Any:
+    """TOML has times of its own."""
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def _check_deadline(text: str) -> None:
+    if text:
+        due(text, datetime.now())
+
+
+Deadline = Annotated[
+    str, BeforeValidator(_time_as_text), Form('such as "18:00", "2026-11-24 07:30" or "3h"', _check_deadline)
+]
 
 # How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
 Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]
@@ -270,4 +301,6 @@ def _bounds(metadata: list[Any]) -> str:
                 words.append(f"at most {limit}")
             case annotated_types.Lt(lt=limit):
                 words.append(f"below {limit}")
+            case Form(words=form):
+                words.append(form)
     return ", ".join(words)

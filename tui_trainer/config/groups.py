@@ -21,6 +21,7 @@ TITLES = {
     "evaluation": "Evaluation",
     "checkpoint": "Checkpoints",
     "logging": "Logging",
+    "distributed": "Several processes",
     "targets": "Targets",
     "output": "Output",
 }

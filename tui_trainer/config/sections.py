@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tui_trainer.config.data_sections import DataloaderSection, DataSection
-from tui_trainer.config.fields import Auto, Names, PositiveInt, Section, StepsOrShare, option
+from tui_trainer.config.fields import Auto, Deadline, Names, PositiveInt, Section, StepsOrShare, option
 from tui_trainer.config.model_sections import ModelSection, QuantizationSection, ScratchSection, TuningSection
 from tui_trainer.config.task_section import TaskSection
 from tui_trainer.config.training_section import TrainingSection
@@ -20,6 +20,7 @@ __all__ = [
     "Config",
     "DataSection",
     "DataloaderSection",
+    "DistributedSection",
     "EvaluationSection",
     "ModelSection",
     "QuantizationSection",
@@ -105,6 +106,10 @@ class LoggingSection(Section):
 
 
 class TargetsSection(Section):
+    deadline: Deadline = option(
+        "",
+        "Be done by then: a time of day, a day and a time, or a length from the start (3h); empty: no deadline.",
+    )
     samples_per_second: float = option(0.0, "Train at least so many rows a second; 0: no target.", low=0, unit="rows/s")
     memory_gib: float = option(
         0.0, "Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target.", low=0, unit="GiB"
@@ -118,6 +123,21 @@ class TargetsSection(Section):
     loss: float = option(0.0, "Reach this held-out loss or a lower one; 0: no target.", low=0)
     score: float = option(
         0.0, "Reach this value of evaluation.metric_for_best_model or a higher one; 0: no target.", low=0
+    )
+
+
+class DistributedSection(Section):
+    processes: PositiveInt | Auto = option(
+        "auto",
+        "Processes that train one model together, one on each card; auto: as many as there are cards like the chosen "
+        "one, and one on a CPU.",
+        speed="each computes its share of every step; the gradients are summed once a step",
+    )
+    strategy: Literal["auto", "ddp", "fsdp"] = option(
+        "auto",
+        "ddp: each process has a copy of the model; fsdp: a part of it; auto: ddp where that fits.",
+        memory="fsdp splits weights, gradients and optimizer state",
+        speed="fsdp sends all weights twice a step",
     )
 
 
@@ -146,5 +166,6 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     logging: LoggingSection = LoggingSection()
+    distributed: DistributedSection = DistributedSection()
     targets: TargetsSection = TargetsSection()
     output: OutputSection = OutputSection()

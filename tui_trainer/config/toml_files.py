@@ -73,15 +73,15 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def refuse_existing(path: Path) -> None:
-    """Raises InputError where a new config file may not be written: `--fix` names it."""
+def refuse_existing(path: Path, option: str = "--fix") -> None:
+    """Raises InputError where a new config file may not be written: `option` names it."""
     # What is in a closed folder cannot be seen: writing there fails with its own words.
     with suppress(OSError):
         if path.exists() or path.is_symlink():
             hint = "name a file that does not exist yet"
             raise InputError("exists, and is not overwritten", where=str(path), hint=hint)
     if path.suffix != ".toml":
-        raise InputError("does not end in .toml", where=str(path), hint=f"write --fix {path.name}.toml")
+        raise InputError("does not end in .toml", where=str(path), hint=f"write {option} {path.name}.toml")
 
 
 def write_new(path: Path, text: str) -> None:

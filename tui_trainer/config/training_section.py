@@ -31,9 +31,9 @@ class TrainingSection(Section):
     effective_batch_size: int = option(
         32, "Rows behind one optimizer step, however they are cut.", low=1, high=10**7, unit="rows", step="x2"
     )
-    per_device_train_batch_size: PositiveInt | Auto = option(
+    per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
         "auto",
-        "Rows in one forward pass (the micro-batch); auto: the largest that the plan fits.",
+        "Rows of a forward pass (micro-batch); auto: all that fit; tune: the fastest.",
         unit="rows",
         memory="activations grow in proportion",
         speed="larger is faster until the processor is full",
@@ -49,6 +49,11 @@ class TrainingSection(Section):
         "auto",
         f"Peak learning rate; auto with AdamW: {ADAPTIVE['scratch'].auto:g} from scratch, "
         f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model.",
+    )
+    lr_scaling: Literal["none", "sqrt", "linear"] = option(
+        "none",
+        "How a preset's learning rate, or auto, grows with the effective batch from the preset's; your own rate stays.",
+        advanced=True,
     )
     lr_scheduler_type: Annotated[str, NameIn(LR_SCHEDULES)] = option(
         "cosine", "How the learning rate goes down after the warm-up."
@@ -116,6 +121,12 @@ class TrainingSection(Section):
         unit="steps",
         speed="usually slows a healthy run",
         step="1-2-5",
+        advanced=True,
+    )
+    cpu_threads: PositiveInt | Auto = option(
+        "auto",
+        "Threads that a run on a CPU computes with; auto: one a core, from four cores on one less.",
+        unit="threads",
         advanced=True,
     )
     deterministic: bool = option(

@@ -6,12 +6,11 @@ ranked by it. A fault is no cost but an end: what spoils the run, or will end it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tui_trainer.config.changes import Patch
+from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.doctor.view import RunView
 from tui_trainer.safe_text import one_line
 
@@ -84,11 +83,6 @@ class Finding:
     def remedy_words(self) -> str:
         """The patch as it would be typed, and what no patch can do."""
         return "; ".join(filter(None, (settings_words(self.found.fix or {}), self.found.advice)))
-
-
-def settings_words(patch: Patch) -> str:
-    """`data.group_by_length = true, training.learning_rate = 0.0003`."""
-    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

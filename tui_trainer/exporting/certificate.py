@@ -36,7 +36,7 @@ class Measured:
 class Certificate:
     """`faults` says what is not as it was trained; it is good where there are none.
 
-    `logit_difference` is the largest one, as a share of the largest logit.
+    `logit_difference` is the largest one, as a share of the largest logit; `seconds` is how long the whole export took.
     """
 
     format: str
@@ -46,6 +46,7 @@ class Certificate:
     trained: Measured
     exported: Measured | None
     faults: tuple[str, ...]
+    seconds: float | None = None
 
     def lines(self) -> list[str]:
         """In words."""

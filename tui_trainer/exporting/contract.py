@@ -41,6 +41,7 @@ class Format(Protocol):
 
     def refusal(self, trained: TrainedModel) -> str:
         """Why this model has no such form; empty: it has."""
+        return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         """What is written, about."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError
+from tui_trainer.local_paths import at_home
 from tui_trainer.safe_text import one_line, visible
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Conversation:
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
             raise ValueError("/save wants the name of a file" if not value else "nothing was said yet")
-        path = Path(value).expanduser()
+        path = at_home(value)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
         self._tell(f"appended to {one_line(str(path))}")

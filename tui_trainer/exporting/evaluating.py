@@ -1,6 +1,7 @@
 """Trained models beside each other on the same rows: the task's loss and scores, and the rows that differ most.
 
-Each model is loaded when its turn comes, and let go after it.
+Each model is loaded when its turn comes, and let go after it. The two whose rows are compared wait in the machine's
+memory until it is known which rows those are, where there is room for them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.cache import PreparedData
@@ -21,7 +22,16 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.held_out import batches, layout_of, prepared_data
-from tui_trainer.exporting.trained_model import TrainedModel, base_of, labels_of, load_model, load_tokenizer
+from tui_trainer.exporting.trained_model import (
+    TrainedModel,
+    base_of,
+    labels_of,
+    load_model,
+    load_tokenizer,
+    tokenizer_in,
+)
+from tui_trainer.hardware.probe import memory_available_now
+from tui_trainer.local_paths import at_home, is_here
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run
@@ -97,11 +107,11 @@ class Evaluator:
                 self.notes.append("the run held no rows out: these are rows that it learnt from")
             chosen = evenly_spaced(len(found), rows or config.evaluation.max_eval_rows or len(found))
             look = _Look(self.trained, config, data, found, chosen, self.device, self.progress)
-            before = look.measure(reference) if reference else None
-            measured = tuple(look.measure(one) for one in candidates)
-            differing = (
-                look.changed(reference, candidates[0], before, measured[0], changed) if before and reference else ()
-            )
+            compares = reference is not None and changed > 0
+            before = look.measure(reference, keeps=compares) if reference else None
+            first = look.measure(candidates[0], keeps=compares)
+            differing = look.changed(reference, candidates[0], before, first, changed) if before and reference else ()
+            measured = (first, *(look.measure(one) for one in candidates[1:]))
             return Evaluation(
                 rows=len(chosen),
                 data=file or f"held out by {self.trained.run.name}",
@@ -126,7 +136,7 @@ class Evaluator:
         head = self.trained.head
         if not any((one.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
             return
-        if AutoTokenizer.from_pretrained(one.folder, local_files_only=True).get_vocab() != own.get_vocab():
+        if tokenizer_in(one.folder).get_vocab() != own.get_vocab():
             if one.name == BASE:
                 return
             raise InputError(
@@ -137,7 +147,7 @@ class Evaluator:
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[Config, PreparedData]]:
-        config, task = self.trained.plan.config, self.trained.task
+        config, task = self.trained.config, self.trained.task
         if not file:
             yield config, prepared_data(self.trained, self.progress)
             return
@@ -160,8 +170,10 @@ class _Look:
     chosen: Sequence[int]
     device: torch.device
     progress: Progress
+    waiting: dict[Candidate, Any] = field(default_factory=dict)
 
-    def measure(self, candidate: Candidate) -> Measured:
+    def measure(self, candidate: Candidate, *, keeps: bool = False) -> Measured:
+        """With `keeps` the model waits for `changed`."""
         model, task = self._load(candidate), self.trained.task
         objective = task.objective(self.config, self.data, model, chunk_tokens=0)
         scorer = task.scorer(self.config, self.data, objective)
@@ -179,6 +191,8 @@ class _Look:
             examples = [self.rows.example(index) for index in few]
             written = task.answer_scores(self.config, model, tokenizer, examples) if few else {}
         self.progress(f"measuring {candidate.name}", 1, 1, "rows")
+        if keeps and memory_available_now() > 2 * model.get_memory_footprint():
+            self.waiting[candidate] = model.to("cpu")
         return Measured(
             name=candidate.name,
             loss=sum(losses) / sum(labels),
@@ -192,17 +206,15 @@ class _Look:
         """The rows whose losses differ most, and what both models make of them."""
         pairs = list(zip(before.row_losses, after.row_losses, strict=True))
         order = sorted(range(len(pairs)), key=lambda at: -abs(pairs[at][0] - pairs[at][1]))[:most]
-        texts = [self._samples(candidate, order) for candidate in (one, other)] if order else [[], []]
+        # The newest first: it lies on the device.
+        now, was = (self._samples(candidate, order) for candidate in (other, one)) if order else ([], [])
         return [
-            ChangedRow(number=at, text=given, loss_before=pairs[at][0], loss_after=pairs[at][1], before=was, after=now)
-            for at, (given, was), (_, now) in zip(order, *texts, strict=True)
+            ChangedRow(number=at, text=given, loss_before=pairs[at][0], loss_after=pairs[at][1], before=old, after=new)
+            for at, (given, old), (_, new) in zip(order, was, now, strict=True)
         ]
 
     def _samples(self, candidate: Candidate, places: Sequence[int]) -> list[tuple[str, str]]:
         model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
-        if self.trained.base:
-            # An adapter is loaded with the settings of its base model.
-            self.trained.task.set_generation(self.config, model, tokenizer)
         found = []
         with torch.inference_mode():
             for at in places:
@@ -215,16 +227,21 @@ class _Look:
         dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
         trusted = self.config.model.trust_remote_code
         head = self.trained.head
+        if candidate in self.waiting:
+            return self.waiting.pop(candidate).to(self.device)
         self.progress(f"loading {candidate.name}", 0, None, "")
         model = load_model(candidate.folder, head, candidate.base, dtype=dtype, merge=True, trust_remote_code=trusted)
+        if self.trained.base and self.trained.writes:
+            # The base model writes as the trained one does; an adapter comes with the settings of its own.
+            self.trained.task.set_generation(self.config, model, load_tokenizer(self.trained))
         return model.to(self.device)
 
 
 def candidate_of(name: str, trained: TrainedModel) -> Candidate:
     """A run, or a folder with a model of the same kind. Raises FolderError, and InputError for another task."""
-    folder = Path(name).expanduser()
+    folder = at_home(name)
     if is_model_folder(folder):
-        return Candidate(name, folder, base_of(folder, trained.head, trained.plan.config.model.revision))
+        return Candidate(name, folder, base_of(folder, trained.head, trained.config.model.revision))
     found = TrainedModel.of(find_run(name))
     if found.task.name != trained.task.name:
         raise InputError(f"{found.run.name} learnt {found.task.name}, and {trained.run.name} {trained.task.name}")
@@ -233,7 +250,7 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
 
 def run_of(name: str) -> RunFolder:
     """The run that is named, or in whose folder a model lies. Raises FolderError."""
-    folder = Path(name).expanduser()
+    folder = at_home(name)
     if not is_model_folder(folder):
         return find_run(name)
     for parent in folder.absolute().parents:
@@ -244,4 +261,4 @@ def run_of(name: str) -> RunFolder:
 
 
 def is_model_folder(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return any(is_here(str(folder / name)) for name in ("config.json", "adapter_config.json"))

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, TextStreamer
+from transformers import PreTrainedTokenizerBase, TextStreamer
 
-from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.messages import Message
-from tui_trainer.errors import FolderError
-from tui_trainer.exporting.trained_model import base_of, head_of, load_model
-from tui_trainer.exporting.weights import weights_of
+from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.models.writing import Sampling, generated, most_tokens
-from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import visible
-from tui_trainer.tasks import find_task
 
 __all__ = ["Sampling", "Writer"]
 
@@ -31,13 +25,15 @@ class Writer:
     def __init__(self, run: RunFolder, *, device: torch.device | None = None, base: Path | None = None) -> None:
         """Load the final model, or the newest checkpoint of a run that has none yet; with `base` the model in that
         folder instead, with the tokenizer of the run. Raises FolderError."""
-        self.source = weights_of(run)
-        self._run = run
-        self._task: Any = find_task(_task_type(run))
-        self._tokenizer = AutoTokenizer.from_pretrained(self.source)
-        head = head_of(self._task.name)
-        self._base = base or base_of(self.source, head)
-        model = load_model(base, head, None) if base else load_model(self.source, head, self._base)
+        trained = TrainedModel.of(run, unfinished=True)
+        self.source, self._config = trained.folder, trained.config
+        self._task: Any = trained.task
+        self._tokenizer = load_tokenizer(trained)
+        if base:
+            model = load_model(base, trained.head, None)
+            self._task.set_generation(self._config, model, self._tokenizer)
+        else:
+            model = trained.load()
         self._model = model.to(device) if device else model
         self.unknown_tokens = 0
         """How many tokens of the last prompt the model does not know."""
@@ -48,10 +44,9 @@ class Writer:
         return bool(self._task.continues)
 
     def answer(self, text: str, sampling: Sampling) -> str:
-        """What the model makes of a text, made safe for a terminal. Raises FolderError for a damaged plan.json."""
-        text, config = whole_text(text), self._generation_config()
+        """What the model makes of a text, made safe for a terminal."""
         torch.manual_seed(sampling.seed)
-        return visible(self._task.answer(config, self._model, self._tokenizer, text, sampling))
+        return visible(self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling))
 
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
         """Go on with a conversation, telling `show` each new piece as it is. Returns how many of its first messages,
@@ -62,7 +57,7 @@ class Writer:
         if self.continues:
             self._go_on(_text_of(messages), sampling, show)
             return 0
-        config, first = self._generation_config(), int(messages[0]["role"] == "system")
+        config, first = self._config, int(messages[0]["role"] == "system")
         reader = self._task.input_reader(config, self._tokenizer)
         for left_out in range(0, len(messages) - first, 2):
             kept = [*messages[:first], *messages[first + left_out :]]
@@ -74,13 +69,6 @@ class Writer:
         room = min(sampling.max_new_tokens, most_tokens(self._model, self._tokenizer) - len(row))
         self._write(list(row.ids), room, sampling, show)
         return left_out
-
-    def _generation_config(self) -> Config:
-        """The settings of the run. An adapter is loaded with how its base model begins and ends texts."""
-        config = _config(self._run)
-        if self._base:
-            self._task.set_generation(config, self._model, self._tokenizer)
-        return config
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
@@ -122,22 +110,6 @@ def _text_of(messages: Sequence[Message]) -> str:
         f"\n{one['content']}" if one["role"] == "user" and at else one["content"] for at, one in enumerate(messages)
     ]
     return "".join(parts)
-
-
-def _task_type(run: RunFolder) -> str:
-    """As plan.json says, whatever version wrote it."""
-    try:
-        found = json.loads(run.plan.read_bytes())["config"]["task"]["type"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "causal_lm"
-    return str(found)
-
-
-def _config(run: RunFolder) -> Config:
-    try:
-        return read_plan_file(run.plan.read_bytes()).config
-    except (OSError, ValueError) as error:
-        raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
 
 
 class _Pieces(TextStreamer):

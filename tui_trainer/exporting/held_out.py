@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tui_trainer.data.batching.layout import RowLayout
-from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
@@ -17,11 +17,21 @@ from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.models.writing import pad_token_id
+from tui_trainer.safe_text import one_line
 
 
 def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -> PreparedData:
-    """The data of its run. Raises InputError where it is not what it was."""
-    data = trained.task.prepare(trained.plan.config, prepared_data_folder(), progress)
+    """The data of its run. Raises InputError where it is gone, and cannot be prepared again as it was."""
+    if found := read_entry(prepared_data_folder() / trained.plan.data_key):
+        return found
+    if trained.config is not trained.plan.config:
+        name = one_line(trained.plan.config.model.model_name_or_path, 200)
+        message = f"the prepared data of {trained.run.name} is gone, and its rows were made with the tokens of {name}"
+        hint = (
+            f"put the model back; `tui-trainer evaluate {trained.run.name} --data FILE` needs only the rows of a file"
+        )
+        raise InputError(f"{message}, which is not on this disk", hint=hint)
+    data = trained.task.prepare(trained.config, prepared_data_folder(), progress)
     if data.folder.name != trained.plan.data_key:
         raise InputError("the data changed since this run, so its held-out rows cannot be read again")
     return data
@@ -49,7 +59,7 @@ def scored(
 ) -> tuple[float, dict[str, float]]:
     """(loss in nats a label, the task's scores) of the chosen held-out rows. `seen` gets each batch after its pass, and
     the seconds that it took."""
-    config, rows = trained.plan.config, Rows(data.eval_path or data.train_path)
+    config, rows = trained.config, Rows(data.eval_path or data.train_path)
     objective = trained.task.objective(config, data, model, chunk_tokens=0)
     scorer = trained.task.scorer(config, data, objective)
     observe = scorer.observe if scorer else objective

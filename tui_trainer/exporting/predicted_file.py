@@ -95,6 +95,12 @@ class PredictedFile:
     def refuse(self, sources: Sequence[Path], *, overwrite: bool) -> None:
         """Raises FolderError for a place that cannot be written, and for one that is taken."""
         where = str(self.out)
+        try:
+            self._about.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:  # such as a name that is too long
+            raise FolderError(f"cannot be used: {error.strerror}", where=where, hint="name another file") from None
         if self.out.is_dir():
             raise FolderError("is a folder", where=where, hint="--out names a file")
         if not self.out.parent.is_dir():

@@ -123,7 +123,7 @@ def predict_file(
     trained: TrainedModel, asked: Requested, device: Callable[[], torch.device], progress: Progress
 ) -> Done:
     """Raises InputError for data and a file that cannot be used, before the model is loaded."""
-    config, sampling = with_columns(trained.plan.config, asked.columns), asked.sampling
+    config, sampling = with_columns(trained.config, asked.columns), asked.sampling
     source = open_source(asked.data, config.data.text_column)
     part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
     file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
@@ -187,8 +187,4 @@ def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampli
     """The model of a run on a device: on a CPU in fp32 unless that takes too much memory, an adapter merged into it."""
     dtype = trained.compared_dtype if device.type == "cpu" else "auto"
     model = trained.load(dtype=dtype, merge=True).to(device)
-    tokenizer = load_tokenizer(trained)
-    if trained.base:
-        # An adapter is loaded with the settings of its base model.
-        trained.task.set_generation(trained.plan.config, model, tokenizer)
-    return Predictor(trained.task, trained.plan.config, model, tokenizer, sampling, batch_size)
+    return Predictor(trained.task, trained.config, model, load_tokenizer(trained), sampling, batch_size)

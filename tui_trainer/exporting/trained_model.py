@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.exporting.weights import adapter_base, source_words, weights_of
 from tui_trainer.models.facts import find_model
@@ -15,6 +18,7 @@ from tui_trainer.models.tokenizing.languages import set_languages
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Task
 from tui_trainer.units import GIB
@@ -26,10 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedModel:
-    """`folder` holds the whole model, or an adapter; `base` is then the folder of the model that it is for."""
+    """`folder` holds the whole model, or an adapter; `base` is then the folder of the model that it is for.
+
+    `config` are the settings of the run. Where the model that it began with is not at the place that they name, they
+    name that of the adapter, or the trained model itself: it has the same tokens.
+    """
 
     run: RunFolder
     plan: Plan
+    config: Config
     folder: Path
     head: Head
     base: Path | None
@@ -48,15 +57,14 @@ class TrainedModel:
             plan = read_plan_file(run.plan.read_bytes())
         except (OSError, ValueError) as error:
             raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
-        if not any(folder.glob("*.safetensors")):
-            raise FolderError(f"there are no weights in its folder `{folder.name}`", where=run.name)
         head = head_of(plan.config.task.type)
         base = base_of(folder, head, plan.config.model.revision)
-        return cls(run=run, plan=plan, folder=folder, head=head, base=base)
+        config = _with_model_here(plan.config, base or folder, head)
+        return cls(run=run, plan=plan, config=config, folder=folder, head=head, base=base)
 
     @property
     def task(self) -> Task:
-        return find_task(self.plan.config.task.type)
+        return find_task(self.config.task.type)
 
     def base_model(self) -> tuple[Path | None, str]:
         """The folder of the model that training began with, or why it cannot stand beside the trained one: a sentence,
@@ -92,21 +100,33 @@ class TrainedModel:
 
     def load(self, *, dtype: torch.dtype | str = "auto", merge: bool = False) -> Any:
         """The model on the CPU, with its adapter, or with `merge` as one with it."""
-        trusted = self.plan.config.model.trust_remote_code
-        return load_model(self.folder, self.head, self.base, dtype=dtype, merge=merge, trust_remote_code=trusted)
+        trusted = self.config.model.trust_remote_code
+        model = load_model(self.folder, self.head, self.base, dtype=dtype, merge=merge, trust_remote_code=trusted)
+        if self.base and self.writes:
+            # An adapter comes with the settings of its base model.
+            self.task.set_generation(self.config, model, load_tokenizer(self))
+        return model
 
     def save_beside_weights(self, folder: Path) -> None:
         """The tokenizer and its chat template."""
-        from transformers import AutoTokenizer
+        load_tokenizer(self).save_pretrained(folder)
 
-        AutoTokenizer.from_pretrained(self.folder).save_pretrained(folder)
+
+def _with_model_here(config: Config, folder: Path, head: Head) -> Config:
+    name, revision = config.model.model_name_or_path, config.model.revision
+    with suppress(ConfigError):
+        if not name or find_model(name, revision, head=head).folder:
+            return config
+    model = config.model.model_copy(update={"model_name_or_path": str(folder)})
+    return config.model_copy(update={"model": model})
 
 
 def labels_of(folder: Path) -> list[str]:
     """What the classifier in a folder tells apart, in the order of its logits."""
     from transformers import AutoConfig
 
-    return [str(name) for name in (AutoConfig.from_pretrained(folder).id2label or {}).values()]
+    with reading(folder):
+        return [str(name) for name in (AutoConfig.from_pretrained(folder).id2label or {}).values()]
 
 
 def head_of(task: str) -> Head:
@@ -145,25 +165,47 @@ def load_model(
     build = auto_class(head)
     more = {"dtype": dtype, "trust_remote_code": trust_remote_code, "local_files_only": True}
     if base is None:
-        return build.from_pretrained(folder, **more).eval()
+        with reading(folder):
+            return build.from_pretrained(folder, **more).eval()
     from peft import PeftModel
 
     if head in CLASSIFYING:
-        more |= {"config": AutoConfig.from_pretrained(folder), "ignore_mismatched_sizes": True}
-    with warnings.catch_warnings():  # peft asks transformers by names that it has renamed
+        with reading(folder):
+            more |= {"config": AutoConfig.from_pretrained(folder), "ignore_mismatched_sizes": True}
+    with reading(base):
+        model = build.from_pretrained(base, **more)
+    with reading(folder), warnings.catch_warnings():
+        # peft asks transformers by names that it has renamed
         warnings.simplefilter("ignore", FutureWarning)
-        model = PeftModel.from_pretrained(build.from_pretrained(base, **more), folder)
+        model = PeftModel.from_pretrained(model, folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
 
 
 def load_tokenizer(trained: TrainedModel) -> PreTrainedTokenizerBase:
     """As it was saved with the model, marking texts with the languages of the run."""
+    tokenizer = tokenizer_in(trained.folder, trust_remote_code=trained.config.model.trust_remote_code)
+    set_languages(trained.config, tokenizer)
+    return tokenizer
+
+
+def tokenizer_in(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The one that lies in a folder. Raises FolderError where none can be read there."""
     from transformers import AutoTokenizer
 
-    config = trained.plan.config
-    trusted = config.model.trust_remote_code
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        trained.folder, trust_remote_code=trusted, local_files_only=True
-    )
-    set_languages(config, tokenizer)
+    with reading(folder):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
     return tokenizer
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Files of a model that cannot be read, as a FolderError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        raise FolderError(f"what lies there cannot be loaded: {reason}", where=one_line(str(folder))) from error

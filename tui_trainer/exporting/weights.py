@@ -14,6 +14,8 @@ from tui_trainer.training.checkpoint_folder import newest_whole
 def weights_of(run: RunFolder) -> Path:
     """The folder to load a model from: the final one, else the newest checkpoint. Raises FolderError without any."""
     if run.model.is_dir():
+        if not any(run.model.glob("*.safetensors")):
+            raise FolderError(f"there are no weights in its folder `{run.model.name}`", where=run.name)
         return run.model
     checkpoint = newest_whole(run.checkpoints, lambda damage: None)
     if checkpoint is None:

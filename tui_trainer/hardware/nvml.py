@@ -41,6 +41,8 @@ _CARD_WORDS = {
 }
 # nvml.h: NVML_CLOCK_SM; software and hardware thermal slowdown; power cap, hardware slowdown by a power brake.
 _SM_CLOCK = 1
+# nvml.h: NVML_MEMORY_ERROR_TYPE_(UN)CORRECTED, NVML_AGGREGATE_ECC.
+_CORRECTED, _UNCORRECTED, _OVER_ITS_LIFE = 0, 1, 1
 _SLOWED_BY = {"heat": 0x20 | 0x40, "power": 0x04 | 0x80}
 
 
@@ -91,6 +93,21 @@ class Nvml:
             if gpu.cuda_uuid == uuid:
                 return gpu, (self._process_memory(handle) or {}).get(pid)
         return None
+
+    def ecc(self, index: int) -> dict[str, Any] | None:
+        """Errors of the card's memory since it was made, and whether rows wait to be replaced; None where the card or
+        its driver does not count them. Same as `nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX`."""
+        handle, problem = self._handle(index)
+        if problem or self.driver().problem:
+            return None
+        corrected, uncorrected = (
+            self._ask("nvmlDeviceGetTotalEccErrors", handle, kind, _OVER_ITS_LIFE)
+            for kind in (_CORRECTED, _UNCORRECTED)
+        )
+        if corrected is None and uncorrected is None:
+            return None
+        pending = self._ask("nvmlDeviceGetRemappedRows", handle, get=lambda rows: bool(rows[2]))
+        return {"corrected": corrected, "uncorrected": uncorrected, "remapping_pending": pending}
 
     def _start(self) -> Driver:
         try:

@@ -19,7 +19,7 @@ from tui_trainer.units import GIB, format_bytes
 
 Severity = Literal["bad", "warn", "info"]
 
-_ORDER: tuple[Severity, ...] = ("bad", "warn", "info")
+SEVERITIES: tuple[Severity, ...] = ("bad", "warn", "info")
 _GPU_FREE_LITTLE_SHARE = 0.2
 _DISK_LITTLE_BYTES = 10 * GIB
 _DISK_NEARLY_NONE_BYTES = GIB
@@ -49,7 +49,7 @@ def machine_problems(hardware: Hardware, gpu: Gpu | None) -> tuple[HardwareProbl
         *_memory_problems(hardware),
         *_processor_problems(hardware),
     ]
-    return tuple(sorted(found, key=lambda problem: _ORDER.index(problem.severity)))
+    return tuple(sorted(found, key=lambda problem: SEVERITIES.index(problem.severity)))
 
 
 def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tui_trainer.config.fields import names_in
 from tui_trainer.importing.conversion import Conversion, Group
 from tui_trainer.importing.rules import Why
 from tui_trainer.importing.values import alike, number, off, whole
+from tui_trainer.safe_text import one_line
+from tui_trainer.tracking.contract import tracker_names
 
 _MICRO = "training.per_device_train_batch_size"
 _ACCUMULATION = "training.gradient_accumulation_steps"
@@ -118,9 +121,31 @@ def _loss_on_parts(done: Conversion) -> None:
         done.write("task.loss_on", "all", *names)
 
 
+def _trackers(done: Conversion) -> None:
+    """Names in a list or in one text; those that are no trackers here are left out."""
+    found = done.first("report_to")
+    if not found:
+        return
+    given = found[1] if isinstance(found[1], list) else [found[1]]
+    names = [name for one in given if isinstance(one, str) for name in names_in(one)]
+    known = [name for name in names if name in tracker_names()]
+    here = f"the trackers here are {', '.join(tracker_names())}"
+    if known:
+        others = one_line(", ".join(name for name in names if name not in known), 80)
+        reason = f"{others} left out: {here}" if others else ""
+        done.write("logging.report_to", ", ".join(known), found[0], reason=reason)
+    elif off(found[1]) or names in (["none"], ["all"]):
+        done.leave(
+            Why.NOT_NEEDED, "the run's own journal is always written; logging.report_to names trackers", found[0]
+        )
+    else:
+        done.leave(Why.NOT_SUPPORTED, here, found[0])
+
+
 PRECISION = Group(("fp16", "bf16"), _precision)
 WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
 EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
+TRACKERS = Group(("report_to",), _trackers)
 LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_parts)
 
 

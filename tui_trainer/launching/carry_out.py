@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from tui_trainer.errors import (
@@ -13,6 +13,7 @@ from tui_trainer.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
+    GroupOutOfMemory,
     InputError,
     Problem,
     RunError,
@@ -21,10 +22,12 @@ from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.torchrun import RankEnded, command_words, train_together
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
+from tui_trainer.planning.planned import Planned
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -39,9 +42,11 @@ from tui_trainer.training.checkpoint_folder import (
     set_aside_after,
     steps_saved,
 )
-from tui_trainer.training.job import Job, Reason
+from tui_trainer.training.job import Job, Reason, Result
 
 _LOG_NAME = "error.txt"
+# Without a newer checkpoint: what ends a process each time is not mended by another try.
+_MOST_RESTARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +64,30 @@ class _StopRequested(Exception):
 
 def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> Outcome:
     """Do a run from where it stands to its end. Raises nothing; gives the lock back."""
-    journal = run.journal
-    gauges = GaugeWriter(journal, period_seconds=gauges_every_seconds)
+    gauges = GaugeWriter(run.journal, period_seconds=gauges_every_seconds)
+    outcome: Outcome | None = None
     gauges.start()
+    try:
+        outcome = _outcome(run, run.journal, gauges)
+        return outcome
+    finally:
+        gauges.stop()
+        try:
+            # Here, where no traceback holds the model any more.
+            _give_memory_back()
+            if outcome is None or not is_refused(run, outcome):
+                _write_report(run.folder, run.journal)
+        finally:
+            run.journal.close()
+            run.lock.release()
+
+
+def is_refused(run: OpenRun, outcome: Outcome) -> bool:
+    """Whether nothing came of a new run: it was refused before it had a plan, and its folder goes."""
+    return run.is_new and bool(outcome.problems) and not run.folder.plan.exists()
+
+
+def _outcome(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Outcome:
     try:
         reason = _story(run, journal, gauges)
         return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
@@ -78,15 +104,6 @@ def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> 
         return Outcome(exit_code=EXIT_FAILED, failure=str(error))
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
         return _failed(run, journal, error)
-    finally:
-        gauges.stop()
-        try:
-            # Here, where no traceback holds the model any more.
-            _give_memory_back()
-            _write_report(run.folder, journal)
-        finally:
-            journal.close()
-            run.lock.release()
 
 
 def _give_memory_back() -> None:
@@ -114,7 +131,7 @@ def _write_report(folder: RunFolder, journal: JournalWriter) -> None:
 def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     checkpoint = _newest_checkpoint(run.folder, journal)
     step = checkpoint.step if checkpoint else 0
-    journal.append(_started(run, checkpoint), PhaseChanged(phase="preparing", step=step))
+    journal.append(_started(run, run.plan, checkpoint), PhaseChanged(phase="preparing", step=step))
     progress = _ProgressLines(journal, run.controls)
     if run.plan:
         _take_new_place(run, run.plan, journal)
@@ -122,9 +139,9 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
     else:
         assert run.loaded is not None, "a run has a plan or a config"
-        plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu)
+        plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu, tunes=True)
     gauges.watch_card_of(plan)
-    prepare.announce(plan, journal)
+    prepare.announce(plan, journal, command_words(plan, run.folder))
     # Not before the plan: what is refused leaves nothing behind.
     start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
@@ -138,19 +155,81 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         baselines=baselines,
         versions=prepare.versions(),
     )
-    # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
-    from tui_trainer.training.run import run as train
-
     started = monotonic()
-    result = train(job, journal, run.controls)
+    if plan.processes.value > 1:
+        # The first of them writes the journal, readings of the machine included.
+        gauges.stop()
+        result = _train_together(run, job, journal)
+    else:
+        # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
+        from tui_trainer.training.run import run as train
+
+        result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
     return result.reason
 
 
+def _train_together(run: OpenRun, job: Job, journal: JournalWriter) -> Result:
+    """In several processes. Where one of them ends before the run does, all begin anew at the newest checkpoint, as
+    long as there is a newer one each time, or some times without."""
+    tries_left = _MOST_RESTARTS
+    while True:
+        try:
+            return train_together(job, run.controls)
+        except RankEnded as error:
+            kind, message = "process ended", str(error)
+        except GroupOutOfMemory as error:
+            kind, message = "out of memory", str(error)
+            job = _with_smaller_passes(job, message)
+        finally:
+            journal.go_on()
+        before = job.checkpoint.step if job.checkpoint else 0
+        checkpoint = _newest_checkpoint(run.folder, journal)
+        step = checkpoint.step if checkpoint else 0
+        tries_left = _MOST_RESTARTS if step > before else tries_left - 1
+        if not tries_left or run.controls.has_stop():
+            raise RunError(message)
+        micro = job.plan.per_device_train_batch_size.value
+        hint = f"all processes begin anew after step {step}" + (
+            f" with {micro} rows in a pass" if kind != "process ended" else ""
+        )
+        journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))
+        job = replace(job, checkpoint=checkpoint)
+        journal.append(_started(run, job.plan, checkpoint, again=True), PhaseChanged(phase="loading", step=step))
+
+
+def _with_smaller_passes(job: Job, message: str) -> Job:
+    """With half the rows in a pass, written down. Raises RunError at one row."""
+    plan = job.plan
+    micro, share = (
+        plan.per_device_train_batch_size.value,
+        plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value,
+    )
+    if micro == 1:
+        hint = (
+            'set data.max_length lower, training.gradient_checkpointing = true or tuning.method = "lora" in a new run'
+        )
+        raise RunError(f"{message}, with one row in a pass: {hint}")
+    half = -(-micro // 2)
+    smaller = plan.model_copy(
+        update={
+            "per_device_train_batch_size": Planned(value=half, exact=True, reason=f"memory ran out with {micro}"),
+            "gradient_accumulation_steps": Planned(
+                value=-(-share // half), exact=True, reason=f"{share} rows in parts of {half}"
+            ),
+            "per_device_eval_batch_size": Planned(
+                value=min(half, plan.per_device_eval_batch_size.value), exact=True, reason="as in training"
+            ),
+        }
+    )
+    write_plan_file(job.folder, smaller)
+    return replace(job, plan=smaller)
+
+
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
     """For the next plan of such a run. `busy_seconds`: for how long this process has been at it."""
-    own = load_of_threads(plan.threads.value, busy_seconds)
+    own = load_of_threads(plan.threads.value * plan.processes.value, busy_seconds)
     keep_calibration(
         registry.state_folder(),
         plan.cpu_name,
@@ -187,17 +266,20 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
     return checkpoint
 
 
-def _started(run: OpenRun, checkpoint: CheckpointFolder | None) -> RunStarted:
-    config = run.plan.config if run.plan else run.loaded.config if run.loaded else None
+def _started(
+    run: OpenRun, plan: Plan | None, checkpoint: CheckpointFolder | None, *, again: bool = False
+) -> RunStarted:
+    """`again`: within the same start of the program."""
+    config = plan.config if plan else run.loaded.config if run.loaded else None
     step = checkpoint.step if checkpoint else 0
     return RunStarted(
         step=step,
         name=run.folder.name,
         task=config.task.type if config else "",
-        device=run.plan.device if run.plan else "cpu",
+        device=plan.device if plan else "cpu",
         pid=os.getpid(),
-        total_steps=run.plan.total_steps.value if run.plan else 0,
-        resumed_from_step=None if run.is_new else step,
+        total_steps=plan.total_steps.value if plan else 0,
+        resumed_from_step=None if run.is_new and not again else step,
         versions=prepare.versions(),
     )
 

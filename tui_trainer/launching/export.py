@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
-from tui_trainer.exporting.export import target_of, writing_folder
+from tui_trainer.exporting.export import expected_seconds, target_of, writing_folder
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.runs.folder import RunFolder
@@ -23,11 +24,13 @@ _REASON_CHARACTERS: Final = 600
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A format. `refusal` says why this run cannot be exported to it here, and what would help; empty: it can."""
+    """A format. `refusal` says why this run cannot be exported to it here, and what would help; empty: it can.
+    `expected_seconds` go by earlier exports here; None where there were none."""
 
     name: str
     title: str
     needed_bytes: int
+    expected_seconds: float | None
     refusal: str
     is_there: bool
 
@@ -56,6 +59,7 @@ def _choice(trained: TrainedModel, found: Format) -> Choice:
         name=found.name,
         title=found.title,
         needed_bytes=found.needed_bytes(trained),
+        expected_seconds=expected_seconds(trained, found),
         refusal=one_line(why, _REASON_CHARACTERS),
         is_there=(trained.run.exports / found.name).is_dir(),
     )
@@ -79,9 +83,15 @@ class ExportProcess(CommandProcess):
         self.progress: tuple[str, float, float | None, str] = ("loading libraries and the model", 0.0, None, "")
         """What is done, how much of it, of how much, in which unit."""
         self.outcome: Outcome | None = None
+        self._started = monotonic()
         self._said, self._result = "", dict[str, Any]()
         # Exports are written on the CPU, and the card may be a run's.
         super().__init__(["export", str(run.root), "--to", name, "--json"], {"CUDA_VISIBLE_DEVICES": ""})
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return monotonic() - self._started
 
     def _hear(self, line: str) -> None:
         try:

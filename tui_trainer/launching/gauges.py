@@ -7,7 +7,7 @@ for the thread: a driver that hangs ends the readings and not the run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic, process_time
@@ -16,6 +16,7 @@ import psutil
 
 from tui_trainer.hardware import nvml as nvml_room
 from tui_trainer.hardware.cgroup import read_limits
+from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import UNREADABLE, CpuTimes, cpu_share, cpu_times
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import memory_available_now
@@ -38,10 +39,13 @@ class GaugeWriter:
         nvml: Nvml | None = None,
         now: Callable[[], float] = monotonic,
         cpu_seconds: Callable[[], float] = process_time,
+        others: Sequence[int] = (),
     ) -> None:
+        """`others`: pids of processes that train together with this one; what they use is the run's as well."""
         self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
         self._now, self._cpu_seconds = now, cpu_seconds
-        self._gpu_uuid: str | None = None
+        self._others = [process for pid in others if (process := _process(pid))]
+        self._gpu_uuids: tuple[str, ...] = ()
         self._before: CpuTimes | None = None
         self._machine_before: CpuTimes | None = None
         self._core_waits, self._disk_reads = CoreWaits(), DiskReads(now)
@@ -57,8 +61,8 @@ class GaugeWriter:
         self._end.set()
 
     def watch_card_of(self, plan: Plan) -> None:
-        """Read the card of the plan too, where it has one."""
-        self._gpu_uuid = plan.gpu_uuid if plan.device == "cuda" else None
+        """Read the card of the plan too, where it has one, or those of all its processes."""
+        self._gpu_uuids = (plan.gpu_uuids or (plan.gpu_uuid,)) if plan.device == "cuda" else ()
 
     def write(self) -> None:
         """Read once and write it. A reading that fails is none."""
@@ -75,7 +79,7 @@ class GaugeWriter:
     def _read(self) -> GaugesRead:
         cores = _usable_cores()
         return GaugesRead(
-            process_memory_bytes=psutil.Process().memory_info().rss,
+            process_memory_bytes=sum(one.memory_info().rss for one in (psutil.Process(), *self._others)),
             process_cpu_share=self._cpu_share(cores),
             usable_cores=round(cores, 2),
             machine_cpu_share=self._machine_cpu_share(),
@@ -87,7 +91,8 @@ class GaugeWriter:
         )
 
     def _cpu_share(self, cores: float) -> float | None:
-        before, self._before = self._before, CpuTimes(self._cpu_seconds(), self._now() * cores)
+        others = sum(sum(one.cpu_times()[:2]) for one in self._others)
+        before, self._before = self._before, CpuTimes(self._cpu_seconds() + others, self._now() * cores)
         share = cpu_share(before, self._before)
         return None if share is None else round(share, 4)
 
@@ -97,24 +102,30 @@ class GaugeWriter:
         return None if share is None else round(share, 4)
 
     def _gpus(self) -> list[GpuReading]:
-        nvml = None if self._gpu_uuid is None else self._nvml or nvml_room.session()
-        if nvml is None or self._gpu_uuid is None or (found := nvml.in_use(self._gpu_uuid, os.getpid())) is None:
-            return []
-        gpu, process_memory_bytes = found
-        total, free = gpu.memory_bytes, gpu.memory_free_bytes
-        return [
-            GpuReading(
-                index=gpu.index,
-                utilization_share=gpu.utilisation_share,
-                memory_used_bytes=None if total is None or free is None else total - free,
-                memory_bytes=total,
-                process_memory_bytes=process_memory_bytes,
-                power_watts=None if gpu.power_watts is None else round(gpu.power_watts, 1),
-                temperature_celsius=gpu.temperature_celsius,
-                clock_share=gpu.clock_share,
-                slowed_by=gpu.slowed_by,
-            )
-        ]
+        nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
+        found = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
+        return [_reading(*one) for one in found if one is not None]
+
+
+def _reading(gpu: Gpu, process_memory_bytes: int | None) -> GpuReading:
+    total, free = gpu.memory_bytes, gpu.memory_free_bytes
+    return GpuReading(
+        index=gpu.index,
+        utilization_share=gpu.utilisation_share,
+        memory_used_bytes=None if total is None or free is None else total - free,
+        memory_bytes=total,
+        process_memory_bytes=process_memory_bytes,
+        power_watts=None if gpu.power_watts is None else round(gpu.power_watts, 1),
+        temperature_celsius=gpu.temperature_celsius,
+        clock_share=gpu.clock_share,
+        slowed_by=gpu.slowed_by,
+    )
+
+
+def _process(pid: int) -> psutil.Process | None:
+    with suppress(psutil.Error):
+        return psutil.Process(pid)
+    return None
 
 
 def _usable_cores() -> float:

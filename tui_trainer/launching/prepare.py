@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 from contextlib import suppress
+from datetime import UTC
 from importlib import metadata
 from time import monotonic
 
@@ -17,6 +18,7 @@ from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, 
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
@@ -63,23 +65,36 @@ def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:
 
 
 def exact_plan(
-    loaded: LoadedConfig, folder: RunFolder, journal: JournalWriter, progress: Progress, *, gpu: GpuChoice
+    loaded: LoadedConfig,
+    folder: RunFolder,
+    journal: JournalWriter,
+    progress: Progress,
+    *,
+    gpu: GpuChoice,
+    tunes: bool = False,
 ) -> tuple[Plan, PreparedData]:
     """Prepare the data, and write the plan that the run will follow, for the memory that is free now.
 
-    Raises InputError.
+    `tunes`: a micro-batch that is to be measured is measured now. Raises InputError, and RunError where none survives.
     """
     data = _prepare(loaded.config, journal, progress)
     task = find_task(loaded.config.task.type)
-    plan = planning.make(
-        loaded,
-        with_memory_now(probe()),
-        task.facts(loaded.config, data),
-        data_key=data.folder.name,
-        model_key=task.model_key(loaded.config),
-        versions=versions(),
-        chosen_gpu=gpu,
-    )
+
+    def planned() -> Plan:
+        return planning.make(
+            loaded,
+            with_memory_now(probe()),
+            task.facts(loaded.config, data),
+            data_key=data.folder.name,
+            model_key=task.model_key(loaded.config),
+            versions=versions(),
+            chosen_gpu=gpu,
+        )
+
+    plan = planned()
+    if tunes and plan.untuned_key:
+        tune_micro_batch(loaded, plan, gpu, progress)
+        plan = planned()
     write_plan_file(folder, plan)
     return plan, data
 
@@ -138,8 +153,8 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
         journal.append(RunProblem(kind="versions changed", message=", ".join(changed), hint=hint))
 
 
-def announce(plan: Plan, journal: JournalWriter) -> None:
-    """Tell the journal what the exact plan says."""
+def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
+    """Tell the journal what the exact plan says, and which command starts its processes."""
     config = plan.config
     is_pretrained = config.model.init == "pretrained"
     journal.append(
@@ -149,6 +164,8 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             effective_batch_size=plan.effective_batch_size.value,
             per_device_train_batch_size=plan.per_device_train_batch_size.value,
             gradient_accumulation_steps=plan.gradient_accumulation_steps.value,
+            processes=plan.processes.value,
+            command=command,
             parameters=plan.parameters.value,
             memory_bytes=plan.memory_bytes.value,
             disk_bytes=plan.disk_bytes.value,
@@ -161,6 +178,7 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             base_model=config.model.model_name_or_path if is_pretrained else "",
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets=_targets(config.targets),
+            deadline=plan.deadline.at.astimezone(UTC).isoformat() if plan.deadline else "",
             metric=config.evaluation.metric_for_best_model,
             precision=plan.precision.value,
             best_precision=plan.best_precision or "",
@@ -173,8 +191,17 @@ def announce(plan: Plan, journal: JournalWriter) -> None:
             learning_rate=plan.learning_rate.value,
             most_learning_rate=peak_rate(config).most,
             memory_budget_bytes=plan.memory_budget_bytes,
+            best_samples_per_second=_best_rate(plan),
         )
     )
+
+
+def _best_rate(plan: Plan) -> float | None:
+    """Rows a second that steps of this shape reached here, where they were measured."""
+    seconds = plan.step_seconds
+    if seconds.value is None or not seconds.reason.startswith("measured here"):
+        return None
+    return min(plan.effective_batch_size.value, plan.train_rows.value) / seconds.value
 
 
 def _targets(targets: TargetsSection) -> dict[str, float]:

@@ -20,7 +20,7 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import Head
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
-from tui_trainer.planning.moving import moved
+from tui_trainer.planning.moving import in_processes, moved
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -152,8 +152,9 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
     )
 
 
-def open_again(folder: RunFolder, *, gpu: GpuChoice = None) -> OpenRun:
-    """Take hold of a run that was begun; without `gpu` it goes on on the card of its plan, where that is here.
+def open_again(folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None) -> OpenRun:
+    """Take hold of a run that was begun; without `gpu` it goes on on the card of its plan, where that is here, and
+    without `processes` in as many as before.
 
     Raises FolderError when it is in use or its files are damaged, InputError when it cannot go on on this machine.
     """
@@ -164,7 +165,10 @@ def open_again(folder: RunFolder, *, gpu: GpuChoice = None) -> OpenRun:
     try:
         plan, words = read_plan(folder), ""
         if plan:
-            plan, words = moved(plan, with_memory_now(probe()), gpu)
+            hardware = with_memory_now(probe())
+            plan, words = moved(plan, hardware, gpu)
+            plan, together = in_processes(plan, hardware, processes)
+            words = "; ".join(filter(None, (words, together)))
         loaded = None if plan else load_config(Request(config_file=folder.config), gpu=gpu)
         journal = JournalWriter(folder.journal)
     except BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 from tui_trainer.errors import FolderError
-from tui_trainer.launching.carry_out import Outcome, carry_out
+from tui_trainer.launching.carry_out import Outcome, carry_out, is_refused
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.runs import registry
 
@@ -33,7 +33,7 @@ class RunThread:
 
     def _work(self) -> None:
         self.outcome = outcome = carry_out(self.run)
-        if self.run.is_new and outcome.problems and not self.run.folder.plan.exists():
+        if is_refused(self.run, outcome):
             discard(self.run)
 
 

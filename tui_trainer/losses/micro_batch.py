@@ -22,7 +22,8 @@ class MicroBatch:
     as one row where attention goes by lengths);
     `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
     CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
-    `labels` are [B] or [B, C], and there are no places. `tokens` counts the inputs that are no padding.
+    `labels` are [B] or [B, C], and there are no places. `tokens` counts the inputs that are no padding. One that
+    `is_idle` counts for nothing: it is computed by a process that has no rows in a step of all.
     """
 
     inputs: Mapping[str, Any]
@@ -30,11 +31,12 @@ class MicroBatch:
     places: Tensor
     samples: int
     tokens: int
+    is_idle: bool = False
 
     @property
     def label_count(self) -> int:
         """What the sum of a loss is divided by."""
-        return self.labels.numel()
+        return 0 if self.is_idle else self.labels.numel()
 
     @property
     def positions(self) -> int:

@@ -20,6 +20,7 @@ from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.processes import Group
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.times import Times
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -31,13 +32,16 @@ class Decisions:
     """What `auto` became: where and how the run computes, and how its batch is cut."""
 
     target: choices.Target
+    group: Group
     room: MemoryBudget
     shape: ModelShape
     setup: TrainingSetup
     cut: BatchCut
     choices: choices.Choices
     packing: Planned[bool]
+    threads: Planned[int]
     memory_reason: str
+    untuned_key: str
 
 
 def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
@@ -64,8 +68,12 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
         "device_reason": made.target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
+        "processes": made.group.count,
+        "strategy": made.group.strategy,
+        "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
-        "threads": threads_of(hardware),
+        "untuned_key": made.untuned_key,
+        "threads": made.threads,
     }
 
 
@@ -154,13 +162,15 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
         "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
-        **host_memory(made.shape, setup, config, choices.loader_workers(loaded, made.target).value),
+        **host_memory(
+            made.shape, setup, config, choices.loader_workers(loaded, made.target).value, made.group.count.value
+        ),
     }
 
 
 def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     times = Times(facts, made.shape, made.setup, made.cut, steps, row_tokens=row_tokens(loaded.config, made.setup))
-    return times.numbers(hardware, made.target.gpu, training_threads(hardware.usable_cores))
+    return times.numbers(hardware, made.target.gpu, made.threads.value)
 
 
 def _effective_reason(cut: BatchCut, facts: DataFacts) -> str:
@@ -176,8 +186,18 @@ def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[
     return min(requested, max(facts.eval_rows, 1)), f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
 
 
-def threads_of(hardware: Hardware) -> Planned[int]:
-    """Of torch's kernels on this machine."""
+def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int = 1) -> Planned[int]:
+    """Of the setting, in each process; `auto` goes by the machine."""
+    requested, key = loaded.config.training.cpu_threads, "training.cpu_threads"
+    if requested == "auto":
+        return threads_of(hardware, processes)
+    return Planned(value=requested, exact=True, reason=f"from {loaded.where(key)}")
+
+
+def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
+    """Of torch's kernels in one of so many processes on this machine."""
     cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
     reason = f"{cores} usable cores, one left for everything else" if threads < cores else f"all {cores} usable cores"
+    if processes > 1:
+        threads, reason = max(1, threads // processes), f"{reason}, shared by {processes} processes"
     return Planned(value=threads, exact=True, reason=reason)

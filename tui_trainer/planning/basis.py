@@ -64,10 +64,14 @@ class Basis:
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:
     """The config with some values changed: for asking the plan's rules only, as nothing is checked."""
-    config = loaded.config
+    return replace(loaded, config=changed_config(loaded.config, patch))
+
+
+def changed_config(config: Config, patch: Mapping[str, Any]) -> Config:
+    """With some values changed, of which nothing is checked."""
     for key, value in patch.items():
         config = _set(config, key.split("."), value)
-    return replace(loaded, config=config)
+    return config
 
 
 def _set(section: S, path: list[str], value: Any) -> S:

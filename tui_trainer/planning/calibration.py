@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tui_trainer.planning.training_setup import Precision
 from tui_trainer.runs.folder import write_atomically
+
+if TYPE_CHECKING:
+    from tui_trainer.planning.training_setup import Precision
 
 _FILE = "calibration.json"
 _KEEP_SHAPES, _KEEP_RUNS = 200, 12

@@ -11,6 +11,7 @@ from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batching import batch_problems
+from tui_trainer.planning.deadline import deadline_problems
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
@@ -58,6 +59,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
         message = f"is {config.targets.score:g}, but {_METRIC} names no score"
         problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
+    problems += deadline_problems(loaded)
     training = config.training
     rate, end_rate = training.learning_rate, LR_SCHEDULES[training.lr_scheduler_type].end_rate
     if rate != "auto" and rate <= end_rate:

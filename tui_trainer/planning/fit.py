@@ -37,12 +37,14 @@ class MemoryBudget:
         return None if self.free_bytes is None else int(self.free_bytes * self.share)
 
     @classmethod
-    def of(cls, hardware: Hardware, target: Target) -> MemoryBudget:
+    def of(cls, hardware: Hardware, target: Target, processes: int = 1) -> MemoryBudget:
+        """Of one of so many processes: each has a card of its own, and all share the memory of the machine."""
         if target.gpu is None:
+            free, total = hardware.memory_available_bytes, hardware.memory_bytes
             return cls(
-                free_bytes=hardware.memory_available_bytes,
-                total_bytes=hardware.memory_bytes,
-                where="this machine",
+                free_bytes=None if free is None else free // processes,
+                total_bytes=None if total is None else total // processes,
+                where="this machine" if processes == 1 else f"each of {processes} processes on this machine",
                 share=CPU_SHARE,
             )
         free = target.gpu.memory_free_bytes

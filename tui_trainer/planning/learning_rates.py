@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from tui_trainer.config.load import LoadedConfig
+import math
+
+from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import Config
 from tui_trainer.optimizers import ADAPTIVE, OPTIMIZERS, PeakRate, Start
 from tui_trainer.planning.automatic_values import is_from_scratch
+from tui_trainer.planning.batching import EFFECTIVE, effective_rows
 from tui_trainer.planning.planned import Planned
 
 KEY = "training.learning_rate"
@@ -20,9 +23,28 @@ def learning_rate(loaded: LoadedConfig) -> Planned[float]:
     """The peak rate."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
-        return Planned(value=written, exact=True, reason=f"from {loaded.where(KEY)}")
+        return _scaled(loaded, Planned(value=written, exact=True, reason=f"from {loaded.where(KEY)}"))
     reasons = (_WORDS[_start(config)][0], OPTIMIZERS[config.training.optim].learning_rate_reason)
-    return Planned(value=peak_rate(config).auto, exact=True, reason=f"auto: {'; '.join(filter(None, reasons))}")
+    reason = f"auto: {'; '.join(filter(None, reasons))}"
+    return _scaled(loaded, Planned(value=peak_rate(config).auto, exact=True, reason=reason))
+
+
+def _scaled(loaded: LoadedConfig, rate: Planned[float]) -> Planned[float]:
+    """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run."""
+    scaling = loaded.config.training.lr_scaling
+    if scaling == "none":
+        return rate
+    if loaded.config.training.learning_rate != "auto" and loaded.origin(KEY).by_user:
+        return rate.model_copy(update={"reason": f"{rate.reason}; your own rate is not scaled"})
+    written = loaded.recipe.values.get("training", {}).get("effective_batch_size") if loaded.recipe else None
+    before, now = written or all_settings()[EFFECTIVE].default, effective_rows(loaded)
+    where = f"recipe {loaded.recipe.name}" if written and loaded.recipe else "the default"
+    if before == now:
+        return rate.model_copy(update={"reason": f"{rate.reason}; it is for {now} rows, and not scaled"})
+    factor = math.sqrt(now / before) if scaling == "sqrt" else now / before
+    value = float(f"{rate.value * factor:.3g}")
+    how = f"{scaling} scaling from {before} rows ({where}) to {now}: {rate.value:g} -> {value:g}"
+    return Planned(value=value, exact=True, reason=f"{rate.reason}; {how}")
 
 
 def peak_rate(config: Config) -> PeakRate:

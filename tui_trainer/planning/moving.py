@@ -25,6 +25,7 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.processes import cards_for
 from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.times import shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -72,6 +73,39 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
 
 
+def in_processes(plan: Plan, hardware: Hardware, count: int | None) -> tuple[Plan, str]:
+    """The same with another number of processes, and a clause about it; empty: it has that many. None: as many as the
+    plan has, or as there are cards. Raises ConfigError for more than there are cards or rows.
+    """
+    before, gpu = plan.processes.value, _own_card(plan, hardware)
+    cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
+    wanted = count or (min(before, len(cards)) if cards else before)
+    uuids = tuple(cards[:wanted]) if wanted > 1 else ()
+    if wanted == before and set(uuids) == set(plan.gpu_uuids):
+        return plan, ""
+    if cards and wanted > len(cards):
+        raise ConfigError(Problem(message=f"{wanted} processes need a card each, and {len(cards)} can be used"))
+    if wanted > plan.effective_batch_size.value:
+        message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
+        raise ConfigError(Problem(message=message))
+    words = f"going on in {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
+    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
+    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
+    micro = min(plan.per_device_train_batch_size.value, share)
+    changes: dict[str, Any] = {
+        "processes": _exact(wanted, words),
+        "gpu_uuids": uuids,
+        "threads": threads_of(hardware, wanted) if plan.config.training.cpu_threads == "auto" else plan.threads,
+        "per_device_train_batch_size": _exact(micro, words),
+        "gradient_accumulation_steps": _exact(-(-share // micro), words),
+        "step_seconds": Planned(value=None, exact=False, reason=f"only a measured step can tell: {words}"),
+        "duration_seconds": Planned(value=None, exact=False, reason=words),
+        # Of another number of processes nothing was measured that goes under the old name.
+        "shape_key": "",
+    }
+    return plan.model_copy(update=changes), words
+
+
 def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
@@ -92,10 +126,10 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
-    split = _split(plan, shape, setup, MemoryBudget.of(hardware, target))
+    split = _split(plan, shape, setup, MemoryBudget.of(hardware, target, plan.processes.value))
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
-    gpu, config = target.gpu, plan.config
+    gpu, config, processes = target.gpu, plan.config, plan.processes.value
     parts = parts_of_run(shape, setup, config, split.micro, split.eval_batch)
     changes: dict[str, Any] = {
         "device": target.device,
@@ -103,7 +137,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "device_reason": target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
-        "threads": threads_of(hardware),
+        "threads": threads_of(hardware, processes) if config.training.cpu_threads == "auto" else plan.threads,
         "training_setup": setup,
         "per_device_train_batch_size": _exact(split.micro, words),
         "gradient_accumulation_steps": _exact(split.accumulation, words),
@@ -116,11 +150,12 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
             shape,
             setup,
             split.micro,
-            min(plan.effective_batch_size.value, plan.train_rows.value),
+            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
             row_tokens(config, setup),
+            processes,
         ),
     }
-    changes |= host_memory(shape, setup, config, plan.loader_workers.value)
+    changes |= host_memory(shape, setup, config, plan.loader_workers.value, processes)
     if problems := host_memory_problems(changes["host_memory_bytes"], hardware):
         raise ConfigError(problems)
     return plan.model_copy(update=changes), words
@@ -175,7 +210,9 @@ def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: MemoryBudg
         return memory.total_bytes(parts_of_run(shape, setup, plan.config, micro, eval_batch))
 
     if room.free_bytes is not None and needed_bytes() > room.share * room.free_bytes:
-        rows = micro * accumulation if plan.packing.value else plan.effective_batch_size.value
+        rows = micro * accumulation
+        if not plan.packing.value:
+            rows = -(-plan.effective_batch_size.value // plan.processes.value)
         fits = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fits))
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)

@@ -14,7 +14,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.batching import ACCUMULATION, MICRO, BatchCut
+from tui_trainer.planning.batching import ACCUMULATION, MICRO, TUNE, BatchCut
 from tui_trainer.planning.planned import Planned
 from tui_trainer.tasks.contract import DataFacts
 
@@ -101,14 +101,14 @@ def packed_cut(
 ) -> BatchCut:
     """The cut of a step whose documents share rows: a micro-batch counts those rows."""
     in_one_row = widest < loaded.config.data.max_length
-    most = most_rows(loaded.config, facts, True, cut.effective)
-    rows = 1 if in_one_row else min(most, math.ceil((facts.packed_rows or 1) * _SPREAD))
+    most = -(-most_rows(loaded.config, facts, True, cut.effective) // cut.processes)
+    rows = 1 if in_one_row else min(most, math.ceil((facts.packed_rows or 1) * _SPREAD / cut.processes))
     training = loaded.config.training
     parts = training.gradient_accumulation_steps
     if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
         micro, reason = min(cut.micro, rows), cut.micro_reason
         reason += f"; a step has no more than {rows} packed rows" if micro < cut.micro else ""
-    elif isinstance(parts, int):
+    elif isinstance(parts, int) and training.per_device_train_batch_size != TUNE:
         micro, reason = -(-rows // min(parts, rows)), f"packed rows / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
     else:
         fits = largest_fit(rows)

@@ -24,17 +24,20 @@ from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.planning.assemble import Decisions, assemble
+from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import cut_batch
+from tui_trainer.planning.batching import TUNE, cut_batch
 from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
-from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, with_dry_run
+from tui_trainer.planning.deadline import PlannedDeadline
+from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
+from tui_trainer.planning.kept_micro_batches import kept_micro_batch, micro_batch_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.processes import COPIES, ONE, Strategy, processes_of, strategy_of, tightest
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
@@ -55,6 +58,11 @@ class Plan(BaseModel):
     device_name: str
     device_reason: str
     gpu_uuid: str
+    processes: Planned[int] = ONE
+    """That train together, each with its share of every step."""
+    strategy: Planned[Strategy] = COPIES
+    gpu_uuids: tuple[str, ...] = ()
+    """The card of each process, where there are several."""
     cpu_name: str
     data_key: str
     model_key: str
@@ -86,6 +94,8 @@ class Plan(BaseModel):
     train_tokens: Planned[int]
     effective_batch_size: Planned[int]
     per_device_train_batch_size: Planned[int]
+    untuned_key: str = ""
+    """Under which its micro-batch is kept once it is measured; empty: nothing is to be measured."""
     gradient_accumulation_steps: Planned[int]
     per_device_eval_batch_size: Planned[int]
     steps_per_epoch: Planned[int]
@@ -106,6 +116,10 @@ class Plan(BaseModel):
     step_flops: float
     shape_key: str
     duration_seconds: Planned[float | None]
+    out_of_memory_events: int = 0
+    """How often passes were made smaller since the run began."""
+    deadline: PlannedDeadline | None = None
+    """None where `targets.deadline` is empty."""
 
     def model_shape(self) -> ModelShape:
         """Of its model, as it is now. Raises InputError where that is no longer there."""
@@ -129,7 +143,13 @@ def make(
     """
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
-    plan = Plan(**numbers, data_key=data_key, model_key=model_key, versions=versions or {})
+    plan = Plan(
+        **numbers,
+        data_key=data_key,
+        model_key=model_key,
+        versions=versions or {},
+        deadline=PlannedDeadline.of(loaded.config),
+    )
     room, config = decisions.room, loaded.config
     needed = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
@@ -152,7 +172,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         loaded=loaded,
         hardware=hardware,
         target=target,
-        room=MemoryBudget.of(hardware, target),
+        room=MemoryBudget.of(hardware, tightest(hardware, target, plan.gpu_uuids), plan.processes.value),
         shape=plan.model_shape(),
         setup=plan.training_setup,
         micro_batch=plan.per_device_train_batch_size.value,
@@ -167,13 +187,15 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
     if problems:
         raise ConfigError(problems)
+    group = processes_of(loaded, hardware, target, chosen_gpu)
+    processes = group.count.value
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
         longest_row=widest,
-        most_rows=most_rows(config, facts, packed.value, config.training.effective_batch_size),
+        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
     )
@@ -181,12 +203,24 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     setup, memory_reason = with_dry_run(config, shape, chosen.setup, facts.vocabulary)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
-    room = MemoryBudget.of(hardware, target)
+    room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), processes)
+    threads = requested_threads(loaded, hardware, processes)
+
+    def fits(shards: int) -> bool:
+        one_row = replace(setup, shards=shards)
+        return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
+
+    strategy = strategy_of(loaded, processes, fits)
+    if strategy.value == "fsdp":
+        setup = replace(setup, shards=processes)
+    tunes = config.training.per_device_train_batch_size == TUNE
+    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes) if tunes else ""
+    kept = kept_micro_batch(key) if key else None
 
     def largest_fit(limit: int) -> int:
-        return largest_micro_batch(shape, setup, config, room, limit)
+        return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
 
-    cut = cut_batch(loaded, largest_fit)
+    cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
@@ -197,15 +231,21 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:
         cut = packed_cut(loaded, cut, facts, widest, largest_fit)
+    if tunes:
+        words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
+        cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
-    rows = most_rows(config, facts, packed.value, cut.effective)
+    rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
     return Decisions(
         target=target,
+        group=replace(group, strategy=strategy),
         room=room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
         cut=cut,
         choices=chosen,
         packing=packed,
+        threads=threads,
+        untuned_key="" if kept else key,
         memory_reason=memory_reason,
     )

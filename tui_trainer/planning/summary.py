@@ -35,8 +35,16 @@ def place_words(plan: Plan) -> str:
     """Where a run computes and in which numbers; why it does so on a CPU is said."""
     name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
     if plan.device == "cuda":
-        return f"on {reason if name in reason else f'{name} ({reason})'} in {precision}"
-    return f"on the CPU ({name}, {plan.threads.value} threads) in {precision}: {reason}"
+        cards = f"{plan.processes.value} cards, beginning with " if plan.processes.value > 1 else ""
+        return f"on {cards}{reason if name in reason else f'{name} ({reason})'} in {precision}"
+    return f"on the CPU ({name}, {threads_words(plan)}) in {precision}: {reason}"
+
+
+def threads_words(plan: Plan) -> str:
+    """Of the kernels on the CPU."""
+    threads, processes = plan.threads.value, plan.processes.value
+    words = f"{threads} {'thread' if threads == 1 else 'threads'}"
+    return words if processes == 1 else f"{processes} processes of {words}"
 
 
 def tuning_words(plan: Plan) -> str:

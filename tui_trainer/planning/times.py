@@ -24,7 +24,9 @@ class Times:
         self, facts: DataFacts, shape: ModelShape, setup: TrainingSetup, cut: BatchCut, steps: Steps, *, row_tokens: int
     ) -> None:
         self._shape, self._setup, self._steps = shape, setup, steps
-        self._rows = min(cut.effective, facts.rows)
+        # Of one process: all compute at the same time.
+        self._processes = cut.processes
+        self._rows = -(-min(cut.effective, facts.rows) // cut.processes)
         self.step_flops = training_flops(
             shape,
             setup,
@@ -32,14 +34,14 @@ class Times:
             row_tokens=_attended(facts, setup, row_tokens),
             document_tokens=facts.row_tokens or None,
         )
-        self.shape_key = shape_key(shape, setup, cut.micro, self._rows, row_tokens)
+        self.shape_key = shape_key(shape, setup, cut.micro, self._rows, row_tokens, cut.processes)
 
     def numbers(self, hardware: Hardware, gpu: Gpu | None, threads: int) -> dict[str, Any]:
         """The fields of a plan that are about time."""
         step, steps = self._step(hardware, gpu, threads), self._steps
         total = None
         if step.seconds is not None:
-            evaluation = step.seconds / self._rows * steps.eval_rows * EVALUATION_SHARE
+            evaluation = step.seconds / self._rows * steps.eval_rows / self._processes * EVALUATION_SHARE
             total = steps.total.value * step.seconds + steps.evaluations * evaluation
         reason = (
             f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
@@ -72,11 +74,19 @@ def _attended(facts: DataFacts, setup: TrainingSetup, row_tokens: int) -> int:
     return max(1, round(facts.row_tokens))
 
 
-def shape_key(shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int) -> str:
-    """Names what decides the time of a step on one machine."""
+def shape_key(
+    shape: ModelShape,
+    setup: TrainingSetup,
+    micro_batch: int,
+    effective_batch: int,
+    row_tokens: int,
+    processes: int = 1,
+) -> str:
+    """Names what decides the time of a step on one machine. `effective_batch`: rows of one process in a step."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     dropout = "d" if shape.attention_dropout else ""
     how = [setup.precision, setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    how += [f"{processes}processes"] if processes > 1 else []
     how += ["ckpt"] if setup.gradient_checkpointing else []
     how += ["packed"] if setup.packed else []
     how += ["compiled"] if setup.compiled else []

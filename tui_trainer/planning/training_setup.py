@@ -63,6 +63,8 @@ class TrainingSetup:
     head: Head = "causal_lm"
     target_tokens: int = 0
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
+    shards: int = 1
+    """Processes over which weights, gradients and the optimizer's state are split."""
     counted: LayerBytes | None = None
     """For a family without a formula: what a dry run has counted."""
 

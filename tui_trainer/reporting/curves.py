@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tui_trainer.runs.comparison import eval_curve, train_curve
-from tui_trainer.runs.events import Event, GaugesRead, StepDone
+from tui_trainer.runs.events import Event, GaugesRead, RunStarted, StepDone
 from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.score_words import plain
 from tui_trainer.runs.state import RunState
@@ -33,7 +33,7 @@ class Curve:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
     """Curves over the same axis, which begins at zero where not only differences matter. `levels` are values to compare
-    with; `stacked` curves lie on top of each other."""
+    with; `stacked` curves lie on top of each other; at `resumed_at` the run was gone on with."""
 
     title: str
     x_unit: str
@@ -41,6 +41,7 @@ class Chart:
     levels: tuple[tuple[str, float], ...] = ()
     stacked: bool = False
     from_zero: bool = True
+    resumed_at: tuple[int, ...] = ()
 
 
 def _column() -> array[float]:
@@ -54,6 +55,7 @@ class CurveCollector:
     parts: tuple[array[float], ...] = field(default_factory=lambda: tuple(_column() for _ in STEP_PARTS))
     energy_joules: float | None = None
     """Of the cards, by the readings; None where none tells its power."""
+    _resumed_at: set[int] = field(default_factory=set)
     _gauge_seconds: array[float] = field(default_factory=_column)
     _gauges: dict[str, array[float]] = field(default_factory=dict)
     _seconds: float = 0.0
@@ -66,6 +68,10 @@ class CurveCollector:
             for name, column in zip(STEP_PARTS, self.parts, strict=True):
                 del column[len(state.steps) - 1 :]
                 column.append(getattr(event, f"{name}_seconds"))
+        elif isinstance(event, RunStarted) and event.resumed_from_step:
+            # What came after it is done again, and so are the resumes there.
+            step = event.resumed_from_step
+            self._resumed_at = {step, *(one for one in self._resumed_at if one < step)}
         elif isinstance(event, GaugesRead):
             self._take_gauges(event)
 
@@ -109,21 +115,22 @@ class CurveCollector:
             _alone("Learning rate", "learning rate", _means(state.steps, state.lrs)),
             _alone("Gradient norm", "gradient norm", _means(state.steps, state.grad_norms)),
             Chart(title="Time of a step, ms", x_unit="step", curves=parts, stacked=True),
-            *self._gauge_charts(),
         ]
+        resumed_at = tuple(sorted(self._resumed_at))
+        made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *self._gauge_charts()]
         return [chart for chart in made if any(curve.points for curve in chart.curves)]
 
     def _gauge_charts(self) -> list[Chart]:
-        curves = {
-            name: Curve(name=name, points=_means([value / 60 for value in self._gauge_seconds], column))
-            for name, column in self._gauges.items()
-        }
+        unit = next((unit for unit, length in _UNITS.items() if self._seconds >= _LEAST_UNITS * length), "second")
+        xs = [value / _UNITS[unit] for value in self._gauge_seconds]
+        curves = {name: Curve(name=name, points=_means(xs, column)) for name, column in self._gauges.items()}
         return [
-            Chart(title=title, x_unit="minute", curves=tuple(curves[name] for name in names if name in curves))
+            Chart(title=title, x_unit=unit, curves=tuple(curves[name] for name in names if name in curves))
             for title, names in _GAUGE_CHARTS.items()
         ]
 
 
+_UNITS, _LEAST_UNITS = {"hour": 3600, "minute": 60, "second": 1}, 3
 _GAUGE_CHARTS = {
     "Memory, GiB": ("memory of the process", "memory of the GPU"),
     "Use, %": ("CPU", "GPU"),

@@ -15,6 +15,7 @@ COLOURS = 6
 _WIDTH, _HEIGHT = 480, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 10, 30
 _TICKS = 5
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def chart_figure(chart: Chart) -> str:
     y_ticks = nice_ticks(min(0.0, *values) if chart.from_zero else min(values), max(values))
     frame = _Frame(min(0.0, *xs), max(xs), y_ticks[0], y_ticks[-1])
     parts = [_axes(frame, y_ticks), *(_level(frame, name, value) for name, value in chart.levels)]
+    parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
     drawn = [_drawn(frame, lines, at, stacked=chart.stacked) for at in range(len(lines))]
     name, picture = _shown(chart.title), "".join([*parts, *reversed(drawn)])
     return (
@@ -99,8 +101,7 @@ def _level(frame: _Frame, name: str, value: float) -> str:
 def axis_number(value: float) -> str:
     """`20k` for 20000, `1.5e-4` for 0.00015."""
     if 0 < abs(value) < 1e-3:
-        digits, _, power = f"{value:.2e}".partition("e")
-        return f"{float(digits):g}e{int(power)}"
+        return short_number(value)
     return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:.6g}"
 
 
@@ -120,7 +121,13 @@ def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
         f'<span><i class="c{at % COLOURS}"></i>{_shown(curve.name)} <b>{short_number(curve.points[-1][1])}</b></span>'
         for at, curve in enumerate(curves)
     ]
-    lines += [f"<span><i></i>{_shown(name)} <b>{short_number(value)}</b></span>" for name, value in chart.levels]
+    lines += [
+        f'<span><i class="level"></i>{_shown(name)} <b>{short_number(value)}</b></span>' for name, value in chart.levels
+    ]
+    if chart.resumed_at:
+        shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
+        more = " ..." if len(chart.resumed_at) > _MOST_NAMED else ""
+        lines.append(f'<span><i class="level"></i>resumed after <b>{shown}{more}</b></span>')
     return "".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between
 from tui_trainer.reporting.model_rows import ModelFacts
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.events import Event, RunFailed, RunFinished, RunStarted
-from tui_trainer.runs.folder import FolderSize, RunFolder, folder_size, read_plain_file
+from tui_trainer.runs.folder import RunFolder, folder_size, read_plain_file
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
@@ -55,6 +55,27 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """What a run took. `seconds` are those of all starts, from the first event to the last; energy and power are those
+    of the cards. None: not known."""
+
+    seconds: float | None
+    step_seconds: float
+    evaluation_seconds: float
+    checkpoint_seconds: float
+    gpu_hours: float | None
+    energy_joules: float | None
+    power_watts: float | None
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    library_memory_bytes: int | None
+    planned_memory_bytes: int | None
+    planned_seconds: float | None
+    disk_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """A run that is over, or as far as it has come. `plan` is None before there is one, and for those of a version that
     is not understood; `plan_fault` then says why."""
@@ -69,19 +90,9 @@ class RunFacts:
     asked: tuple[Asked, ...]
     config_text: str
     charts: tuple[Chart, ...]
-    energy_joules: float | None
+    costs: Costs
     exports: dict[str, dict[str, Any]]
-    size: FolderSize
-    model: ModelFacts = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "model", _model_facts(self.state, self.plan))
-
-    @property
-    def seconds(self) -> float | None:
-        """From the first to the last event of each start, added up."""
-        known = [start.seconds for start in self.starts if start.seconds is not None]
-        return sum(known) if known else None
+    model: ModelFacts
 
 
 def facts_of(folder: RunFolder) -> RunFacts:
@@ -104,9 +115,9 @@ def facts_of(folder: RunFolder) -> RunFacts:
         asked=tuple(_asked(folder)),
         config_text=_text(folder.config),
         charts=tuple(curves.charts(state)),
-        energy_joules=curves.energy_joules,
+        costs=_costs(state, starts, curves.energy_joules, folder_size(folder.root).bytes),
         exports=certificates(folder),
-        size=folder_size(folder.root),
+        model=_model_facts(state, plan),
     )
 
 
@@ -121,6 +132,27 @@ def _note_start(starts: list[Start], event: Event) -> None:
         start.last_at, start.last_step = event.at or start.last_at, max(start.last_step, event.step)
         if isinstance(event, RunFinished | RunFailed):
             start.ending = event.reason if isinstance(event, RunFinished) else f"failed: {event.message}"
+
+
+def _costs(state: RunState, starts: list[Start], energy_joules: float | None, disk_bytes: int) -> Costs:
+    known = [start.seconds for start in starts if start.seconds is not None]
+    seconds, cards = sum(known) if known else None, state.plan.processes if state.plan else 1
+    return Costs(
+        seconds=seconds,
+        step_seconds=sum(state.step_seconds),
+        evaluation_seconds=sum(done.seconds for done in state.evals),
+        checkpoint_seconds=sum(done.seconds for done in state.checkpoints),
+        gpu_hours=cards * seconds / 3600 if state.device == "cuda" and seconds is not None else None,
+        energy_joules=energy_joules,
+        power_watts=None if energy_joules is None else state.gauge_summary.power_watts.value,
+        samples_per_second=state.samples_per_second,
+        tokens_per_second=state.tokens_per_second,
+        peak_memory_bytes=state.peak_memory_bytes or None,
+        library_memory_bytes=state.resident_bytes_before,
+        planned_memory_bytes=state.plan.memory_bytes if state.plan else None,
+        planned_seconds=state.plan.duration_seconds if state.plan else None,
+        disk_bytes=disk_bytes,
+    )
 
 
 def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:

@@ -29,7 +29,7 @@ h2 { font-size: 18px; margin: 32px 0 10px; padding-top: 14px; border-top: 1px so
 .good { color: var(--good); } .bad { color: var(--bad); } .dim { color: var(--dim); }
 .figures { display: grid; gap: 10px; grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); }
 .figures div { background: var(--card); border-radius: 8px; padding: 10px 12px; font-size: 13px; color: var(--dim); }
-.figures b { display: block; font-size: 19px; color: var(--text); font-weight: 600; }
+.figures b { display: block; font-size: 17px; white-space: nowrap; color: var(--text); font-weight: 600; }
 .charts { display: grid; gap: 14px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 figure { margin: 0; background: var(--card); border-radius: 8px; padding: 12px; }
 figcaption { font-weight: 600; }
@@ -38,6 +38,7 @@ figcaption .dim { font-weight: 400; }
 .legend b { color: var(--text); font-weight: 600; }
 .legend i { display: inline-block; width: 14px; height: 3px; margin-right: 5px; vertical-align: 4px;
   background: var(--dim); }
+.legend i.level { height: 0; background: none; border-top: 2px dashed var(--dim); }
 svg { display: block; width: 100%; height: auto; }
 svg text { font-size: 12px; fill: var(--dim); }
 polygon { opacity: 0.85; }

@@ -19,14 +19,16 @@ from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
 from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.overview import metric_value
-from tui_trainer.runs.result import best_before
+from tui_trainer.runs.result import LABELLING, best_before
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.runs.targets import targets_of
+from tui_trainer.runs.throughput import grade_of
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
 _MOST_EVALUATIONS = 20
 _MOST_PROBLEMS = 50
 _MOST_SAMPLES = 3
+_MOST_SAMPLE_LINES = 30
 _VALUE_CHARACTERS = 300
 _JOULES_IN_KWH = 3.6e6
 
@@ -88,7 +90,7 @@ def key_figures(facts: RunFacts) -> Rows:
         *((plain(name), number(value)) for name, value in list(model.scores.items())[:2]),
         ("steps", f"{state.step:,}" + (f" of {state.total_steps:,}" if state.step < state.total_steps else "")),
         ("time of steps", format_seconds(model.training_seconds)),
-        ("peak memory", format_bytes(state.peak_memory_bytes or None)),
+        ("peak memory", format_bytes(facts.costs.peak_memory_bytes)),
     ]
     return [row for row in rows if row[1] != "--"]
 
@@ -180,8 +182,12 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
 
 
 def _history(facts: RunFacts) -> Iterator[Block]:
-    if len(facts.starts) > 1 or facts.status == "interrupted":
-        rows = tuple(map(_start_row, facts.starts))
+    if len(facts.starts) > 1 or (facts.starts and facts.status == "interrupted"):
+        silent = "no word: killed" if facts.status == "interrupted" else "not yet"
+        rows = (
+            *(_start_row(start, "no word: killed") for start in facts.starts[:-1]),
+            _start_row(facts.starts[-1], silent),
+        )
         yield Table(("begun (UTC)", "from step", "to step", "for", "ended"), rows)
     problems = list(facts.state.problems)[-_MOST_PROBLEMS:]
     if problems:
@@ -191,15 +197,15 @@ def _history(facts: RunFacts) -> Iterator[Block]:
         yield Text(("Its journal holds no start.",))
 
 
-def _start_row(start: Start) -> tuple[str, ...]:
-    ended = start.ending or "no word: killed, or still running"
+def _start_row(start: Start, silent: str) -> tuple[str, ...]:
+    """`silent`: what it means that the start noted no end."""
     came_from = "new" if start.from_step is None else f"{start.from_step:,}"
     return (
         start.at[:19].replace("T", " "),
         came_from,
         f"{start.last_step:,}",
         format_seconds(start.seconds),
-        ended,
+        start.ending or silent,
     )
 
 
@@ -224,31 +230,28 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
-    state = facts.state
+    state, costs = facts.state, facts.costs
     if not state.started_at:
         return
-    evaluating, saving = sum(done.seconds for done in state.evals), sum(done.seconds for done in state.checkpoints)
-    gauges = state.gauge_summary
+    energy = "--"
+    if costs.energy_joules is not None:
+        mean = f", {costs.power_watts:.0f} W in the mean" if costs.power_watts is not None else ""
+        energy = f"{costs.energy_joules / _JOULES_IN_KWH:.3g} kWh{mean}"
     rows = [
-        ("from start to end", format_seconds(facts.seconds)),
-        ("steps", format_seconds(facts.model.training_seconds)),
-        ("evaluations", f"{format_seconds(evaluating)} ({len(state.evals)})"),
-        ("checkpoints", f"{format_seconds(saving)} ({len(state.checkpoints)})"),
-    ]
-    if state.device == "cuda" and facts.seconds is not None:
-        rows.append(("GPU-hours", f"{facts.seconds / 3600:.2f}"))
-    if facts.energy_joules is not None:
-        watts = gauges.power_watts.value
-        mean = f", {watts:.0f} W in the mean" if watts is not None else ""
-        rows.append(("energy of the GPU", f"{facts.energy_joules / _JOULES_IN_KWH:.3g} kWh{mean}"))
-    rows += [
-        ("samples per second", "--" if state.samples_per_second is None else f"{state.samples_per_second:.1f}"),
-        ("tokens per second", format_count(state.tokens_per_second)),
-        ("peak memory", format_bytes(state.peak_memory_bytes or None)),
-        ("of it the libraries", format_bytes(state.resident_bytes_before)),
-        ("planned for training", format_bytes(state.plan.memory_bytes if state.plan else None)),
-        ("planned time", format_seconds(state.plan.duration_seconds if state.plan else None)),
-        ("disk", format_bytes(facts.size.bytes)),
+        ("from start to end", format_seconds(costs.seconds)),
+        ("steps", format_seconds(costs.step_seconds)),
+        ("evaluations", f"{format_seconds(costs.evaluation_seconds)} ({len(state.evals)})"),
+        ("checkpoints", f"{format_seconds(costs.checkpoint_seconds)} ({len(state.checkpoints)})"),
+        ("throughput", grade_of(state) or "--"),
+        ("GPU-hours", "--" if costs.gpu_hours is None else f"{costs.gpu_hours:.2f}"),
+        ("energy of the GPU", energy),
+        ("samples per second", "--" if costs.samples_per_second is None else f"{costs.samples_per_second:.1f}"),
+        ("tokens per second", format_count(costs.tokens_per_second)),
+        ("peak memory", format_bytes(costs.peak_memory_bytes)),
+        ("of it the libraries", format_bytes(costs.library_memory_bytes)),
+        ("planned for training", format_bytes(costs.planned_memory_bytes)),
+        ("planned time", format_seconds(costs.planned_seconds)),
+        ("disk", format_bytes(costs.disk_bytes)),
     ]
     yield Pairs([row for row in rows if row[1] != "--"])
 
@@ -294,9 +297,14 @@ def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], st
 
 
 def _samples(facts: RunFacts) -> Iterator[Block]:
+    border = "" if facts.state.task in LABELLING else "\u00b7"
     for sample in list(facts.state.samples)[-_MOST_SAMPLES:]:
         yield Text((f"After step {sample.step:,}:",))
-        yield Code(f"{sample.prompt}\u00b7{sample.text}")
+        lines = f"{sample.prompt}{border}{sample.text}".split("\n")
+        left_out = len(lines) - _MOST_SAMPLE_LINES
+        yield Code("\n".join(lines[:_MOST_SAMPLE_LINES]))
+        if left_out > 0:
+            yield Text((f"and {left_out:,} more lines.",))
 
 
 def _again(facts: RunFacts) -> Iterator[Block]:
@@ -342,7 +350,10 @@ def chart_summary(chart: Chart) -> Table:
 
 
 def short_number(value: float) -> str:
-    """Four digits, and no more zeros than they need."""
+    """Four digits, and no more zeros than they need: `1.5e-4` for 0.00015."""
+    if 0 < abs(value) < 1e-3:
+        digits, _, power = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}" if math.isfinite(value) else "--"
 
 

@@ -52,19 +52,31 @@ def request(path: Path, action: Action) -> int:
 
 
 class Controls:
-    """The run's side. What was asked before it began is not for it."""
+    """The run's side. What was asked before it began is not for it.
 
-    def __init__(self, path: Path) -> None:
+    `asked_before`: the last request of that time, where another process knows it.
+    """
+
+    def __init__(self, path: Path, asked_before: int | None = None) -> None:
         self._path = str(path)
         self._stamp: tuple[int, int, int] | None = None
         # Whole requests, not ids: those begin again at 1 when the file was deleted or damaged meanwhile.
         self._seen: set[Request] = set()
         self._put_back: list[Request] = []
-        self.wanted()
+        arrived = self.wanted()
+        self.asked_before = max((one.id for one in arrived), default=0) if asked_before is None else asked_before
+        if asked_before is not None:
+            self.put_back([one for one in arrived if one.id > asked_before])
 
     def put_back(self, requests: list[Request]) -> None:
         """Requests that cannot be answered yet: `wanted` gives them once more."""
         self._put_back += requests
+
+    def has_some(self) -> bool:
+        """Whether there are requests. All of them wait on."""
+        requests = self.wanted()
+        self.put_back(requests)
+        return bool(requests)
 
     def has_stop(self) -> bool:
         """Whether a stop is among the requests. All of them wait on."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
-from tui_trainer.runs.events import KINDS, Event, GpuReading, Unknown
+from tui_trainer.runs.events import KINDS, Event, GpuReading, Unknown, WayInTime
 from tui_trainer.runs.json_fields import READERS, WHOLE_LIMIT, finite, parsed, records, shortened, text, whole
 
 LINE_LIMIT_BYTES: Final = 1_000_000
@@ -83,7 +83,7 @@ def _as_finite_dict(record: Any) -> Any:
     return finite(asdict(record))
 
 
-_READERS: Final = READERS | {list[GpuReading]: records(GpuReading)}
+_READERS: Final = READERS | {list[GpuReading]: records(GpuReading), list[WayInTime]: records(WayInTime)}
 
 
 class _Table:

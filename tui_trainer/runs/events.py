@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+Settings = dict[str, str | int | float | bool]
+"""Values by dotted key, as they would be written."""
+
 
 def utc_now() -> str:
     """`2026-11-20T13:45:00.123Z`."""
@@ -76,9 +79,9 @@ class PlanMade(Event):
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
     `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable. `targets` are
-    those of [targets] that were set, `metric` is `evaluation.metric_for_best_model`. From `precision` on: settings as
-    they came out, for what judges the run later; `best_precision` is what `training.mixed_precision = "auto"` takes
-    here. Empty or None in journals without them.
+    those of [targets] that are numbers and were set, `deadline` when it has to be done (UTC), `metric` is
+    `evaluation.metric_for_best_model`. From `precision` on: settings as they came out, for what judges the run later;
+    `best_precision` is what `training.mixed_precision = "auto"` takes here. Empty or None in journals without them.
     """
 
     total_steps: int
@@ -98,6 +101,7 @@ class PlanMade(Event):
     base_model: str = ""
     lora_rank: int | None = None
     targets: dict[str, float] = field(default_factory=dict)
+    deadline: str = ""
     metric: str = "loss"
     precision: str = ""
     best_precision: str = ""
@@ -110,6 +114,11 @@ class PlanMade(Event):
     learning_rate: float | None = None
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
+    processes: int = 1
+    command: str = ""
+    """What starts the processes, where there are several."""
+    best_samples_per_second: float | None = None
+    """Of earlier runs with steps of the same shape on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +298,25 @@ class MicroBatchReduced(RunProblem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WayInTime:
+    """Settings with which the next run would be done in about so many seconds."""
+
+    words: str
+    patch: Settings
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineAtRisk(RunProblem):
+    """At this rate the run will be done at `expected`, after `due` (both UTC). Each of the `ways` is enough alone."""
+
+    due: str
+    expected: str
+    step_seconds: float
+    ways: list[WayInTime] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApplied(Event):
     """A request of control.json was carried out."""
 
@@ -329,7 +357,6 @@ KINDS: Final[dict[str, type[Event]]] = {
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
         BetweenSteps, EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, MicroBatchReduced,
-        ControlApplied,
-        RunFinished, RunFailed,
+        DeadlineAtRisk, ControlApplied, RunFinished, RunFailed,
     )
 }  # fmt: skip

@@ -14,11 +14,12 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
 from tui_trainer.errors import FolderError, Problem
+from tui_trainer.local_paths import from_the_root
 from tui_trainer.safe_text import one_line
 
 MARKER: Final = ".tui-trainer"
@@ -114,14 +115,13 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> Self:
         """The folder of a run that was made before, here or elsewhere. Raises FolderError when it is none."""
-        root = path.expanduser().absolute()
+        root, hint = from_the_root(str(path)), "`tui-trainer runs` lists the runs"
         try:
             root = root.resolve(strict=True)
             known = any((root / name).is_file() for name in _FILES)
         except (OSError, ValueError) as error:
-            raise FolderError(_refusal(root, error)) from error
+            raise FolderError(replace(_refusal(root, error), hint=hint)) from error
         if not known:
-            hint = "`tui-trainer runs` lists the runs"
             raise FolderError("this is not the folder of a run", where=_shown(root), hint=hint)
         return cls(root)
 

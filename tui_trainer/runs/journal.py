@@ -67,6 +67,13 @@ class JournalWriter:
             if self._fd >= 0 and self._at_work:
                 self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
 
+    def go_on(self) -> None:
+        """After another process has written to the file, and may have left a line unfinished."""
+        with self._lock:
+            if self._fd >= 0 and not self._pending and _ends_torn(self._fd):
+                self._mid_line, self._pending = True, bytearray(b"\n")
+                self._write_pending()
+
     def sync(self) -> None:
         """Puts what was written on the disk itself (fsync)."""
         if self._fd < 0:

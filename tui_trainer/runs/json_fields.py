@@ -79,6 +79,12 @@ def _texts(value: Any) -> list[str]:
     return [text(item) for item in _of_type(value, list)]
 
 
+def _settings(value: Any) -> dict[str, str | int | float | bool]:
+    if not all(type(item) in (str, int, float, bool) for item in _of_type(value, dict).values()):
+        raise ValueError("values of settings expected")
+    return dict(value)
+
+
 def _rows(value: Any) -> dict[str, list[float]]:
     return {key: [number(item) for item in _of_type(row, list)] for key, row in _of_type(value, dict).items()}
 
@@ -94,7 +100,7 @@ READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
     bool | None: _optional(flag),
     dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
-    dict[str, list[float]]: _rows,
+    dict[str, list[float]]: _rows, dict[str, str | int | float | bool]: _settings,
 }  # fmt: skip
 
 

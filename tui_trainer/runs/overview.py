@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from tui_trainer.runs import registry
 from tui_trainer.runs.at_rest import named_root, remains_of
-from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.events import EvalDone, MicroBatchReduced
 from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_plain_file
 from tui_trainer.runs.journal_ends import read_ends
 from tui_trainer.runs.json_fields import parsed
@@ -63,6 +63,8 @@ class RunOverview:
     scores: dict[str, float] = field(default_factory=dict)
     metric: str = "loss"
     best: float | None = None
+    out_of_memory_events: int = 0
+    """How often the run made its passes smaller because memory ran out."""
     started_at: str = ""
     last_event_at: str = ""
     size_bytes: int | None = None
@@ -176,15 +178,18 @@ def _overview(folder: RunFolder, alive: bool) -> RunOverview:
         in_place = folder.root.is_dir()
         return replace(about, status="unreadable" if in_place else "no run folder")
     try:
-        return _of_journal(about, fd, _planned_metric(folder.plan))
+        return _of_journal(about, fd, _plan_fields(folder.plan))
     except OSError:
         return replace(about, status="unreadable")
     finally:
         os.close(fd)
 
 
-def _of_journal(about: RunOverview, fd: int, metric: str) -> RunOverview:
-    ends = read_ends(fd)
+def _of_journal(about: RunOverview, fd: int, plan: dict[str, Any]) -> RunOverview:
+    ends, metric = read_ends(fd), _planned_metric(plan)
+    # Of a large journal not all is read: the plan has counted them.
+    reductions = sum(isinstance(problem, MicroBatchReduced) for problem in ends.state.problems)
+    counted = plan.get("out_of_memory_events")
     state, best = ends.state, best_evaluation(ends.state)
     ended = state.finished is not None or state.failed is not None
     return replace(
@@ -201,6 +206,7 @@ def _of_journal(about: RunOverview, fd: int, metric: str) -> RunOverview:
         scores=newest_scores(state),
         metric=metric,
         best=metric_value(best, metric) if best else None,
+        out_of_memory_events=max(reductions, counted if type(counted) is int else 0),
         started_at=state.started_at,
         last_event_at=ends.last_event_at,
     )
@@ -225,13 +231,21 @@ def _without_journal(root: Path, alive: bool) -> RunStatus:
     return "half deleted" if MARKER in names or names & OUR_NAMES else "no run folder"
 
 
-def _planned_metric(path: Path) -> str:
-    """`evaluation.metric_for_best_model` of a plan.json; the loss where it names none."""
+def _plan_fields(path: Path) -> dict[str, Any]:
+    """Of a plan.json, of any version; empty where there is none."""
     try:
-        metric = parsed(read_plain_file(path, _PLAN_LIMIT_BYTES))["config"]["evaluation"]["metric_for_best_model"]
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        found = parsed(read_plain_file(path, _PLAN_LIMIT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _planned_metric(plan: dict[str, Any]) -> str:
+    """`evaluation.metric_for_best_model`; the loss where the plan names none."""
+    try:
+        return str(plan["config"]["evaluation"]["metric_for_best_model"])
+    except (LookupError, TypeError):
         return "loss"
-    return str(metric)
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

@@ -19,6 +19,7 @@ from tui_trainer.runs.events import (
     BetweenSteps,
     CheckpointSaved,
     DataPrepared,
+    DeadlineAtRisk,
     EpochDone,
     EvalDone,
     Event,
@@ -94,6 +95,8 @@ class RunState:
 
     versions: dict[str, str] = field(default_factory=dict)
     baselines: BaselinesMeasured | None = None
+    at_risk: DeadlineAtRisk | None = None
+    """Of this start; None while it has not been noticed that the run will miss its deadline."""
     data: DataPrepared | None = None
     plan: PlanMade | None = None
     resident_bytes_before: int | None = None
@@ -166,10 +169,14 @@ class RunState:
         self._drop_after(-1 if event.resumed_from_step is None else event.resumed_from_step)
         self.step = event.resumed_from_step or 0
         self.phase, self.progress = "preparing", None
-        self.finished = self.failed = self.resident_bytes_before = None
+        self.finished = self.failed = self.resident_bytes_before = self.at_risk = None
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
         self.recent.clear()
+
+    def _take_risk(self, event: DeadlineAtRisk) -> None:
+        self.at_risk = event
+        self.problems.append(event)
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
@@ -286,6 +293,7 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     TextSampled: lambda state, event: state.samples.append(event),
     RunProblem: lambda state, event: state.problems.append(event),
     MicroBatchReduced: RunState._take_reduction,
+    DeadlineAtRisk: RunState._take_risk,
     RunFinished: RunState._finish,
     RunFailed: RunState._fail,
     Unknown: RunState._count_unknown,

@@ -126,6 +126,9 @@ class Objective(Protocol):
 class Scorer(Protocol):
     """Collects predictions over one evaluation. Nothing in `observe` waits for the device."""
 
+    seen: list[tuple[Tensor, ...]]
+    """Of each forward pass, what `scores` is made of. Where several processes evaluate, the first has all of it."""
+
     def observe(self, batch: MicroBatch) -> Tensor:
         """A forward pass, its predictions kept; the summed loss, as the objective has it."""
 

@@ -205,13 +205,11 @@ class _Scorer:
 
     def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:
         self._loss, self._kind, self._names = loss, kind, names
-        self._predicted: list[Tensor] = []
-        self._labels: list[Tensor] = []
+        self.seen: list[tuple[Tensor, ...]] = []
 
     def observe(self, batch: MicroBatch) -> Tensor:
         logits_BC = self._loss.logits(batch)
-        self._labels.append(batch.labels)
-        self._predicted.append(self._answers(logits_BC))
+        self.seen.append((batch.labels, self._answers(logits_BC)))
         return self._loss.of_logits(logits_BC, batch.labels)
 
     def _answers(self, logits_BC: Tensor) -> Tensor:
@@ -222,7 +220,7 @@ class _Scorer:
     def scores(self) -> Scores:
         import torch
 
-        labels, predicted = (torch.cat(parts).cpu().numpy() for parts in (self._labels, self._predicted))
+        labels, predicted = (torch.cat(parts).cpu().numpy() for parts in zip(*self.seen, strict=True))
         if self._kind == "regression":
             return number_scores(labels.astype(np.float64), predicted.astype(np.float64))
         score = multi_label_scores if self._kind == "multi_label_classification" else class_scores

@@ -198,19 +198,19 @@ class _Scorer:
 
     def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str) -> None:
         self._loss, self._names, self._scheme = loss, names, scheme
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.seen: list[tuple[Tensor, ...]] = []
 
     def observe(self, batch: MicroBatch) -> Tensor:
         logits_NC = self._loss.logits(batch)
         width = batch.inputs["input_ids"].shape[1]
-        self._seen.append((batch.labels, logits_NC.argmax(-1), batch.places // width))
+        self.seen.append((batch.labels, logits_NC.argmax(-1), batch.places // width))
         return self._loss.of_logits(logits_NC, batch.labels)
 
     def scores(self) -> Scores:
         import torch
 
         counts = counts_for(self._scheme)
-        for batch in self._seen:
+        for batch in self.seen:
             labels, predicted, rows = torch.stack(batch).tolist()
             starts = [0, *(at for at, (one, next_) in enumerate(pairwise(rows), 1) if one != next_), len(rows)]
             for start, end in pairwise(starts):

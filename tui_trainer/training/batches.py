@@ -8,14 +8,16 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.batching.shares import share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.training.ranks import ALONE, Ranks
 
 # Forward passes whose rows are sorted or packed together in an evaluation.
 WINDOW = 4
@@ -34,23 +36,44 @@ class Layout(RowLayout):
 
 
 class Batches:
-    """Effective batches as windows of forward passes. `batches.at(step)`: step counts from 1."""
+    """Effective batches as windows of forward passes. `batches.at(step)`: step counts from 1. Where several processes
+    train together, each has the forward passes of its own share of the rows.
+    """
 
     def __init__(
-        self, rows: Rows, layout: Layout, *, effective_batch: int, seed: int, group_by_length: bool = False
+        self,
+        rows: Rows,
+        layout: Layout,
+        *,
+        effective_batch: int,
+        seed: int,
+        group_by_length: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.rows = rows
         self.layout = layout
+        self.ranks = ranks
         self.order = RowOrder(rows.lengths, effective_batch=effective_batch, seed=seed, group_by_length=group_by_length)
         self.steps_per_epoch = self.order.steps_per_epoch
 
     def documents(self, step: int) -> list[TokenRow]:
-        """What one optimizer step learns from."""
-        return [self.rows.example(int(index)) for index in self.order.at(step)]
+        """What one optimizer step learns from, in this process."""
+        indices = self.order.at(step)
+        if self.ranks.count > 1:
+            indices = indices[share_of(self.rows.lengths[indices], self.ranks.number, self.ranks.count)]
+        return [self.rows.example(int(index)) for index in indices]
 
     def at(self, step: int) -> list[MicroBatch]:
         """The forward passes of one optimizer step."""
-        return list(self.layout.window(self.documents(step)))
+        if documents := self.documents(step):
+            return list(self.layout.window(documents))
+        first = self.rows.example(int(self.order.at(step)[0]))
+        return [idle(batch) for batch in self.layout.window([first])]
+
+
+def idle(batch: MicroBatch) -> MicroBatch:
+    """One that is computed and counts for nothing."""
+    return replace(batch, samples=0, tokens=0, is_idle=True)
 
 
 def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from time import perf_counter
 
 from tui_trainer.runs.events import BetweenSteps
@@ -46,21 +47,16 @@ class Between:
         self._known_seconds += seconds
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """What is done inside is writing the journal."""
+    def _adding_to(self, name: str) -> Iterator[None]:
+        """What is done inside is accounted for under this name."""
         started = perf_counter()
         yield
         seconds = perf_counter() - started
-        self._journal_seconds += seconds
+        setattr(self, name, getattr(self, name) + seconds)
         self._known_seconds += seconds
 
-    @contextmanager
-    def emptying_the_cache(self) -> Iterator[None]:
-        started = perf_counter()
-        yield
-        seconds = perf_counter() - started
-        self._empty_cache_seconds += seconds
-        self._known_seconds += seconds
+    writing = partialmethod(_adding_to, "_journal_seconds")
+    emptying_the_cache = partialmethod(_adding_to, "_empty_cache_seconds")
 
     def write(self, step: int) -> None:
         """What has added up since the last time, where there was a step."""

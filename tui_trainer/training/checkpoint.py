@@ -26,18 +26,26 @@ from tui_trainer.training.components import Components
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 from tui_trainer.training.random_state import random_tensors, restore_random
+from tui_trainer.training.sharded_tensors import placed_as, whole
 
 OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
 
-def save_checkpoint(checkpoints: Path, components: Components, position: Position) -> CheckpointFolder:
-    """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind."""
+def save_checkpoint(
+    checkpoints: Path, components: Components, position: Position, *, random: dict[str, Tensor] | None = None
+) -> CheckpointFolder:
+    """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind.
+
+    `random`: the state of the generators of all processes, where several train together.
+    """
     folder = checkpoint_folder.begin(checkpoints, position.step)
     method = components.method
     try:
-        _save_weights(components, folder)
-        _save_shards(components.optimizer.tensors(), folder, OPTIMIZER, by_parameter=True)
-        save_file(random_tensors() | components.mixed_precision.tensors(), folder / RANDOM)
+        files = _Files(folder, defers_errors=components.is_sharded)
+        _save_weights(components, files)
+        _save_shards(components.optimizer.tensors(), files, OPTIMIZER, by_parameter=True)
+        files.raise_error()
+        save_file((random or random_tensors()) | components.mixed_precision.tensors(), folder / RANDOM)
         (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
         method.describe(components.model, folder)
         _save_tokenizer(components.tokenizer, folder)
@@ -47,19 +55,49 @@ def save_checkpoint(checkpoints: Path, components: Components, position: Positio
         raise
 
 
-def _save_weights(components: Components, folder: Path) -> None:
+def take_part_in_save(components: Components) -> None:
+    """Of a model that is split: give the process that writes what it has not."""
+    nowhere = _Files(None)
+    _save_weights(components, nowhere)
+    _save_shards(components.optimizer.tensors(), nowhere, OPTIMIZER, by_parameter=True)
+
+
+class _Files:
+    """Where tensors are written. Without a folder they are only gathered; `defers_errors`: so they are after an error,
+    as the other processes would wait for this one."""
+
+    def __init__(self, folder: Path | None, *, defers_errors: bool = False) -> None:
+        self.folder, self._defers_errors = folder, defers_errors
+        self._error: Exception | None = None
+
+    def write(self, tensors: dict[str, Tensor], name: str, metadata: dict[str, str] | None) -> None:
+        if self.folder is None or self._error:
+            return
+        try:
+            save_file(tensors, self.folder / name, metadata=metadata)
+        except Exception as error:  # of the disk, or of safetensors
+            if not self._defers_errors:
+                raise
+            self._error = error
+
+    def raise_error(self) -> None:
+        if self._error:
+            raise self._error
+
+
+def _save_weights(components: Components, out: _Files) -> None:
     method = components.method
     weights = method.weights(components.model)
     limit = shards.SHARD_BYTES if method.index_file else math.inf
-    files = _save_shards(weights, folder, method.weights_file, limit_bytes=limit, metadata={"format": "pt"})
-    if len(files) > 1:
+    files = _save_shards(weights, out, method.weights_file, limit_bytes=limit, metadata={"format": "pt"})
+    if len(files) > 1 and out.folder:
         index = shards.index_of(files, sum(tensor.nbytes for tensor in weights.values()))
-        (folder / method.index_file).write_text(json.dumps(index, indent=1))
+        (out.folder / method.index_file).write_text(json.dumps(index, indent=1))
 
 
 def _save_shards(
     tensors: dict[str, Tensor],
-    folder: Path,
+    out: _Files,
     single: str,
     *,
     by_parameter: bool = False,
@@ -74,7 +112,7 @@ def _save_shards(
     split = shards.split(_groups(tensors, by_parameter), limit_bytes)
     files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
     for file, names in files.items():
-        save_file(_on_host(tensors, names), folder / file, metadata=metadata)
+        out.write(_on_host(tensors, names), file, metadata)
     return files
 
 
@@ -90,7 +128,7 @@ def _parameter_of(name: str) -> str:
 
 
 def _on_host(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    return apart({name: tensors[name].cpu().contiguous() for name in names})
+    return apart({name: whole(tensors[name]).cpu().contiguous() for name in names})
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -107,7 +145,7 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     load_weights(checkpoint.path, components)
     components.optimizer.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMIZER)))
     random = load_file(checkpoint.path / RANDOM)
-    restore_random(random)
+    restore_random(random, components.ranks.number)
     components.mixed_precision.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
@@ -125,7 +163,7 @@ def load_weights(folder: Path, components: Components) -> None:
         for name in saved.keys() & weights.keys():
             if saved[name].shape != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
-            weights[name].copy_(saved[name])
+            weights[name].copy_(placed_as(saved[name], weights[name]))
     if odd:
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"

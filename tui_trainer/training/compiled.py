@@ -85,7 +85,7 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
 def _mode(plan: Plan, tell: Tell) -> str | None:
     """As the config says. CUDA graphs reuse the memory of gradients, so these cannot be summed over several passes."""
     mode = plan.config.training.torch_compile_mode
-    several = plan.packing.value or plan.gradient_accumulation_steps.value > 1
+    several = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
     if mode == "reduce-overhead" and several:
         tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -24,7 +25,7 @@ from tui_trainer.training import varlen
 from tui_trainer.training.attention_probe import check_attention
 from tui_trainer.training.batches import Batches, Layout, windows
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.compiled import compile_layers
+from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.device import device_of
 from tui_trainer.training.fused_kernels import use_kernels
 from tui_trainer.training.job import Job, Tell
@@ -33,6 +34,9 @@ from tui_trainer.training.model import build_model
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.prefetcher import Prefetcher
+from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.replicas import Replicas
+from tui_trainer.training.sharded import Sharded
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_seconds
 
@@ -40,8 +44,11 @@ from tui_trainer.units import format_seconds
 class Components:
     """Model, loss, optimizer, precision and batches, as the plan says."""
 
-    def __init__(self, job: Job, tell: Tell) -> None:
-        """Raises ConfigError when the model cannot be what the plan says."""
+    def __init__(self, job: Job, tell: Tell, ranks: Ranks = ALONE) -> None:
+        """Raises ConfigError when the model cannot be what the plan says, RunError when other processes have other
+        things.
+        """
+        self.ranks = ranks
         self.plan = plan = job.plan
         self.config = config = plan.config
         self.data = job.data
@@ -51,8 +58,15 @@ class Components:
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        self.model: Any = build_model(job, self.tokenizer, self.device, tell)
+        is_split = plan.strategy.value == "fsdp" and ranks.count > 1
+        # What does not fit on one card is made on the host, and goes there part by part.
+        place = torch.device("cpu") if is_split else self.device
+        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
+        self.replicas: Replicas | Sharded | None = None
+        if is_split:
+            layers = decoder_layers(self.model)
+            self.replicas = Sharded(ranks, self.device, self.model, layers, self.loss, self.mixed_precision)
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
@@ -74,7 +88,10 @@ class Components:
             effective_batch=plan.effective_batch_size.value,
             seed=config.training.seed,
             group_by_length=config.data.group_by_length,
+            ranks=ranks,
         )
+        if ranks.count > 1:
+            self._require_same(job)
         self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
@@ -83,6 +100,8 @@ class Components:
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
+        if ranks.count > 1 and self.replicas is None:
+            self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer)
         self._ahead = self._prefetcher()
 
     @property
@@ -93,6 +112,27 @@ class Components:
         """The forward passes of an optimizer step, where they are computed."""
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process has a part of the model: then all of them compute what one of them needs."""
+        return isinstance(self.replicas, Sharded)
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Around forward passes that nothing is learnt from."""
+        return self.replicas.reading() if isinstance(self.replicas, Sharded) else torch.inference_mode()
+
+    def _require_same(self, job: Job) -> None:
+        layout = self.batches.layout
+        self.ranks.require_same(
+            {
+                "the versions": job.versions,
+                "the data": job.data.fingerprint,
+                "the kernels": self.kernels,
+                "packing": (layout.packed_width, layout.by_lengths),
+                "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
+            }
+        )
 
     def lay_out_anew(self, layout: Layout) -> None:
         """Later windows lie so, those that were made ahead as well."""
@@ -171,7 +211,8 @@ class Components:
             return
         self.model.eval()
         try:
-            with self.mixed_precision.autocast():
+            # Only what is split has to be whole for it; and nothing is kept from it that training could not use.
+            with self.reading() if self.is_sharded else nullcontext(), self.mixed_precision.autocast():
                 batch = next(windows(rows, [0], self.eval_layout)).to(self.device)
                 is_same = self.loss.chunk_as_the_model(batch)
         finally:

@@ -24,6 +24,7 @@ class ControlHandler:
         self._journal = journal
         self._paused = False
         self._stop = False
+        session.ranks.has_news = controls.has_some
 
     def wants_stop(self) -> bool:
         """Do what was asked since the last step; waits here while paused."""
@@ -34,7 +35,12 @@ class ControlHandler:
         return self._stop
 
     def _answer(self) -> None:
-        for request in self._controls.wanted():
+        """Where several processes train together, all answer what the first has read, and at the same step: where it
+        has said that there is something, or while they wait for it."""
+        ranks = self._session.ranks
+        if not (ranks.hears_news or self._paused):
+            return
+        for request in ranks.agreed(self._controls.wanted() if ranks.is_first else []):
             match request.action:
                 case "pause":
                     self._pause(True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
@@ -38,6 +38,16 @@ class Evaluation:
         return self.scores.table_rows if self.scores else {}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """What one process found on its share of the held-out rows."""
+
+    loss_sum: float
+    tokens: int
+    seconds: float
+    seen: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
+
+
 def evaluate(
     components: Components,
     batches: Iterable[MicroBatch],
@@ -47,25 +57,58 @@ def evaluate(
 
     `go_on` is told how many rows were read so far; when it says no, the evaluation is given up and there is no result.
     """
-    started, rows, tokens = perf_counter(), 0, 0
+    observed = observe(components, batches, go_on)
+    return concluded(components, [observed]) if observed else None
+
+
+def observe(
+    components: Components,
+    batches: Iterable[MicroBatch],
+    go_on: Callable[[int], bool] = lambda rows: True,
+    spare: Callable[[], MicroBatch] | None = None,
+) -> Observed | None:
+    """The part of `evaluate` that each of several processes does with its own rows. Where each has a part of the model,
+    all make as many forward passes: `spare` makes those of a process that has no more rows.
+    """
+    started, rows, tokens, left, is_stopped = perf_counter(), 0, 0, iter(batches), 0
     total = torch.zeros((), dtype=torch.float64, device=components.device)
     scorer = components.task.scorer(components.config, components.data, components.loss)
-    observe = scorer.observe if scorer else components.loss
+    forward = scorer.observe if scorer else components.loss
     components.model.eval()
     try:
-        with torch.inference_mode(), components.mixed_precision.autocast():
-            for batch in batches:
-                total += observe(batch.to(components.device)).double()
+        with components.reading(), components.mixed_precision.autocast():
+            while True:
+                batch, has_rows = next(left, None), 1
+                if components.is_sharded:
+                    has_rows, is_stopped = components.ranks.highest(int(batch is not None), int(is_stopped))
+                if is_stopped:
+                    return None
+                if batch is None:
+                    if not (components.is_sharded and has_rows and spare):
+                        break
+                    components.loss(spare().to(components.device))
+                    continue
+                total += forward(batch.to(components.device)).double()
                 tokens += batch.label_count
                 rows += batch.samples
-                if not go_on(rows):
-                    return None
+                is_stopped = int(not go_on(rows))
     finally:
         components.model.train()
+    seen = scorer.seen if scorer else []
+    if components.ranks.count > 1:
+        seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
+    return Observed(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started, seen=seen)
+
+
+def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
+    """What all processes have found together."""
+    scorer = components.task.scorer(components.config, components.data, components.loss)
+    if scorer:
+        scorer.seen = [one for part in parts for one in part.seen]
     return Evaluation(
-        loss_sum=float(total),
-        tokens=tokens,
-        seconds=perf_counter() - started,
+        loss_sum=sum(part.loss_sum for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        seconds=max(part.seconds for part in parts),
         scores=scorer.scores() if scorer else None,
     )
 

@@ -13,8 +13,11 @@ from tui_trainer.training.job import Job, Tell
 from tui_trainer.tuning import find_method
 
 
-def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell) -> Any:
-    """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says."""
+def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank: int = 0) -> Any:
+    """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says.
+
+    Weights are the same in each process of a run, what is drawn afterwards is not (`rank`).
+    """
     plan = job.plan
     config = plan.config
     torch.manual_seed(config.training.seed)
@@ -33,7 +36,7 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell) -> A
     model.to(device)
     model.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
-    torch.manual_seed(config.training.seed)
+    torch.manual_seed(config.training.seed + rank)
     return model
 
 

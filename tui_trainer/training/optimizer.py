@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tui_trainer.config.sections import TrainingSection
@@ -14,6 +15,7 @@ from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.safe_text import one_line
+from tui_trainer.training.sharded_tensors import placed_as, whole
 
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _MASTER = "master"
@@ -30,6 +32,16 @@ class RunOptimizer:
         }
         self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
         self.torch = self.spec.build(_groups(self._trained.values(), training.weight_decay), lr, training)
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether weights of 16 bits are trained by an fp32 copy."""
+        return bool(self._masters)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """What is trained, in a fixed order."""
+        return list(self._trained.values())
 
     def compile(self) -> None:
         """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
@@ -165,7 +177,7 @@ class RunOptimizer:
         master = self._masters[name]
         if saved is None or saved.shape != master.shape:
             raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
-        master.data.copy_(saved)
+        master.data.copy_(placed_as(saved, master))
 
     def _load_state(self, name: str, parameter: Tensor, state: dict[str, Tensor]) -> None:
         for key, value in state.items():
@@ -176,7 +188,12 @@ class RunOptimizer:
         if self.spec.begin:
             self._copy_state(name, self.spec.begin(self.torch, parameter), state)
         else:
-            self.torch.state[parameter] = {key: self.spec.placed(key, value, parameter) for key, value in state.items()}
+            self.torch.state[parameter] = {
+                key: placed_as(value, parameter)
+                if isinstance(parameter, DTensor) and key in self.spec.shaped_keys
+                else self.spec.placed(key, value, parameter)
+                for key, value in state.items()
+            }
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Into the optimizer's own tensors, which stay where they are."""
@@ -196,7 +213,7 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
     """A state whose values of several tensors (torchao's: codes and scales) are one each: `exp_avg_codes`."""
     found: dict[str, Any] = {}
     for key, value in state.items():
-        if is_traceable_wrapper_subclass(value):
+        if is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor):
             parts, _ = value.__tensor_flatten__()
             found |= {f"{key}_{part}": getattr(value, part) for part in parts}
         else:
@@ -216,9 +233,9 @@ def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
     """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
     if max_grad_norm:
-        return torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+        return whole(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
+    return whole(torch.nn.utils.get_total_norm(gradients))
 
 
 def _as_tensor(value: Any) -> Tensor:
@@ -230,9 +247,10 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     places: set[int] = set()
     for name, tensor in tensors.items():
-        shares = tensor.data_ptr() in places
-        places.add(tensor.data_ptr())
-        found[name] = tensor.clone() if shares else tensor
+        place = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
+        # A part of a sharded tensor may be empty.
+        found[name] = tensor.clone() if place and place in places else tensor
+        places.add(place)
     return found
 
 

@@ -11,12 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
-from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
@@ -31,13 +29,11 @@ from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
 from tui_trainer.training.session import Session
-from tui_trainer.training.step import take_step
+from tui_trainer.training.worst_batch import largest_pass, tokens_of, train_on
 
 E = TypeVar("E", bound=Event)
 _SHOWN_TOKENS = 40
 _STEPS, _WARM_UP_STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 2, 15.0, 4
-# Steps of which the rows are looked through for the largest batch; more than that are like them.
-_MOST_STEPS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ class Rehearsal:
         """Twice through forward, backward and optimizer: the second time with the optimizer's state, and where a step
         has more than one pass with the gradients of another. Where memory runs out it goes on with smaller passes."""
         components, batches = self.session.components, self.session.components.batches
-        step, chosen = self._largest_pass()
+        step, chosen = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen]
         longest = int(chosen[batches.rows.lengths[chosen].argmax()])
         begins = str(components.tokenizer.decode(batches.rows.row(longest)[:_SHOWN_TOKENS].tolist()))
@@ -100,8 +96,10 @@ class Rehearsal:
         }  # fmt: skip
         planned = batches.layout
         while True:
-            batch = max(batches.layout.window(documents), key=_size).to(components.device)
-            found = attempt(partial(self._train_on, batch), components.device, components.give_up_step)
+            batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
+            is_whole = batches.layout is planned and self.session.plan.gradient_accumulation_steps.value == 1
+            work = partial(train_on, components, batch, passes=1 if is_whole else 2)
+            found = attempt(work, components.device, components.give_up_step)
             figures["rows"] = batch.samples
             if not isinstance(found, Shortage):
                 break
@@ -114,38 +112,6 @@ class Rehearsal:
         rows = batches.layout.rows
         failed = f"out of memory with {planned.rows} rows in a pass, not with {rows}"
         return figures | {"failed": failed, "is_memory": True, "works_with": {MICRO: rows}}
-
-    def _train_on(self, batch: MicroBatch) -> None:
-        components, plan = self.session.components, self.session.plan
-        passes = 2 if plan.gradient_accumulation_steps.value > 1 else 1
-        for _ in range(2):
-            report = take_step(
-                lambda: [batch] * passes,
-                components.loss,
-                components.optimizer,
-                components.mixed_precision,
-                components.clock,
-                lr=components.learning_rate(1),
-                max_grad_norm=plan.config.training.max_grad_norm,
-            )
-            # What a card has only been asked for may still fail.
-            float(report.grad_norm)
-
-    def _largest_pass(self) -> tuple[int, NDArray[np.int64]]:
-        """(step, its rows) of the forward pass with most tokens, padding counted, of all that the run will make."""
-        batches, plan = self.session.components.batches, self.session.plan
-        lengths, layout = batches.rows.lengths, batches.layout
-        largest, found = -1.0, (1, batches.order.at(1))
-        for step in range(1, min(plan.total_steps.value, _MOST_STEPS) + 1):
-            chosen = batches.order.at(step)
-            if layout.packed_width:
-                size = float(lengths[chosen].sum())
-            else:
-                chosen = chosen[np.argsort(-lengths[chosen], kind="stable")][: layout.rows]
-                size = float(lengths[chosen[0]] * len(chosen))
-            if size > largest:
-                largest, found = size, (step, chosen)
-        return found
 
     def _typical(self) -> dict[str, Any]:
         started, session = perf_counter(), self.session
@@ -226,8 +192,3 @@ class Rehearsal:
 
     def _events(self, kind: type[E]) -> list[E]:
         return [one for one in read_all(self.session.job.folder.journal) if isinstance(one, kind)]
-
-
-def _size(batch: MicroBatch) -> int:
-    """Tokens with those of the padding."""
-    return int(batch.inputs["input_ids"].numel())

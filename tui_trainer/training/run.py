@@ -12,20 +12,24 @@ from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.control_handler import ControlHandler
+from tui_trainer.training.deadline_watch import DeadlineWatch
 from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import kernel_threads, settings_of
+from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import memory_before
 from tui_trainer.training.session import Session
 
 
-def run(job: Job, journal: JournalWriter, controls: Controls) -> Result:
-    """Carry out a plan. Raises RunError when it cannot go on; the last checkpoint then stands."""
+def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALONE) -> Result:
+    """Carry out a plan, as one of several processes where `ranks` says so. Raises RunError when it cannot go on; the
+    last checkpoint then stands.
+    """
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)
         journal.append(LibrariesLoaded(resident_bytes=before, threads=kernel_threads()))
-        session = Session(job, journal, controls.has_stop)
+        session = Session(job, journal, controls.has_stop, ranks)
         try:
             return _train(session, journal, ControlHandler(controls, session, journal))
         finally:
@@ -37,10 +41,14 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
     journal.append(PhaseChanged(phase="training", step=session.position.step))
     # A stop may have cut an evaluation short, and the checkpoint of that step was saved without it.
     session.evaluate_if_due()
+    deadline = DeadlineWatch(session)
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
         if session.position.stopped_early or handler.wants_stop():
             break
+        deadline.step_begins()
         session.take_step(step)
+        if at_risk := deadline.look():
+            journal.append(at_risk)
         if due(step, session.batches.steps_per_epoch):
             session.finish_epoch()
         session.evaluate_if_due()

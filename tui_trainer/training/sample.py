@@ -28,7 +28,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
     try:
         with (
             torch.random.fork_rng(devices=gpus),
-            torch.no_grad(),
+            components.reading(),
             components.mixed_precision.autocast(),
             _any_kernels(),
         ):

@@ -7,51 +7,55 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter
 
-from safetensors import SafetensorError
-
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.errors import FolderError, RunError
+from tui_trainer.errors import FolderError, GroupOutOfMemory, RunError
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.cadence import due
 from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
-from tui_trainer.runs.events import CheckpointSaved, EpochDone, EvalDone, Progress, RunProblem, TextSampled
+from tui_trainer.runs.events import EpochDone, EvalDone, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
-from tui_trainer.training.batches import windows
+from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.between import Between
+from tui_trainer.training.checkpoints import NOT_WRITTEN, Checkpoints
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.device import breaks_the_device
-from tui_trainer.training.evaluate import Evaluation, answer_scores, evaluate
+from tui_trainer.training.evaluate import Evaluation, Observed, answer_scores, concluded, observe
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
 from tui_trainer.training.model_card import CardFacts, model_facts
 from tui_trainer.training.position import Position
+from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.sample import NO_MEMORY, why_no_text, write_text
+from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, remedies, too_large, with_smaller_passes
 from tui_trainer.training.step import StepReport, take_step
 
-_FAILED_SAVES_IN_A_ROW = 3
-_NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
 _PROGRESS_SECONDS = 1.0
 
 
 class Session:
     """Model, optimizer, data and position of one run, ready for its next step."""
 
-    def __init__(self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
+    ) -> None:
         """Build everything from the plan; put the checkpoint back where there is one. `is_interrupted` is asked during
-        long work between steps, which a stop should not have to wait for.
+        long work between steps, which a stop should not have to wait for. Of several processes that train together
+        each has one; `ranks` are the others.
 
         Raises ConfigError when the model is not what the plan says, CheckpointError.
         """
+        self.ranks = ranks
         self.job, self.plan, self._journal = job, job.plan, journal
         self.position = Position()
-        self.components = Components(job, self._problem)
+        self.components = Components(job, self._problem, ranks)
         self.batches = self.components.batches
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
@@ -61,11 +65,10 @@ class Session:
             self._compare_kernels(self.position.kernels)
         self.position.kernels = self.components.kernels
         self._is_interrupted = is_interrupted
-        self._saved_step = self.position.step
-        self._failed_steps: set[int] = set()
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
         self.between = Between(journal)
+        self._checkpoints = Checkpoints(job, self.components, journal, self.between, saved_step=self.position.step)
         self._recorder = Recorder(
             journal,
             self.position,
@@ -113,10 +116,18 @@ class Session:
             components.clock,
             lr=components.learning_rate(step),
             max_grad_norm=self.plan.config.training.max_grad_norm,
+            ranks=self.ranks,
+            replicas=components.replicas,
         )
 
     def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
-        """For this step and all later ones. The step before is saved: what comes after it is computed otherwise."""
+        """For this step and all later ones. The step before is saved: what comes after it is computed otherwise.
+
+        Where several processes train together the others wait for this one: all end, and begin anew with smaller
+        passes (`launching/torchrun.py`). Raises GroupOutOfMemory.
+        """
+        if self.ranks.count > 1:
+            raise GroupOutOfMemory(f"out of memory in process {self.ranks.number} at step {step} ({shortage.words})")
         batches, documents = self.batches, self.batches.documents(step)
         before, smaller = batches.layout, batches.layout.halved(documents)
         saved = self.save("out of memory")
@@ -181,7 +192,12 @@ class Session:
         result = self._evaluated(self._eval_rows, scheduled)
         if result is None:
             return
-        scores = {"loss": -result.loss} | result.values | self._answer_scores(self._eval_rows)
+        if self.components.is_sharded:
+            # All compute them, as each has a part of the model.
+            answered = self._answer_scores(self._eval_rows)
+        else:
+            answered = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
+        scores = {"loss": -result.loss} | result.values | answered
         seconds = perf_counter() - started
         self.between.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
@@ -229,11 +245,23 @@ class Session:
         where memory runs out.
         """
         components, progress = self.components, self._evaluation_progress()
+        own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
             layout = components.eval_layout
-            work = partial(evaluate, components, windows(rows, self._eval_chosen, layout), progress)
-            if not isinstance(found := attempt(work, components.device), Shortage):
-                return found
+
+            def spare(layout: Layout = layout) -> MicroBatch:
+                return next(windows(rows, self._eval_chosen[:1], layout))
+
+            work = partial(observe, components, windows(rows, own, layout), progress, spare)
+            parts = self.ranks.gathered(attempt(work, components.device))
+            whole = [part for part in parts if isinstance(part, Observed)]
+            if len(whole) == len(parts):
+                return concluded(components, whole)
+            found = next((part for part in parts if isinstance(part, Shortage)), None)
+            if found is None:
+                # A stop, which some may have seen before the others.
+                self.ranks.hears_news = True
+                return None
             documents = [rows.example(index) for index in self._eval_chosen]
             smaller = layout.halved(documents)
             if smaller is None:
@@ -267,6 +295,8 @@ class Session:
     def sample(self) -> None:
         """Let the model show what it makes of a held-out row. One that fails is told, and costs no more."""
         self.flush()
+        if not (self.ranks.is_first or self.components.is_sharded):
+            return
         rows = self._eval_rows or self.batches.rows
         step = self.position.step
         row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
@@ -297,52 +327,18 @@ class Session:
         The journal is made durable first, so that a resumed curve has no gap.
         """
         self.flush()
-        if self.position.step == self._saved_step:
-            return True
-        self._journal.sync()
-        started = perf_counter()
-        try:
-            saved = attempt_twice(
-                lambda: checkpoint.save_checkpoint(self.job.folder.checkpoints, self.components, self.position),
-                self.components.device,
-            )
-        except _NOT_WRITTEN as error:
-            self._save_failed(error)
-            return False
-        self._saved_step = self.position.step
-        self._failed_steps.clear()
-        seconds = perf_counter() - started
-        self.between.count(seconds)
-        self._journal.append(
-            CheckpointSaved(
-                step=saved.step,
-                path=str(saved.path.relative_to(self.job.folder.root)),
-                bytes=saved.bytes,
-                seconds=round(seconds, 3),
-                reason=reason,
-            )
-        )
-        self._rotate()
-        return True
-
-    def _rotate(self) -> None:
-        limit = self.plan.config.checkpoint.save_total_limit
-        spare = [self.position.best_step] if self.plan.config.evaluation.early_stopping_patience else []
-        try:
-            checkpoint_folder.rotate(self.job.folder.checkpoints, limit, spare)
-        except OSError as error:
-            self._problem("rotation failed", f"an old checkpoint could not be removed: {error}", "it takes space")
-
-    def _save_failed(self, error: Exception) -> None:
-        self._failed_steps.add(self.position.step)
-        message = f"the checkpoint of step {self.position.step} could not be written: {error}"
-        if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
-            raise RunError(f"{message}. This was the third failure in a row")
-        self._problem("save failed", message, "the checkpoint before it stands")
+        return self._checkpoints.save(self.position, reason)
 
     def watch_host_memory(self) -> None:
-        """A checkpoint before the system runs out of memory and kills the run; once for each trend, which is told."""
-        if warning := self._host_memory.look(self.position.step):
+        """A checkpoint before the system runs out of memory and kills the run; once for each trend, which is told.
+
+        Several processes save together, when they are asked to: there it is told only.
+        """
+        if not self.ranks.is_first:
+            return
+        if (warning := self._host_memory.look(self.position.step)) and self.ranks.count > 1:
+            self._problem("host memory", warning, HINT)
+        elif warning:
             saved = self.save("memory runs out")
             kept = f"step {self.position.step} is saved, `tui-trainer resume {self.job.folder.name}` goes on from it"
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
@@ -356,17 +352,21 @@ class Session:
 
     def write_final_model(self) -> None:
         """The last weights, or with early stopping the best, go to `model/` with a card. Raises RunError."""
+        position = self.position
+        if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
+            self._go_back_to_best()
+        if self.components.is_sharded:
+            gather_model(self.components.model, keep=self.ranks.is_first)
         try:
-            attempt_twice(self._write_final_model, self.components.device)
-        except _NOT_WRITTEN as error:
-            stands = f"The checkpoint of step {self._saved_step} stands: " if self._saved_step else ""
+            self.ranks.by_first(partial(attempt_twice, self._write_final_model, self.components.device))
+        except NOT_WRITTEN as error:
+            step = self._checkpoints.saved_step
+            stands = f"The checkpoint of step {step} stands: " if step else ""
             again = f"{stands}once there is room, `tui-trainer resume {self.job.folder.name}` goes on from there"
             raise RunError(f"the final model could not be written: {error}. {again}") from error
 
     def _write_final_model(self) -> None:
         folder, position = self.job.folder, self.position
-        if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
-            self._go_back_to_best()
         model = model_facts(position, self.job.baselines, self.plan.config)
         facts = CardFacts(data_description=self.job.data.source, model=model, versions=self.job.versions)
         write_final_model(folder.model, self.components, self.plan, facts)

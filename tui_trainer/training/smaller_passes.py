@@ -70,9 +70,12 @@ def reduction(
 def with_smaller_passes(plan: Plan, layout: RowLayout, event: MicroBatchReduced) -> Plan:
     """The plan from there on. What a step takes of time is no longer that of its key: none is kept under it."""
     reason = f"out of memory at step {event.step} with {event.rows_before} rows"
+    changes: dict[str, Any]
     if event.what == "evaluation":
-        return plan.model_copy(update={"per_device_eval_batch_size": _exact(event.rows, reason)})
-    changes: dict[str, Any] = {
+        changes = {"per_device_eval_batch_size": _exact(event.rows, reason)}
+        return plan.model_copy(update=changes | {"out_of_memory_events": plan.out_of_memory_events + 1})
+    changes = {
+        "out_of_memory_events": plan.out_of_memory_events + 1,
         "per_device_train_batch_size": _exact(event.rows, reason),
         "gradient_accumulation_steps": _exact(event.passes, reason),
         "packed_width": layout.packed_width if event.rows == event.rows_before else plan.packed_width,

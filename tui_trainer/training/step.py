@@ -8,6 +8,7 @@ the same however the batch is cut or packed. Nothing here waits for the device: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -18,6 +19,9 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.clock import Clock, seconds_between
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.replicas import Replicas
+from tui_trainer.training.sharded import Sharded
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""
@@ -76,39 +80,56 @@ def take_step(
     *,
     lr: float,
     max_grad_norm: float,
+    ranks: Ranks = ALONE,
+    replicas: Replicas | Sharded | None = None,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
-    A loss or gradient that is not finite changes no weight.
+    A loss or gradient that is not finite changes no weight. Where several processes train together (`replicas`), each
+    fetches its share, and the report is about all of them.
     """
     started = perf_counter()
     window = fetch()
+    if isinstance(replicas, Sharded):
+        window = replicas.in_step(window)
+    tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    tokens = sum(batch.label_count for batch in window)
+    compute, divisor = (replicas, replicas.scale(tokens)) if replicas else (loss_sum, tokens)
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
-    for batch in window:
+    for number, batch in enumerate(window, 1):
         before = clock.mark()
-        with mixed_precision.autocast():
-            loss = loss_sum(batch)
-        forwards.append((before, clock.mark()))
-        mixed_precision.backward(loss / tokens)
+        with replicas.summing(number == len(window)) if replicas else nullcontext():
+            with mixed_precision.autocast():
+                loss = compute(batch)
+            forwards.append((before, clock.mark()))
+            mixed_precision.backward(loss / divisor)
         optimizer.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"
+    if replicas:
+        replicas.finish()
+        total = ranks.sum(total)
     accumulated = clock.mark()
     grad_norm = optimizer.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(
         loss_sum=total,
         grad_norm=grad_norm,
         tokens=tokens,
-        input_tokens=sum(batch.tokens for batch in window),
-        samples=sum(batch.samples for batch in window),
+        input_tokens=input_tokens,
+        samples=samples,
         lr=lr,
         data_seconds=data_seconds,
         forwards=tuple(forwards),
         accumulated=accumulated,
         updated=clock.mark(),
-        positions=sum(batch.positions for batch in window),
+        positions=positions,
     )
+
+
+def _counts(window: Sequence[MicroBatch]) -> tuple[int, int, int, int]:
+    """(labels, inputs that are no padding, rows, inputs)."""
+    each = [(batch.label_count, batch.tokens, batch.samples, batch.positions) for batch in window]
+    labels, tokens, samples, positions = map(sum, zip(*each, strict=True))
+    return labels, tokens, samples, positions

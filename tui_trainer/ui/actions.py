@@ -68,6 +68,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("hardware", "first", "home g", "to the top", "To the top."),
     _action("hardware", "last", "end G", "to the end", "To the end."),
     _action("hardware", "next_gpu", "n", "next GPU", "Choose another card; after the last comes the freest again.", 20),
+    _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
     _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
     #
     _action("config", "up", "up k", "up", "To the setting above."),
@@ -97,6 +98,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
     _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
     _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 57),
+    _action("config", "tune", "m", "tune", "Measure which settings are the fastest here; `a` takes them.", 58),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     _action("checklist", "up", "up k", "up", "To the check above."),
@@ -113,6 +115,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "cancel", "escape", "end measuring", "End the measuring; what is measured is kept.", 5),
     _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
     _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
+    _action("checklist", "guide", "f", "guide", "The checklist of one guide, in its order: A, C, D, E; then all."),
     _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),
     #
     _action("train", "pause", "p", "pause", "Pause the run, or let it go on. No loss changes by it.", 10),

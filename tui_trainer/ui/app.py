@@ -253,6 +253,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.start_wanted = False
             if ended:
                 self.draw()
+            saves = self.keymap.find("app", event.key, None)
+            if self.dialog and saves and saves.name == "save_screen" and not event.is_printable:
+                self.action_save_screen()  # a dialog takes all other keys
+                self.page.redraw()
+                return
         await super().on_event(event)
 
     def on_resize(self) -> None:

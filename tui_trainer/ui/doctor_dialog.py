@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import Finding, Verdict, settings_words
+from tui_trainer.config.changes import settings_words
+from tui_trainer.doctor.contract import Finding, Verdict
+from tui_trainer.runs.events import WayInTime
+from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.spans import Line, Role, folded, labelled
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import format_seconds
 
 _LABEL = 5
 
@@ -21,7 +25,9 @@ class DoctorDialog(Dialog):
         super().__init__()
         self._bench, self._run = bench, run
         if self._verdict and self._verdict.fix:
-            self.keys = (("a", "apply to the config"), ("up down", "scroll"), ("escape", "close"))
+            self.keys = (("a", "apply to the config"), *self.keys)
+        if self._ways:
+            self.keys = (("1-3", "be in time"), *self.keys)
 
     @property
     def _verdict(self) -> Verdict | None:
@@ -36,7 +42,21 @@ class DoctorDialog(Dialog):
             rows += [*folded([(verdict.healthy, "good" if verdict.is_known else "dim")], width), []]
         for one in verdict.findings:
             rows += [*self._finding(one, width), []]
-        return rows[:-1]
+        return [*rows, *self._deadline(width)] if self._ways else rows[:-1]
+
+    @property
+    def _ways(self) -> list[WayInTime]:
+        at_risk = self._run.state.at_risk
+        return at_risk.ways if at_risk else []
+
+    def _deadline(self, width: int) -> list[Line]:
+        """That the run will be late, and what the next one can be made with."""
+        at_risk = self._run.state.at_risk
+        rows: list[Line] = folded([(at_risk.message if at_risk else "", "warn")], width)
+        for number, way in enumerate(self._ways, 1):
+            words = f"{way.words}: {settings_words(way.patch)}, {format_seconds(way.seconds)}"
+            rows += labelled(str(number), self.glyphs.only(one_line(words)), _LABEL, width, "accent")
+        return rows
 
     def _finding(self, one: Finding, width: int) -> list[Line]:
         found, only = one.found, self.glyphs.only
@@ -53,6 +73,9 @@ class DoctorDialog(Dialog):
 
     def press(self, key: str, character: str | None) -> bool:
         verdict = self._verdict
+        if character and character in "123"[: len(self._ways)]:
+            take_settings_of(self._bench, self._run.folder, self._ways[int(character) - 1].patch)
+            return False
         if character != "a" or verdict is None or not verdict.fix:
             return True
         take_settings_of(self._bench, self._run.folder, verdict.fix)

@@ -14,7 +14,7 @@ from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.spans import Line, Role, beside, fit, pad, paragraph
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.launching.export import Choice, ExportProcess
@@ -83,7 +83,7 @@ class ExportDialog(Dialog):
 
     def by_clock(self) -> object:
         process = self._process
-        return process and (process.progress, process.outcome, process.is_cancelled)
+        return process and (process.outcome or int(process.seconds), process.progress, process.is_cancelled)
 
     # ---------------------------------------------------------------- drawing
 
@@ -114,7 +114,7 @@ class ExportDialog(Dialog):
             return "cancelled" if process.is_cancelled else "failed", "bad"
         if one.is_there:
             return "exported", "good"
-        return ("not here", "dim") if one.refusal else (f"~{format_bytes(one.needed_bytes)}", "dim")
+        return ("not possible", "dim") if one.refusal else (f"~{format_bytes(one.needed_bytes)}", "dim")
 
     def lines(self, width: int) -> list[Line]:
         """What is known about the chosen format, or how far its export is, or what came of it."""
@@ -125,10 +125,12 @@ class ExportDialog(Dialog):
             return progress_lines(process, width, self.glyphs)
         if one.refusal:
             return paragraph(one.refusal, width, "warn")
+        takes = f"It takes about {round_seconds(one.expected_seconds)}, as earlier ones did here."
         words = [
-            f"writes about {format_bytes(one.needed_bytes)} into export/{one.name} of the run; "
+            f"It writes about {format_bytes(one.needed_bytes)} into export/{one.name} of the run; "
             f"{format_bytes(self._free_bytes)} are free",
             "Then it is loaded again in a fresh process and compared with the trained model.",
+            *([takes] if one.expected_seconds else []),
         ]
         if one.is_there:
             words.append("It was exported before: this one takes its place.")
@@ -179,10 +181,16 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]
     what, done, total, unit = process.progress
+    so_far: Line = [(f"{round_seconds(process.seconds)} so far", "dim")]
     if not total:
-        return [[(f"{one_line(what)} ...", "text")]]
+        return [[(f"{one_line(what)} ...", "text")], so_far]
     words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
-    return [fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "text")], width)]
+    return [fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "text")], width), so_far]
+
+
+def round_seconds(seconds: float | None) -> str:
+    """`41 s`, and `0 s` before the first."""
+    return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)
 
 
 def offer_export(bench: Workbench, folder: RunFolder) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.config.changes import Patch
-from tui_trainer.doctor.contract import settings_words
+from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import ConfigError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line

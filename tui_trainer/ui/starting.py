@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines import REHEARSAL_SECONDS
-from tui_trainer.planning.summary import tuning_words
+from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs import controls
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
@@ -103,8 +103,9 @@ def _model_rows(plan: Plan) -> list[tuple[str, str]]:
 
 def _device_words(plan: Plan) -> str:
     if plan.device == "cuda":
-        return f"{one_line(plan.device_name)} in {plan.precision.value}"
-    return f"CPU, {plan.threads.value} threads, in {plan.precision.value}"
+        count = f"{plan.processes.value} x " if plan.processes.value > 1 else ""
+        return f"{count}{one_line(plan.device_name)} in {plan.precision.value}"
+    return f"CPU, {threads_words(plan)}, in {plan.precision.value}"
 
 
 def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:

@@ -81,6 +81,7 @@ class TryDialog(FieldDialog):
         prompt, self._seed = self.field.value, self._seed + 1
         if self._chats:
             self.field.put("")
+            self._transcript.append(f"> {prompt}\n")
         self._status = "writing ..." if self._writers else "loading the weights ..."
         self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote)
         self.redraw()
@@ -147,11 +148,10 @@ class TryDialog(FieldDialog):
         from tui_trainer.exporting.conversation import Conversation
 
         if self._conversation is None:
-            self._transcript = []
+            self._transcript = self._transcript[-1:]
             self._conversation = Conversation(
                 self._writers, sampling, show=self._hear, tell=lambda words: self._hear(f"{words}\n")
             )
-        self._transcript.append(f"> {line}\n")
         self._wants_end = not self._conversation.take(line)
 
     def _hear(self, piece: str) -> None:

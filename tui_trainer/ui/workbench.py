@@ -20,7 +20,7 @@ from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.measuring import Measuring
-from tui_trainer.ui.rehearsals import Rehearsals
+from tui_trainer.ui.rehearsals import Rehearsals, Tunings
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
@@ -73,7 +73,7 @@ class Workbench:
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
         self.exports = Exports(self)
-        self.rehearsals = Rehearsals(self)
+        self.rehearsals, self.tunings = Rehearsals(self), Tunings(self)
         self.measuring = Measuring(self)
         self.leaving: Leaving | None = None
         self.leave_when_over = self._stop_unasked = False
@@ -107,6 +107,7 @@ class Workbench:
         self.measuring.cancel()
         self.exports.let_go()
         self.rehearsals.end()
+        self.tunings.end()
 
     def _open_document(self) -> tuple[Document, Draft | None]:
         from tui_trainer.config.document import Document
@@ -135,6 +136,7 @@ class Workbench:
         self._ask()
         self.exports.poll()
         self.rehearsals.poll()
+        self.tunings.poll()
         self.measuring.poll()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())

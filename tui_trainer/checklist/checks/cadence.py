@@ -38,7 +38,12 @@ def look(context: Context) -> Verdict:
     if _share(parts, training) <= _MOST_SHARE:
         kept = "; one checkpoint on the way is worth its time" if share > _MOST_SHARE else ""
         return passed(sentence + kept, *details)
-    return warned(sentence, *details, fix=_fewer(context, parts, training))
+    fix = _fewer(context, parts, training)
+    after = training + sum(part.seconds for part in _under(context, parts, fix))
+    measured = context.earlier.name if context.earlier else ""
+    are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
+    source = f"from what run {measured} took for each" if are_measured else "from estimates, not measured here yet"
+    return replace(warned(sentence, *details, fix=fix), reckoned_gain=whole / after, reckoned_from=source)
 
 
 def _share(parts: list[Overhead], training: float) -> float:

@@ -51,7 +51,7 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
     if budget is None:
         return 0
     micro = context.planned.per_device_train_batch_size.value
-    if context.loaded.origin(MICRO).by_user and training.per_device_train_batch_size != "auto":
+    if context.loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
         return micro if memory_with(context, setup=without) <= budget else 0
     basis = context.basis
     rows = largest_micro_batch(basis.shape, without, context.config, basis.room, context.step_rows)

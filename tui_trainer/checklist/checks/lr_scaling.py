@@ -22,6 +22,8 @@ def look(context: Context) -> Verdict:
     if rate == "auto":
         now = context.learning_rate.value
         return not_applicable(f"recipe {recipe.name} leaves the rate to the method: {now:g} for {effective} rows")
+    if context.config.training.lr_scaling != "none":
+        return passed(f"learning rate {context.learning_rate.value:g}: {context.learning_rate.reason}")
     sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
     if loaded.origin(_KEY).by_user:
         return passed(f"{sentence}; {context.learning_rate.value:g} is your own")

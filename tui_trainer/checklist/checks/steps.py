@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
-from tui_trainer.checklist.passes import epochs, with_at_most_steps, with_steps
+from tui_trainer.checklist.passes import epochs, with_steps
+from tui_trainer.planning.deadline_ways import at_most_steps
 
 _FEWEST_STEPS, _GOOD_STEPS = 100, 200
 _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
@@ -18,7 +19,7 @@ def look(context: Context) -> Verdict:
     stops_early = context.config.evaluation.early_stopping_patience > 0
     most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
     if passes > _MOST_EPOCHS and total > most and not stops_early:
-        fix = with_at_most_steps(context, most)
+        fix = at_most_steps(context.planned, most)
         return warned(f"{sentence}: long after the text is known by heart", fix=fix)
     return passed(sentence)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, load_model
 from tui_trainer.models.heads import auto_class
 
 
@@ -20,9 +20,6 @@ class Int8(Format):
     title = "int8, for CPUs, by torchao"
     libraries: tuple[str, ...] = ("torchao",)
     install = "uv pip install torchao"
-
-    def refusal(self, trained: TrainedModel) -> str:
-        return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         # The whole model stands beside until it is quantised.
@@ -45,7 +42,7 @@ class Int8(Format):
                 whole,
                 quantization_config=quantised,
                 dtype=torch.float32,
-                trust_remote_code=trained.plan.config.model.trust_remote_code,
+                trust_remote_code=trained.config.model.trust_remote_code,
             )
         if not any(type(parameter).__name__ == "Int8Tensor" for parameter in model.parameters()):
             kind = model.config.model_type
@@ -55,7 +52,7 @@ class Int8(Format):
         trained.save_beside_weights(folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        return auto_class(trained.head).from_pretrained(folder).eval()
+        return load_model(folder, trained.head, None)
 
 
 FORMAT = Int8()

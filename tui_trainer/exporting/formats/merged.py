@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, load_model
 from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, header_of, read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
+
+_GENERATION = "generation_config.json"
 
 
 class Merged(Format):
@@ -49,12 +52,13 @@ class Merged(Format):
             _merge_in_memory(trained, folder)
         else:
             _write_shards(model, base, names, folder, tell)
+            if (generation := trained.folder / _GENERATION).is_file():
+                # The task may end its answers otherwise than the base model.
+                shutil.copyfile(generation, folder / _GENERATION)
         trained.save_beside_weights(folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        return (
-            auto_class(trained.head).from_pretrained(folder, dtype=trained.compared_dtype, local_files_only=True).eval()
-        )
+        return load_model(folder, trained.head, None, dtype=trained.compared_dtype)
 
 
 def _merge_in_memory(trained: TrainedModel, folder: Path) -> None:

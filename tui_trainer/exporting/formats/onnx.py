@@ -2,10 +2,15 @@
 
 By transformers' own exporter (`transformers.exporters`, which versions from 5.20 on have). `run_onnx.py` is written
 beside the graphs: it answers with NumPy, ONNX Runtime and tokenizers alone, and is what the certificate runs.
+
+A decoder behind an encoder is two graphs, as the first pass computes the keys and values of what the encoder read, and
+later ones take them from the cache; both read their weights from one file.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
+_ALIGNMENT_BYTES = 64
 
 
 class Onnx(Format):
@@ -35,7 +41,7 @@ class Onnx(Format):
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
-        # A decoder that answers is written twice: as it begins, and as it goes on.
+        # A decoder that answers is written twice, as it begins and as it goes on, before both share one file.
         return (3 if trained.head == "seq2seq_lm" else 2) * trained.weight_bytes
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
@@ -54,6 +60,7 @@ class Onnx(Format):
             exported.generation_config = model.generation_config
         tell("writing", 0, None, "")
         exported.save_pretrained(folder)
+        _share_weights(folder)
         trained.save_beside_weights(folder)
         shutil.copyfile(run_onnx.__file__, folder / "run_onnx.py")
 
@@ -102,6 +109,43 @@ class Onnx(Format):
         from tui_trainer.exporting.run_onnx import Graphs
 
         return _as_module(Graphs(folder), folder)
+
+
+def _share_weights(folder: Path) -> None:
+    """Tensors that several graphs have stand once, in the file of the graph that has most of them."""
+    import onnx
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+    files = sorted(folder.glob("*.onnx.data"), key=lambda path: -path.stat().st_size)
+    if len(files) < 2:
+        return
+    places: dict[bytes, int] = {}
+    with files[0].open("r+b") as shared:
+        for data in files:
+            path = data.with_suffix("")
+            graph = onnx.load(path, load_external_data=False)
+            for tensor in filter(uses_external_data, graph.graph.initializer):
+                content, offset = _stored(data, ExternalDataInfo(tensor))
+                digest = hashlib.sha256(content).digest()
+                if data == files[0]:
+                    places.setdefault(digest, offset)
+                elif digest not in places:
+                    end = shared.seek(0, os.SEEK_END)
+                    places[digest] = shared.seek(end + -end % _ALIGNMENT_BYTES)
+                    shared.write(content)
+                del tensor.external_data[:]
+                told = {"location": files[0].name, "offset": places[digest], "length": len(content)}
+                for key, value in told.items():
+                    tensor.external_data.add(key=key, value=str(value))
+            onnx.save(graph, path)
+            if data != files[0]:
+                data.unlink()
+
+
+def _stored(data: Path, place: Any) -> tuple[bytes, int]:
+    with data.open("rb") as file:
+        offset = file.seek(place.offset or 0)
+        return file.read(place.length), offset
 
 
 def _as_module(graphs: Any, folder: Path) -> Any:

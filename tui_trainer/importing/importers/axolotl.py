@@ -7,7 +7,7 @@ from typing import Any
 
 from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import PRECISION, WARMUP, batch, cadence, method
+from tui_trainer.importing.groups import PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
 from tui_trainer.importing.spellings import data_place
@@ -184,7 +184,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        PRECISION, WARMUP,
+        PRECISION, WARMUP, TRACKERS,
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(

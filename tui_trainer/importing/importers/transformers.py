@@ -6,7 +6,7 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 """
 
 from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, WARMUP, batch, cadence, method
+from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 from tui_trainer.importing.spellings import (
     DTYPES,
@@ -166,13 +166,6 @@ ARGUMENTS: Table = {
     "logging_first_step": Always("every step is in the journal"),
     "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
     "logging_dir": NotNeeded("the journal lies in the run's folder"),
-    "report_to": To(
-        "logging.report_to",
-        values={
-            "none": NotNeeded("the run's own journal is always written"),
-            "all": NotNeeded("the run's own journal is always written; logging.report_to names trackers"),
-        },
-    ),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
     "deepspeed fsdp*": Off(ONE_PROCESS),
     "local_rank ddp_*": NotNeeded(ONE_PROCESS),
@@ -195,7 +188,7 @@ DEFAULTS = {
 MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
 SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
-GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, EVALUATE, SAVE)
+GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE)
 
 IMPORTER = Importer(
     name="transformers",

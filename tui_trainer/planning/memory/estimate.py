@@ -7,13 +7,17 @@ formula are measured by `dry_run`. It does not know what data preparation needs,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.encoder_decoder import layer_of
 from tui_trainer.planning.memory.gpu import gpu_parts
 from tui_trainer.planning.memory.layers import has_formula
-from tui_trainer.planning.memory.parts import Batch, MemoryPart
+from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
+
+_SPLIT = ("weights", "gradients", "optimizer", "update")
 
 __all__ = ["MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
 
@@ -45,8 +49,25 @@ def memory_parts(
         most_eval_labels=most_eval_labels,
         labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens,
     )
-    parts = gpu_parts if setup.device == "cuda" else cpu_parts
-    return parts(shape, setup, batch)
+    parts = (gpu_parts if setup.device == "cuda" else cpu_parts)(shape, setup, batch)
+    return parts if setup.shards == 1 else tuple(_split(parts, shape, setup))
+
+
+def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetup) -> Iterator[MemoryPart]:
+    """Over the processes, and what each has whole for a time: the layer that computes and the next one, with the
+    embedding and the head throughout."""
+    for part in parts:
+        if part.name in _SPLIT:
+            formula = f"{part.formula}, a part in each of {setup.shards} processes"
+            yield MemoryPart(name=part.name, bytes=-(-part.bytes // setup.shards), formula=formula)
+        else:
+            yield part
+    ends = shape.vocabulary * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+    layer = max(0, shape.parameters - ends) // max(shape.layers + shape.decoder_layers, 1)
+    size = FLOAT if setup.precision == "fp32" else HALF
+    # Their gradients are whole as well, until they are summed.
+    found = size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
+    yield MemoryPart(name="gathered", bytes=found, formula="embedding, head and two layers, whole")
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:

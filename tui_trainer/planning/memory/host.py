@@ -31,13 +31,18 @@ _SAVED_COPIES = 2
 _TOKEN_BYTES = 32
 
 
-def host_memory(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> dict[str, Any]:
+def host_memory(
+    shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int, processes: int = 1
+) -> dict[str, Any]:
     """The fields of a plan that are about the machine's memory; empty on a CPU, where all memory is that."""
     if setup.device != "cuda":
         return {"host_memory_parts": (), "host_memory_bytes": None}
     parts = tuple(_parts(shape, setup, config, loader_workers))
-    total = sum(part.bytes for part in parts)
     reason = "the libraries, the most that loading or saving holds, and batches made ahead"
+    if processes > 1:
+        parts = tuple(part.model_copy(update={"bytes": processes * part.bytes}) for part in parts)
+        reason += f", in each of {processes} processes"
+    total = sum(part.bytes for part in parts)
     return {"host_memory_parts": parts, "host_memory_bytes": Planned(value=total, exact=False, reason=reason)}
 
 
@@ -63,6 +68,9 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
+    if setup.shards > 1:
+        found = shape.parameters * static.weight_size
+        return MemoryPart(name="loading", bytes=found, formula="the whole model, before it is split over the processes")
     if is_from_scratch(config):
         found = shape.parameters * static.weight_size
         return MemoryPart(name="loading", bytes=found, formula="a model from scratch is made on the host, then copied")

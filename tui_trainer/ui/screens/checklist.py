@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from textual.app import ComposeResult
 
 from tui_trainer.checklist.contract import ALL, Finding
+from tui_trainer.checklist.guides import GUIDES
+from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.measuring import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.spans import Line, labelled
 from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.scroller import Scroller
 from tui_trainer.ui.widgets.section import Area, Section
 from tui_trainer.ui.workbench import Workbench
+
+_WAYS = 70
 
 
 class ChecklistPage(ListPage):
@@ -104,9 +109,9 @@ class ChecklistPage(ListPage):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
             return f"one at a time: {self.bench.app.key_of('checklist.cancel')} ends what is being measured"
-        rehearsal = self.bench.rehearsals.process
-        if rehearsal is not None and rehearsal.alive:
-            return "a rehearsal goes on: one at a time"
+        for other in (self.bench.rehearsals, self.bench.tunings):
+            if other.alive:
+                return f"{other.what} goes on: one at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
     def by_clock(self, width: int) -> object:
@@ -120,13 +125,27 @@ class ChecklistPage(ListPage):
 
     def action_show_fix(self) -> None:
         if chosen := self._chosen_fix:
-            self.bench.tell(f"{self.bench.app.key_of('checklist.apply')} applies: {_changes(chosen)}")
+            self.bench.tell(
+                f"{self.bench.app.key_of('checklist.apply')} applies: {one_line(settings_words(chosen.fix or {}))}"
+            )
 
     def action_apply(self) -> None:
-        """The fix of the chosen check goes into the config."""
-        if chosen := self._chosen_fix:
-            done = f"applied: {_changes(chosen)}; {self._undo_key} takes it back"
-            self._patch(chosen.fix or {}, f"the fix of {chosen.title}", done)
+        """The fix of the chosen check goes into the config; where there are several, one of them."""
+        chosen = self._chosen_fix
+        if chosen is None:
+            return
+        if len(ways := chosen.verdict.ways) > 1:
+            lines = [line for number, way in enumerate(ways, 1) for line in labelled(str(number), way.line, 2, _WAYS)]
+            answers = [
+                (str(number), "apply", partial(self._take, chosen, way.patch)) for number, way in enumerate(ways, 1)
+            ]
+            self.bench.app.ask(f"{chosen.title}: one of these is enough", lines, answers)
+        else:
+            self._take(chosen, chosen.fix or {})
+
+    def _take(self, chosen: Finding, patch: Patch) -> None:
+        done = f"applied: {one_line(settings_words(patch))}; {self._undo_key} takes it back"
+        self._patch(patch, f"the fix of {chosen.title}", done)
 
     def _patch(self, changes: Mapping[str, Any], label: str, done: str) -> None:
         problems = self.bench.apply(changes, label)
@@ -179,11 +198,12 @@ class ChecklistPage(ListPage):
     def action_open_only(self) -> None:
         self.model.open_only = not self.model.open_only
 
+    def action_guide(self) -> None:
+        self.model.next_guide()
+        guide = self.model.guide
+        self.bench.tell(f"guide {guide}: {GUIDES[guide][1]}" if guide else "all checks")
+
     def action_again(self) -> None:
         self.model.sort()
         self.bench.tell("checking ...", "dim")
         self.bench.config_changed()
-
-
-def _changes(finding: Finding) -> str:
-    return one_line(", ".join(f"{key} = {value}" for key, value in (finding.fix or {}).items()))

@@ -10,6 +10,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from tui_trainer.checklist.contract import STATUSES, Finding, Status
+from tui_trainer.checklist.guides import GUIDES, of_guide
 from tui_trainer.checklist.run import counts
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
@@ -36,6 +37,8 @@ class ChecklistModel:
     findings: list[Finding] = field(default_factory=list)
     chosen: str = ""
     open_only: bool = False
+    guide: str = ""
+    """The letter of a guide: only what is on its list; empty: all."""
     title_cells: int = 0
     _order: dict[str, int] = field(default_factory=dict)
 
@@ -60,7 +63,14 @@ class ChecklistModel:
 
     @property
     def visible(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.is_open or not self.open_only]
+        listed = of_guide(self.findings, self.guide) if self.guide else self.findings
+        return [finding for finding in listed if finding.is_open or not self.open_only]
+
+    def next_guide(self) -> None:
+        """The lists of the guides one after the other, then all checks again."""
+        names = ["", *GUIDES]
+        self.guide = names[(names.index(self.guide) + 1) % len(names)]
+        self.chosen = self.visible[0].name if self.visible else self.chosen
 
     @property
     def selected(self) -> Finding | None:
@@ -71,6 +81,9 @@ class ChecklistModel:
     @property
     def cursor(self) -> int:
         """The place of the chosen check; of the one that took its place when it is not listed any more."""
+        visible = [finding.name for finding in self.visible]
+        if self.chosen in visible:
+            return visible.index(self.chosen)
         before = self._order.get(self.chosen, 0)
         places = [place for place, one in enumerate(self.visible) if self._order[one.name] >= before]
         return places[0] if places else max(len(self.visible) - 1, 0)
@@ -85,7 +98,8 @@ def counts_line(model: ChecklistModel, first: int, rows: int, width: int, glyphs
             continue
         role: Role = _ROLES[status] if found[status] else "dim"
         line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
-    words = "only open  " if model.open_only else ""
+    words = f"guide {model.guide}  " if model.guide else ""
+    words += "only open  " if model.open_only else ""
     if not listed:
         words = "nothing is open: press o for all checks " if model.findings else "looking ... "
     elif listed > rows:
@@ -128,9 +142,11 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
     lines: list[Line] = [_ends([(finding.title, "bold")], status, width, glyphs)]
     lines += paragraph(one_line(verdict.evidence), width)
-    for change in finding.changes:
+    for change in finding.changes if not verdict.ways else ():
         words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
         lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
+    for number, way in enumerate(verdict.ways, 1):
+        lines += labelled(f"way {number}", one_line(way.line), _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
     if check.claim or finding.alternative:

@@ -315,6 +315,11 @@ class ConfigPage(ListPage):
 
         offer_rehearsal(self.bench)
 
+    def action_tune(self) -> None:
+        from tui_trainer.ui.tuning import offer_tuning
+
+        offer_tuning(self.bench)
+
     def action_save(self) -> None:
         from tui_trainer.ui.screens.config_files import save
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import cast
 
@@ -15,9 +17,11 @@ from tui_trainer.hardware.facts import Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.places import read_place
 from tui_trainer.hardware.probe import probe_again
+from tui_trainer.launching.trial import Trial, kept_trial, try_machine
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
+from tui_trainer.ui.measuring import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens import hardware_view as view
 from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
@@ -65,6 +69,7 @@ class HardwarePage(ListPage):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
+        self._is_trying = False
         self._diagnose()
         self._runs_folder = Path()
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
@@ -78,7 +83,7 @@ class HardwarePage(ListPage):
             self._bars["busy"], self._bars["memory"], classes="column left",
         )  # fmt: skip
         middle = Area(self._trail, Part(view.peak_section), Part(view.users_section), classes="column middle")
-        facts = (view.disk_section, view.libraries_section, view.system_section)
+        facts = (view.trial_section, view.disk_section, view.libraries_section, view.system_section)
         yield Area(middle, Area(*map(Part, facts), classes="column"), id="others")
 
     def body(self) -> ComposeResult:
@@ -94,6 +99,8 @@ class HardwarePage(ListPage):
             wide=self.size.width >= _TWO_COLUMNS,
             width=width,
             glyphs=self.bench.glyphs,
+            trial=self._trial,
+            try_key=self.bench.app.key_of("hardware.try_out"),
         )
 
     def redraw(self) -> None:
@@ -129,6 +136,10 @@ class HardwarePage(ListPage):
 
     def refusal(self, action: Action) -> str:
         can = len(self.bench.hardware.gpus) > 1 if action.name == "next_gpu" else self._scroller.is_overflowing
+        if action.name == "try_out":
+            if self.bench.run_is_alive:
+                return BESIDE_A_RUN
+            return "it is being tried" if self._is_trying else ""
         return "" if can or action.name == "look_again" else NOTHING_TO_DO
 
     def move(self, lines: int) -> None:
@@ -144,6 +155,7 @@ class HardwarePage(ListPage):
         self._diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
         self._profile = (profile.name if profile else "none"), why
+        self._trial = kept_trial(bench.hardware, bench.chosen_gpu)
 
     def action_next_gpu(self) -> None:
         """The cards one after the other, then no choice again: the freest."""
@@ -154,6 +166,25 @@ class HardwarePage(ListPage):
         self.bench.machine_changed()
         gpu = self._diagnosis.gpu
         self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
+
+    def action_try_out(self) -> None:
+        """What the machine really does: in a child process, while the screens go on."""
+        hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
+        self._is_trying = True
+        self.bench.tell("trying precisions, attention, rates and disks ...", "dim")
+        # A thread of its own: the plan of the config does not wait for it.
+        Thread(target=self._try_out, args=(hardware, chosen), name="trial", daemon=True).start()
+
+    def _try_out(self, hardware: Hardware, chosen: GpuChoice) -> None:
+        trial = try_machine(hardware, chosen)
+        with suppress(RuntimeError):  # the screens are gone
+            self.app.call_from_thread(self._tried, trial)
+
+    def _tried(self, trial: Trial) -> None:
+        self._is_trying, self._trial = False, trial
+        count = len(trial["problems"])
+        self.bench.tell(f"tried: {count} problems" if count else "tried: nothing is wrong", "warn" if count else "good")
+        self.bench.app.draw()
 
     def action_look_again(self) -> None:
         """Read the machine anew; a driver that hangs does not hold the keys."""

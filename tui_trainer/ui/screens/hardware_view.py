@@ -6,6 +6,7 @@ A label has its own column, long texts continue below themselves, nothing is cut
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -14,7 +15,8 @@ from tui_trainer.hardware import describe
 from tui_trainer.hardware.diagnosis import Diagnosis
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
-from tui_trainer.hardware.problems import Severity
+from tui_trainer.hardware.problems import HardwareProblem, Severity
+from tui_trainer.launching.trial import Trial, trial_problems, trial_rows
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, target_words
@@ -41,6 +43,9 @@ class Machine:
     wide: bool
     width: int
     glyphs: Glyphs
+    trial: Trial | None = None
+    """What was tried of it, newest; None where nothing was."""
+    try_key: str = "m"
 
     def titled(self, title: str, lines: list[Line]) -> Section:
         return [title_rule(title, self.width, self.glyphs), *lines]
@@ -69,7 +74,21 @@ def device_section(machine: Machine) -> Section:
 
 
 def problems_section(machine: Machine) -> Section:
-    glyphs, found = machine.glyphs, machine.diagnosis.problems
+    found = machine.diagnosis.problems
+    return machine.titled(f"problems: {len(found)}", _problem_lines(machine, found)) if found else []
+
+
+def trial_section(machine: Machine) -> Section:
+    """What was tried, with what is wrong with that; that nothing was, and which key does."""
+    trial = machine.trial
+    if trial is None:
+        return machine.titled("tried", machine.row("not yet", f"{machine.try_key} tries it, in some seconds", "dim"))
+    lines = [line for label, text in trial_rows(trial, machine.hardware) for line in machine.row(label, one_line(text))]
+    return machine.titled("tried, not guessed", [*lines, *_problem_lines(machine, trial_problems(trial))])
+
+
+def _problem_lines(machine: Machine, found: Sequence[HardwareProblem]) -> list[Line]:
+    glyphs = machine.glyphs
     marks: dict[Severity, tuple[str, Role]] = {
         "bad": (glyphs.bad, "bad"), "warn": (glyphs.warn, "warn"), "info": (glyphs.dot, "dim"),
     }  # fmt: skip
@@ -79,7 +98,7 @@ def problems_section(machine: Machine) -> Section:
         lines += machine.hanging([(pad(sign, 3), role)], problem.sentence)
         if problem.remedy:
             lines += machine.hanging([(f"   {glyphs.arrow} ", "dim")], problem.remedy, "accent")
-    return machine.titled(f"problems: {len(found)}", lines) if found else []
+    return lines
 
 
 def gpu_table(machine: Machine) -> Section:

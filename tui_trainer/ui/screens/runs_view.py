@@ -22,9 +22,9 @@ SIGNS: Final = "ABCDEF"
 # Title, cells, and from which width of the screen on; the name has what is left.
 _COLUMNS: Final = (
     ("state", 13, 0), ("done", 4, 0), ("curve", 6, 0), ("loss", 7, 100), ("held out", 8, 0), ("score", 18, 120),
-    ("last event", 11, 0), ("size", 10, 0), ("task", 20, 160), ("model", 26, 180),
+    ("OOM", 3, 140), ("last event", 11, 0), ("size", 10, 0), ("task", 20, 160), ("model", 26, 180),
 )  # fmt: skip
-_RIGHT: Final = frozenset({"done", "loss", "held out", "last event", "size"})
+_RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "size"})
 _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
     "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
@@ -145,12 +145,13 @@ def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyph
         "loss": loss_words(one.loss) if one.is_run else "",
         "held out": loss_words(one.eval_loss) if one.is_run else "",
         "score": next((f"{plain(name)} {number(value)}" for name, value in one.scores.items()), ""),
+        "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
         "last event": age_words(one, now) if one.is_run else "",
         "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
         "task": one.task,
         "model": Path(one.model).name,
     }
-    roles: dict[str, Role] = {"state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth"}
+    roles: dict[str, Role] = {"OOM": "warn", "state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth"}
     usual: Role = "text" if one.is_run else "dim"
     line: Line = [(f"{sign} ", "accent")]
     line += [(text, roles.get(title, usual)) for text, title in _cells(values, width)]
@@ -201,10 +202,12 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
     scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
     age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
+    shortages = one.out_of_memory_events
+    memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
     freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
     started = one.started_at[:16].replace("T", " ")
     return [
-        f"{one.task or '--'}, {one.model or 'from scratch'}, steps {steps}{epoch}",
+        f"{one.task or '--'}, {one.model or 'from scratch'}, steps {steps}{epoch}{memory}",
         f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
         f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
     ]

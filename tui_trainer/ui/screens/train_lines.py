@@ -324,11 +324,13 @@ def plan_rows(scene: TrainScene, *_: int) -> list[Line]:
         words = "".join(_trainable(plan))
         model = [("model", f"{_base_name(scene, plan)} on {device}")]
         model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
-    cut = f" = {plan.gradient_accumulation_steps} {scene.glyphs.times} {plan.per_device_train_batch_size}"
+    passes, processes, times = plan.gradient_accumulation_steps, plan.processes, f" {scene.glyphs.times} "
+    parts = [passes, plan.per_device_train_batch_size, *([processes] if processes > 1 else [])]
+    cut = f" = {times.join(map(str, parts))}" if passes > 1 or processes > 1 else ""
     rows = [
         *model,
         ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
-        ("batch", f"{plan.effective_batch_size} rows" + (cut if plan.gradient_accumulation_steps > 1 else "")),
+        ("batch", f"{plan.effective_batch_size} rows{cut}"),
         ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
         ("time", f"about {format_seconds(plan.duration_seconds)}"),
     ]

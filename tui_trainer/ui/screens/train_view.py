@@ -37,7 +37,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         parts = parts - {"gauges"} | {"readings-here"}
     of_the_run = {
         "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
-        "targets": state.plan is not None and bool(state.plan.targets), "epochs": state.epochs,
+        "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
         "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip

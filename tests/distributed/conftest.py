@@ -1,0 +1,27 @@
+"""Runs of several processes on the CPU, as forks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from tests.distributed.forked_ranks import ForkedRanks
+from tui_trainer.launching import torchrun
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """`started`: each group of this test. `prelude(group, rank)`: Python that runs before a process does."""
+    nothing: Callable[[int, int], str] = lambda group, rank: ""  # noqa: E731
+    told = SimpleNamespace(started=[], prelude=nothing)
+
+    def start(folder, plan, log):
+        number = len(told.started)
+        group = ForkedRanks(folder, plan, log, lambda rank: told.prelude(number, rank))
+        told.started.append(group)
+        return group
+
+    monkeypatch.setattr(torchrun, "_start", start)
+    return told

@@ -1,0 +1,127 @@
+"""Two and four processes learn what one does: losses, norms of gradients, scores and weights."""
+
+from __future__ import annotations
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import SETTINGS, training_row, write_rows
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.runs.events import EvalDone, StepDone
+from tui_trainer.runs.journal import read_all
+
+STEPS = 8
+LORA = {"tuning.method": "lora", "tuning.r": 4, "tuning.target_modules": "all-linear"}
+ACCUMULATED = {"training.per_device_train_batch_size": 1}
+# Rows that two and four do not divide, and fewer than processes at the end of an epoch.
+UNEVEN = {"training.effective_batch_size": 7}
+PADDED = {"data.packing": "false"}
+CASES = {
+    "classifier": ("sequence_classification", {}),
+    "tags": ("token_classification", UNEVEN),
+    "sequences": ("seq2seq", {}),
+    "chat": ("chat", ACCUMULATED),
+    "packed": ("causal_lm", UNEVEN),
+    "characters": ("char_lm", ACCUMULATED | UNEVEN),
+}
+MORE = {
+    "classifier, accumulated": ("sequence_classification", ACCUMULATED | UNEVEN),
+    "tags, accumulated": ("token_classification", ACCUMULATED),
+    "chat, padded": ("chat", PADDED | UNEVEN),
+    "padded, accumulated": ("causal_lm", PADDED | ACCUMULATED | UNEVEN),
+    "SGD": ("causal_lm", {"training.optim": "sgd"}),
+    "checkpointed": ("causal_lm", {"training.gradient_checkpointing": "true"}),
+    "not clipped": ("causal_lm", {"training.max_grad_norm": 0}),
+}
+
+
+def train(tmp_path, name, task, changes):
+    data = write_rows(tmp_path / f"{task}.jsonl", [training_row(task, n) for n in range(41)])
+    settings = SETTINGS | {
+        "task.type": task,
+        "training.max_steps": STEPS,
+        "evaluation.eval_steps": 4,
+        "logging.logging_steps": 3,
+        "output.runs_dir": tmp_path / "runs",
+        "output.name": name,
+        # A step of Adam is as large for a gradient that is nearly 0.
+        "training.adam_epsilon": 1e-3,
+    }
+    assignments = tuple(f"{key}={value}" for key, value in (settings | changes).items())
+    run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
+    outcome = carry_out(run)
+    assert outcome.exit_code == 0, (outcome, *(path.read_text() for path in run.folder.logs.glob("rank-*.txt")))
+    return run.folder
+
+
+def events(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def weights(folder):
+    [path] = [path for path in folder.model.glob("*.safetensors")]
+    return load_file(path)
+
+
+def check_equal(alone, together):
+    steps, other = events(alone, StepDone), events(together, StepDone)
+    assert len(steps) == len(other) == STEPS
+    for one, two in zip(steps, other, strict=True):
+        assert (one.step, one.tokens, one.input_tokens, one.samples) == (
+            two.step, two.tokens, two.input_tokens, two.samples,
+        )  # fmt: skip
+        assert two.loss_sum == pytest.approx(one.loss_sum, rel=1e-6)
+        assert two.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
+    for one, two in zip(events(alone, EvalDone), events(together, EvalDone), strict=True):
+        assert (one.tokens, one.table_rows) == (two.tokens, two.table_rows)
+        assert two.loss == pytest.approx(one.loss, rel=1e-6)
+        assert one.scores == pytest.approx(two.scores, rel=1e-6)
+    mine, theirs = weights(alone), weights(together)
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert (tensor - theirs[name]).abs().max() < 1e-5, name
+
+
+def compare(tmp_path, task, changes, processes):
+    alone = train(tmp_path, "alone", task, changes)
+    for count in processes:
+        check_equal(alone, train(tmp_path, f"of-{count}", task, changes | {"distributed.processes": count}))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_learn_what_one_does(tmp_path, forked_ranks, case):
+    compare(tmp_path, *CASES[case], processes=[2])
+    assert len(forked_ranks.started) == 1
+
+
+# The others take minutes: pytest -m slow tests/distributed
+FOUR = [
+    pytest.param(case, marks=pytest.mark.e2e if case in ("tags", "chat", "padded, accumulated") else pytest.mark.slow)
+    for case in CASES | MORE
+]
+
+
+@pytest.mark.parametrize("case", FOUR)
+def test_four_processes_learn_what_one_does(tmp_path, forked_ranks, case):
+    task, changes = (CASES | MORE)[case]
+    compare(tmp_path, task, changes, processes=[2, 4])
+
+
+@pytest.mark.parametrize("changes", [{}, ACCUMULATED | UNEVEN], ids=["whole", "accumulated"])
+def test_two_processes_train_the_same_adapter(tmp_path, forked_ranks, changes):
+    model = save_tiny_model(tmp_path / "base", "llama")
+    base = {"model.init": "pretrained", "model.model_name_or_path": model, "model.scratch.vocab_size": 300}
+    compare(tmp_path, "causal_lm", LORA | base | changes, processes=[2])
+
+
+def test_weights_of_sixteen_bits_are_summed_in_their_fp32_copies(tmp_path, forked_ranks):
+    changes = {"model.dtype": "bfloat16", "training.mixed_precision": "no"} | ACCUMULATED
+    alone = train(tmp_path, "alone", "causal_lm", changes)
+    together = train(tmp_path, "of-2", "causal_lm", changes | {"distributed.processes": 2})
+    one, two = (events(folder, StepDone) for folder in (alone, together))
+    assert [step.loss_sum for step in two] == pytest.approx([step.loss_sum for step in one], rel=2e-3)
+    # The sum of the first step is of the very same weights.
+    assert two[0].grad_norm == pytest.approx(one[0].grad_norm, rel=1e-3)

@@ -1,0 +1,199 @@
+"""A process of a group that dies, runs out of memory or has something else: all end, and what can go on goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import (
+    CheckpointSaved,
+    ControlApplied,
+    EvalDone,
+    GaugesRead,
+    LibrariesLoaded,
+    RunProblem,
+    RunStarted,
+    StepDone,
+)
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+
+TWO = {"distributed.processes": 2, "training.max_steps": 12, "checkpoint.save_steps": 4}
+AT_STEP = """
+import os, signal
+from tui_trainer.training import session
+take = session.Session.take_step
+def spoilt(self, step):
+    if step == {step}:
+        {what}
+    return take(self, step)
+session.Session.take_step = spoilt
+"""
+DIES = "os.kill(os.getpid(), signal.SIGKILL)"
+NO_MEMORY = "raise session.GroupOutOfMemory('out of memory in process 1 at step 6 (planted)')"
+
+
+def spoilt(step, what):
+    return AT_STEP.format(step=step, what=what)
+
+
+STOPS = "from tui_trainer.runs import controls\n" + spoilt(
+    5, "self.ranks.is_first and controls.request(self.job.folder.control, 'stop')"
+)
+
+
+def losses(folder):
+    """Of each step, the last time that it was taken."""
+    return {event.step: event.loss_sum for event in read_all(folder.journal) if isinstance(event, StepDone)}
+
+
+def weights(folder):
+    return load_file(folder.model / "model.safetensors")
+
+
+def events(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def same(mine, theirs):
+    one, two = weights(mine), weights(theirs)
+    return losses(mine) == losses(theirs) and all(tensor.equal(two[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(tiny_run, forked_ranks, rank):
+    whole, _ = tiny_run("whole", TWO)
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (1, rank) else ""
+    folder, outcome = tiny_run("killed", TWO)
+    assert outcome.exit_code == 0 and len(forked_ranks.started) == 3
+    [problem] = events(folder, RunProblem)
+    assert (problem.kind, problem.step) == ("process ended", 4)
+    assert f"process {rank} has ended (SIGKILL)" in problem.message and f"rank-{rank}.txt" in problem.message
+    assert [event.resumed_from_step for event in events(folder, RunStarted)] == [None, 4]
+    assert same(folder, whole)
+    assert fold(read_all(folder.journal)).status == "finished"
+
+
+def test_what_ends_a_process_each_time_ends_the_run(tiny_run, forked_ranks):
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if number else ""
+    folder, outcome = tiny_run("killed", TWO)
+    # One that saved step 4, and those that came no further.
+    assert outcome.exit_code == 1 and len(forked_ranks.started) == 4
+    assert "process 1 has ended (SIGKILL)" in outcome.failure
+    assert (folder.checkpoints / "step-4").is_dir() and not folder.model.exists()
+
+
+def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_ranks):
+    changes = TWO | {"training.effective_batch_size": 8}
+    smaller, _ = tiny_run("smaller", changes | {"training.per_device_train_batch_size": 2})
+    forked_ranks.prelude = lambda group, number: spoilt(2, NO_MEMORY) if (group, number) == (1, 1) else ""
+    folder, outcome = tiny_run("short", changes)
+    assert outcome.exit_code == 0
+    [problem] = events(folder, RunProblem)
+    assert problem.kind == "out of memory" and "with 2 rows in a pass" in problem.hint
+    plan = json.loads(folder.plan.read_bytes())
+    assert plan["per_device_train_batch_size"]["value"] == plan["gradient_accumulation_steps"]["value"] == 2
+    assert same(folder, smaller)
+
+
+def test_a_process_with_other_versions_is_refused(tiny_run, forked_ranks):
+    other = "from tui_trainer.launching import prepare; prepare.versions = lambda: {'torch': '1.0'}"
+    forked_ranks.prelude = lambda group, number: other if number else ""
+    folder, outcome = tiny_run("odd", TWO)
+    assert outcome.exit_code == 1 and len(forked_ranks.started) == 1
+    assert "process 1 has the versions" in outcome.failure and "'1.0'" in outcome.failure
+    assert losses(folder) == {}
+
+
+def test_a_run_that_diverges_says_so_as_one_process_does(tiny_run, forked_ranks):
+    changes = {"training.learning_rate": 10, "training.max_grad_norm": 0, "training.optim": "sgd"}
+    poison = AT_STEP.format(step=3, what="self.components.optimizer.trained[0].data.fill_(float('nan'))")
+    forked_ranks.prelude = lambda group, number: poison
+    _, outcome = tiny_run("diverges", TWO | changes)
+    assert outcome.exit_code == 1 and "stopped being finite at step 3" in outcome.failure
+
+
+def ask(*actions):
+    def before(run):
+        for action in actions:
+            controls.request(run.folder.control, action)
+
+    return before
+
+
+def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(tiny_run, forked_ranks):
+    plain, _ = tiny_run("plain", TWO)
+    folder, outcome = tiny_run("asked", TWO, before=ask("save", "evaluate", "pause", "resume"))
+    assert outcome.exit_code == 0
+    assert [event.action for event in events(folder, ControlApplied)] == ["save", "evaluate", "pause", "resume"]
+    assert len({event.step for event in events(folder, ControlApplied)}) == 1
+    assert [event.scheduled for event in events(folder, EvalDone)].count(False) == 1
+    assert same(folder, plain)
+
+
+def test_a_stop_saves_and_another_number_of_processes_goes_on(tiny_run, forked_ranks):
+    whole, _ = tiny_run("whole", TWO)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+    folder, outcome = tiny_run("stopped", TWO)
+    assert outcome.exit_code == 3
+    saved = events(folder, CheckpointSaved)[-1]
+    assert saved.reason == "stopped" and saved.step in (5, 6)
+    run = open_again(folder, processes=1)
+    assert "going on in 1 process instead of 2" in run.moved
+    assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 2
+    mine, theirs = losses(folder), losses(whole)
+    assert mine == pytest.approx(theirs, rel=1e-4) and mine.keys() == theirs.keys()
+
+
+def test_it_goes_on_in_as_many_as_before_to_the_bit(tiny_run, forked_ranks):
+    whole, _ = tiny_run("whole", TWO)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+    folder, outcome = tiny_run("stopped", TWO)
+    assert outcome.exit_code == 3
+    run = open_again(folder)
+    assert run.plan.processes.value == 2 and not run.moved
+    assert carry_out(replace(run)).exit_code == 0
+    assert same(folder, whole)
+
+
+@pytest.mark.e2e
+def test_from_two_to_one_to_four(tiny_run, forked_ranks):
+    whole, _ = tiny_run("whole", TWO | {"training.effective_batch_size": 8})
+    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+    folder, outcome = tiny_run("moving", TWO | {"training.effective_batch_size": 8})
+    assert outcome.exit_code == 3
+    for processes in (1, 4):
+        run = open_again(folder, processes=processes)
+        if processes == 1:
+            controls.request(folder.control, "stop")
+        carry_out(run)
+    assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
+    assert (folder.model / "model.safetensors").exists()
+
+
+def test_more_processes_than_rows_are_refused(tiny_config):
+    from tui_trainer.errors import ConfigError
+    from tui_trainer.launching.prepare import estimated_plan
+
+    with pytest.raises(ConfigError, match=r"is 5, but a step has 4 rows: each process needs one"):
+        estimated_plan(tiny_config("many", {"distributed.processes": 5}))
+
+
+def test_the_readings_of_a_run_are_of_all_its_processes(tiny_run, forked_ranks):
+    """What the second process takes of the cores is not the load of other programs."""
+    often = "from tui_trainer.launching import gauges; gauges.PERIOD_SECONDS = 0.05\n"
+    often += "gauges.GaugeWriter.__init__.__kwdefaults__['period_seconds'] = 0.05\n"
+    forked_ranks.prelude = lambda group, number: often
+    folder, outcome = tiny_run("read", TWO | {"training.max_steps": 60})
+    assert outcome.exit_code == 0
+    readings = [event for event in events(folder, GaugesRead) if event.process_cpu_share is not None]
+    assert readings
+    alone = [reading.process_memory_bytes for reading in readings]
+    # Both have loaded torch.
+    assert max(alone) > 1.5 * min(event.resident_bytes for event in events(folder, LibrariesLoaded))

@@ -1,0 +1,94 @@
+"""A model that is split over the processes learns what one process does, and is saved, resumed and written whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.test_equal_to_one_process import ACCUMULATED, CASES, FOUR, LORA, MORE, UNEVEN, check_equal, train
+from tests.distributed.test_group_trouble import DIES, STOPS, events, losses, same, spoilt
+from tests.tiny_models import save_tiny_model
+from tui_trainer.errors import ConfigError
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import open_again
+from tui_trainer.runs.events import RunProblem
+
+SPLIT = {"distributed.processes": 2, "distributed.strategy": "fsdp"}
+
+
+@pytest.mark.parametrize("case", ["classifier", "sequences", "packed", "characters"])
+def test_a_split_model_learns_what_a_whole_one_does(tmp_path, forked_ranks, case):
+    task, changes = CASES[case]
+    alone = train(tmp_path, "alone", task, changes)
+    check_equal(alone, train(tmp_path, "split", task, changes | SPLIT))
+
+
+def test_the_loss_of_a_split_model_is_computed_in_chunks(tmp_path, forked_ranks):
+    """Of the head, which is whole outside of the model's own forward pass."""
+    changes = {"training.loss_chunk_tokens": 16} | UNEVEN
+    alone = train(tmp_path, "alone", "causal_lm", changes)
+    check_equal(alone, train(tmp_path, "split", "causal_lm", changes | SPLIT))
+
+
+@pytest.mark.parametrize("case", FOUR)
+def test_four_parts_learn_what_a_whole_model_does(tmp_path, forked_ranks, case):
+    task, changes = (CASES | MORE)[case]
+    alone = train(tmp_path, "alone", task, changes)
+    check_equal(alone, train(tmp_path, "split", task, changes | SPLIT | {"distributed.processes": 4}))
+
+
+@pytest.mark.parametrize("changes", [{}, ACCUMULATED | UNEVEN], ids=["whole", "accumulated"])
+def test_an_adapter_on_a_split_model_is_the_same(tmp_path, forked_ranks, changes):
+    model = save_tiny_model(tmp_path / "base", "llama")
+    base = LORA | {"model.init": "pretrained", "model.model_name_or_path": model} | changes
+    alone = train(tmp_path, "alone", "causal_lm", base)
+    check_equal(alone, train(tmp_path, "split", "causal_lm", base | SPLIT))
+
+
+SAVED = SPLIT | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training.effective_batch_size": 6}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_of_a_split_model_costs_no_bit(tiny_run, forked_ranks, rank):
+    whole, _ = tiny_run("whole", SAVED)
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (1, rank) else ""
+    folder, outcome = tiny_run("killed", SAVED)
+    assert outcome.exit_code == 0 and len(forked_ranks.started) == 3
+    assert same(folder, whole)
+
+
+def test_a_split_model_goes_on_whole_and_in_copies(tiny_run, forked_ranks):
+    """What is saved is whole: it does not matter how the one before was split."""
+    whole, _ = tiny_run("whole", SAVED)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+    folder, outcome = tiny_run("stopped", SAVED)
+    assert outcome.exit_code == 3
+    assert carry_out(open_again(folder, processes=1)).exit_code == 0
+    assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
+
+
+def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
+    full = (
+        "from tui_trainer.training import checkpoint\nsave = checkpoint.save_file\n"
+        "def failing(tensors, path, **more):\n"
+        "    if 'step-4' in str(path):\n        raise OSError(28, 'No space left on device')\n"
+        "    return save(tensors, path, **more)\n"
+        "checkpoint.save_file = failing\n"
+    )
+    forked_ranks.prelude = lambda group, number: full
+    folder, outcome = tiny_run("full", SAVED)
+    assert outcome.exit_code == 0
+    assert "No space left" in events(folder, RunProblem)[0].message
+    assert not (folder.checkpoints / "step-4").exists() and (folder.checkpoints / "step-12").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training.torch_compile": "true"}, "layers that are split are not compiled here"),
+        ({"training.optim": "adafactor"}, "the state of adafactor is not split"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(tiny_config, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        estimated_plan(tiny_config("odd", SPLIT | changes))

@@ -1,0 +1,156 @@
+"""What a machine really does: tried in a child, kept with its date, shown, and what is wrong with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from tui_trainer.cli import main
+from tui_trainer.hardware.facts import Gpu
+from tui_trainer.hardware.kernel_log import gpu_reports
+from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching import trial as trials
+from tui_trainer.models import child
+from tui_trainer.models.child import ChildFailed
+from tui_trainer.units import GIB
+
+H200 = Gpu(index=0, name="NVIDIA H200", uuid="GPU-1", capability=(9, 0), memory_bytes=141 * GIB)
+GOOD = {
+    "at": "2026-11-23T10:00:00Z", "device": "cuda", "name": "NVIDIA H200", "torch": "2.11.0", "ended": "",
+    "precisions": {"fp32": {"teraflops": 50.0}, "tf32": {"teraflops": 350.0}, "bf16": {"teraflops": 700.0},
+                   "fp16": {"teraflops": 700.0}, "fp8": {"teraflops": 1300.0}},
+    "memory": {"gigabytes_per_second": 4300.0},
+    "attention": {"flash": {"seconds": 0.001}, "plain": {"seconds": 0.01}},
+    "disks": [{"label": "runs", "path": "/runs", "read_bytes_per_second": 1e9, "write_bytes_per_second": 5e8}],
+    "loader": {"tokens_per_second": 1e8}, "long": {"slower_at_the_end": 1.02, "slowed_by": "", "clock_share": 0.98},
+    "shm_bytes": 64 * GIB, "limit_memory_bytes": None, "limit_cores": None,
+    "ecc": {"corrected": 0, "uncorrected": 0, "remapping_pending": False}, "kernel_reports": [],
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_conflicts(monkeypatch):
+    monkeypatch.setattr(trials, "version_conflicts", lambda libraries: iter(()))
+
+
+def problems(**changes):
+    machine = replace(probe(), gpus=(H200,))
+    return trials.problems_of(GOOD | changes, machine, H200)
+
+
+def test_nothing_is_wrong_with_a_good_card(no_conflicts):
+    assert problems() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence", "remedy"),
+    [
+        ({"precisions": {"bf16": {"teraflops": 100.0}}}, "bf16 matmuls reach 100.0 of 989", "nvidia-smi"),
+        ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 cannot be computed", "tui-trainer diagnose"),
+        ({"memory": {"gigabytes_per_second": 900.0}}, "moves 900 of 4,800 GB/s", "nvidia-smi"),
+        ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "by heat, to 50%",
+         "nvidia-smi"),
+        ({"long": {"slower_at_the_end": 2.0, "slowed_by": ""}}, "2.0 times as long", "top"),
+        ({"disks": [{"label": "runs", "path": "/r", "read_bytes_per_second": 1e6, "write_bytes_per_second": None}]},
+         "gives only", "output.runs_dir"),
+        ({"shm_bytes": 64 << 20}, "/dev/shm has 64.0 MiB", "--shm-size"),
+        ({"loader": {"tokens_per_second": 1e5}}, "100 k tokens/s only", "top"),
+        ({"ecc": {"corrected": 3, "uncorrected": 2}}, "2 errors that could not be corrected", "nvidia-smi"),
+        ({"ecc": {"corrected": 0, "uncorrected": 0, "remapping_pending": True}}, "wait to be replaced", "gpu-reset"),
+        ({"kernel_reports": ["NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."]}, "Xid", "dmesg"),
+        ({"ended": "trying attention was killed, as happens where memory is short"}, "trying attention", "python -c"),
+        ({"attention": {"flash_attn": {"reason": "undefined symbol"}}}, "cannot be imported", "--reinstall"),
+    ],
+)  # fmt: skip
+def test_each_problem_has_a_remedy_that_can_be_typed(no_conflicts, changes, sentence, remedy):
+    (found,) = problems(**changes)
+    assert sentence in found.sentence and remedy in found.remedy
+
+
+def test_versions_that_do_not_go_together_are_told(monkeypatch):
+    class Distribution:
+        version = "0.20"
+        requires = ("torch>=99", "numpy", "transformers>=1; extra == 'x'")
+
+    monkeypatch.setattr(trials.metadata, "distribution", lambda name: Distribution())
+    monkeypatch.setattr(trials, "_CHECKED", ("peft", "torch"))
+    monkeypatch.setattr(trials.metadata, "version", lambda name: "2.15")
+    (first, *_) = trials.version_conflicts({"peft": "0.20", "torch": None})
+    assert first == ("peft 0.20 needs torch>=99, and 2.15 is here", "uv pip install 'torch>=99'")
+
+
+def test_errors_of_memory_are_asked_of_the_driver(nvml_answers):
+    card = nvml_answers(nvmlDeviceGetTotalEccErrors=lambda handle, kind, over: 7 if kind else 40,
+                        nvmlDeviceGetRemappedRows=lambda handle: (0, 1, 1, 0))  # fmt: skip
+    assert Nvml(card).ecc(0) == {"corrected": 40, "uncorrected": 7, "remapping_pending": True}
+    assert Nvml(nvml_answers()).ecc(0) is None
+
+
+@pytest.fixture
+def nvml_answers():
+    class Fake:
+        class NVMLError(Exception):
+            value = 3
+
+        def __init__(self, **answers):
+            self.answers = answers
+
+        def __getattr__(self, name):
+            if name in ("nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlSystemGetDriverVersion"):
+                return lambda *arguments: "1"
+            if name == "nvmlSystemGetCudaDriverVersion_v2":
+                return lambda: 13000
+            if name in self.answers:
+                return self.answers[name]
+            raise AttributeError(name)
+
+    return lambda **answers: Fake(**answers)
+
+
+def test_reports_of_the_kernel_are_read_where_they_may_be(tmp_path):
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;usb 1-1: new\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n")
+    assert gpu_reports(log) == ["NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."]
+    assert gpu_reports(tmp_path / "none") == []
+
+
+def test_the_machine_is_tried_in_a_child_and_kept(capsys, monkeypatch):
+    """The real one, on this machine's processor."""
+    monkeypatch.setattr(child, "subprocess", subprocess)
+    assert trials.kept_trial(probe(), "none") is None
+    assert main(["diagnose", "--try", "--gpu", "none", "--json"]) in (0, 1)
+    tried = json.loads(capsys.readouterr().out)["tried"]
+    assert tried["ended"] == "" and tried["device"] == "cpu" and tried["at"]
+    assert tried["precisions"]["fp32"]["teraflops"] > 0 and tried["memory"]["gigabytes_per_second"] > 0
+    assert tried["attention"]["plain"]["seconds"] > 0
+    assert any(disk["write_bytes_per_second"] for disk in tried["disks"])
+    assert tried["loader"]["tokens_per_second"] > 0 and "slower_at_the_end" in tried["long"]
+    assert trials.kept_trial(probe(), "none") == tried
+    main(["diagnose", "--gpu", "none"])
+    text = capsys.readouterr().out
+    assert "tried\n" in text and "GFLOP/s" in text and "tokens/s" in text
+
+
+def test_what_was_tried_before_the_child_died_stands(monkeypatch):
+    def dying(*_, **__):
+        yield {"part": "disks"}
+        yield {"part": "disks", "found": []}
+        yield {"part": "precisions"}
+        raise ChildFailed("ended with: Segmentation fault")
+
+    monkeypatch.setattr(trials, "hear_child", dying)
+    trial = trials.try_machine(probe(), "none")
+    assert trial["disks"] == [] and trial["ended"] == "trying precisions ended with: Segmentation fault"
+    assert any("Segmentation fault" in one["sentence"] for one in trial["problems"])
+    assert trials.trial_rows(trial, probe())
+    assert os.environ.get("TUI_TRAINER_HOME")
+
+
+def test_damaged_trials_are_shown_as_far_as_they_go():
+    assert trials.trial_problems({"problems": [{"nonsense": 1}, 7]}) == []
+    assert trials.trial_rows({"at": "x", "device": "cpu"}, probe())

@@ -1,0 +1,199 @@
+"""How many processes a run has, on which cards, and how its batch is cut among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tui_trainer.config.load import Request
+from tui_trainer.data.batching.shares import share_of
+from tui_trainer.errors import ConfigError
+from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.launching.start import load_config
+from tui_trainer.lines import plan_lines
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.moving import in_processes
+from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import GIB
+
+
+def card(index, name="NVIDIA A100-SXM4-80GB", free=79):
+    return Gpu(
+        index=index, name=name, uuid=f"GPU-0000000{index}", capability=(8, 0), memory_bytes=80 * GIB,
+        memory_free_bytes=free * GIB, processes=(),
+    )  # fmt: skip
+
+
+def machine(*gpus):
+    return Hardware(
+        cpu_name="Test CPU", usable_cores=16, memory_bytes=512 * GIB, memory_available_bytes=500 * GIB,
+        platform="Linux", python_version="3.11", gpus=gpus, driver=Driver(version="580", cuda=(13, 0)),
+        torch_cuda=(13, 0), libraries={"torch": "2.15.0", "peft": "0.18"},
+    )  # fmt: skip
+
+
+FACTS = DataFacts(
+    rows=4000, eval_rows=0, tokens=400_000, eval_tokens=0, vocabulary=32_000, row_tokens=100.0, exact=True, reason="",
+)  # fmt: skip
+
+
+def planned(hardware, gpu=None, **settings):
+    assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
+    loaded = load_config(Request(profile="tinyllama-lora", assignments=("data.packing=false", *assignments)))
+    return planning.make(loaded, hardware, FACTS, chosen_gpu=gpu)
+
+
+FOUR = machine(*map(card, range(4)))
+
+
+def test_every_card_of_one_kind_has_a_process():
+    plan = planned(FOUR, training__effective_batch_size=64)
+    assert plan.processes.value == 4 and plan.gpu_uuids == tuple(gpu.cuda_uuid for gpu in FOUR.gpus)
+    assert plan.processes.reason == "4 cards of one kind; the model fits on each"
+    assert plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value == 16
+    assert plan.threads.value == 3
+    shown = "\n".join(plan_lines(plan))
+    assert "processes" in shown and "4 cards of one kind" in shown
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpu", "settings", "count", "reason"),
+    [
+        (machine(card(0)), None, {}, 1, "one card"),
+        (FOUR, 2, {}, 1, "GPU 2 was chosen"),
+        (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other cards are not alike"),
+        (FOUR, None, {"distributed__processes": 2}, 2, "from --set"),
+        (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 cards, but a step has 3 rows only"),
+        (FOUR, "none", {}, 1, "one process has all cores of a CPU"),
+        (FOUR, "none", {"distributed__processes": 2}, 2, "from --set"),
+        (machine(card(0), replace(card(1), visible=False)), None, {}, 1, "one card"),
+    ],
+)
+def test_the_number_of_processes_has_a_reason(hardware, gpu, settings, count, reason):
+    plan = planned(hardware, gpu, **settings)
+    assert (plan.processes.value, plan.processes.reason) == (count, reason)
+    assert len(plan.gpu_uuids) == (count if count > 1 and gpu != "none" else 0)
+
+
+def test_memory_is_that_of_the_card_with_the_least():
+    tight = machine(card(0), card(1, free=20), card(2))
+    plan = planned(tight, training__effective_batch_size=512)
+    assert plan.processes.value == 3 and plan.memory_budget_bytes == int(0.9 * 20 * GIB)
+    assert plan.memory_bytes.value <= plan.memory_budget_bytes
+
+
+def test_the_memory_of_the_machine_counts_for_all_processes():
+    one, four = planned(FOUR, distributed__processes=1), planned(FOUR)
+    assert four.host_memory_bytes.value == pytest.approx(4 * one.host_memory_bytes.value, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"distributed__processes": 5}, "is 5, but 4 cards can be used"),
+        (
+            {"distributed__processes": 4, "training__effective_batch_size": 3},
+            "is 4, but a step has 3 rows: each process needs one",
+        ),
+        (
+            {
+                "distributed__processes": 2,
+                "training__effective_batch_size": 64,
+                "training__per_device_train_batch_size": 8,
+                "training__gradient_accumulation_steps": 8,
+            },
+            "distributed.processes = 8 x 8 x 2 = 128",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence(settings, words):
+    with pytest.raises(ConfigError) as caught:
+        planned(FOUR, **settings)
+    [problem] = caught.value.problems
+    assert words in problem.message
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_three_numbers_make_the_effective_batch(processes):
+    plan = planned(
+        FOUR, distributed__processes=processes, training__effective_batch_size=8 * processes,
+        training__per_device_train_batch_size=4, training__gradient_accumulation_steps=2,
+    )  # fmt: skip
+    assert plan.effective_batch_size.value == 8 * processes
+    assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
+
+
+def test_a_run_goes_on_in_another_number_of_processes():
+    plan = planned(FOUR, training__effective_batch_size=64, training__per_device_train_batch_size=8)
+    fewer, words = in_processes(plan, FOUR, 2)
+    assert words == "going on in 2 processes instead of 4"
+    assert (fewer.processes.value, len(fewer.gpu_uuids)) == (2, 2)
+    assert (fewer.per_device_train_batch_size.value, fewer.gradient_accumulation_steps.value) == (8, 4)
+    assert in_processes(plan, FOUR, None) == (plan, "")
+    lost, words = in_processes(plan, machine(*map(card, range(3))), None)
+    assert (lost.processes.value, words) == (3, "going on in 3 processes instead of 4")
+    for count, why in ((5, "5 processes need a card each, and 4 can be used"), (65, "need a card each")):
+        with pytest.raises(ConfigError, match=why):
+            in_processes(plan, FOUR, count)
+
+
+def test_plans_of_before_have_one_process():
+    text = planned(machine(card(0))).model_dump_json(exclude={"processes", "gpu_uuids"})
+    assert read_plan_file(text.encode()).processes.value == 1
+
+
+def test_rows_are_shared_about_evenly_and_none_is_lost():
+    random = np.random.default_rng(5)
+    for count in (1, 2, 3, 4, 7):
+        for rows in (1, 2, 5, 32):
+            lengths = random.integers(1, 500, rows)
+            shares = [share_of(lengths, number, count) for number in range(count)]
+            assert sorted(np.concatenate(shares).tolist()) == list(range(rows))
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
+            if rows == 32:
+                tokens = [int(lengths[share].sum()) for share in shares]
+                assert max(tokens) - min(tokens) <= 500
+
+
+def large(hardware, **settings):
+    """All weights of 8 B parameters."""
+    assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
+    loaded = load_config(Request(profile="llama-8b-lora", assignments=("tuning.method=full", *assignments)))
+    return planning.make(loaded, hardware, replace(FACTS, vocabulary=128_256))
+
+
+def test_a_model_that_does_not_fit_on_one_card_is_split(monkeypatch):
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+    plan = large(FOUR, training__effective_batch_size=16)
+    assert (plan.processes.value, plan.strategy.value) == (4, "fsdp")
+    assert plan.strategy.reason == "only a part of the model fits in a process"
+    parts = {part.name: part.bytes for part in plan.memory_parts}
+    whole = {part.name: part.bytes for part in large(one_huge(), training__effective_batch_size=16).memory_parts}
+    assert whole["optimizer"] == pytest.approx(4 * parts["optimizer"], rel=1e-6)
+    assert "gathered" in parts and "gathered" not in whole
+    assert plan.memory_bytes.value <= plan.memory_budget_bytes
+    # Copies of it are what does not fit.
+    with pytest.raises(ConfigError, match="needs about"):
+        large(FOUR, distributed__strategy="ddp", training__effective_batch_size=16)
+
+
+def one_huge():
+    return machine(replace(card(0), memory_bytes=400 * GIB, memory_free_bytes=400 * GIB))
+
+
+def test_what_fits_is_copied_and_what_is_asked_for_is_done():
+    plan = planned(FOUR)
+    assert plan.strategy.value == "ddp" and "fits beside its gradients" in plan.strategy.reason
+    assert planned(machine(card(0))).strategy.reason == "one process"
+    assert planned(FOUR, distributed__strategy="fsdp").strategy.value == "fsdp"
+    shown = "\n".join(plan_lines(planned(FOUR, distributed__strategy="fsdp")))
+    assert "fsdp" in shown and "gathered" in shown
+
+
+def test_weights_in_four_bits_are_not_split():
+    with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
+        planned(replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"}), distributed__strategy="fsdp",
+                tuning__method="qlora")  # fmt: skip

@@ -1,0 +1,522 @@
+"""The largest micro-batch and the fastest settings: the search with steps that are made up, and small real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.trained_runs import SETTINGS, training_row, write_rows
+from tui_trainer.bench import micro_batch_child, tuning
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.errors import RunError
+from tui_trainer.launching import micro_batches
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.micro_batches import MicroBatch, MicroBatches, next_rows, try_micro_batches
+from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.models.child import ChildFailed
+from tui_trainer.planning.batching import even_parts
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.training import worst_batch
+from tui_trainer.units import MIB
+
+EFFECTIVE = 8
+MICRO = "training.per_device_train_batch_size"
+
+
+@pytest.fixture
+def settings(tmp_path) -> tuple[str, ...]:
+    """40 short rows, and one that is several times as long."""
+    rows = [training_row("causal_lm", n) for n in range(40)]
+    rows[17] = {"text": " ".join(row["text"] for row in rows)}
+    values = {
+        **SETTINGS, "task.type": "causal_lm", "data.max_length": 90, "training.effective_batch_size": EFFECTIVE,
+        "training.max_steps": 20, "output.runs_dir": tmp_path / "runs", "data.packing": "false",
+        "data.path": write_rows(tmp_path / "rows.jsonl", rows),
+    }  # fmt: skip
+    return tuple(f"{key}={value}" for key, value in values.items())
+
+
+def arguments(settings: tuple[str, ...]) -> list[str]:
+    return [part for one in settings for part in ("--set", one)]
+
+
+# ---------------------------------------------------------------- the search for the largest
+
+
+def searched(candidates, survives) -> dict[int, bool]:
+    tried: dict[int, bool] = {}
+    while (rows := next_rows(candidates, tried)) is not None:
+        assert rows not in tried
+        tried[rows] = survives(rows)
+    return tried
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 31, 32, 60, 128])
+def test_doubling_and_bisection_find_what_an_exhaustive_search_finds(rows):
+    candidates = even_parts(rows)
+    assert candidates[0] == 1 and candidates[-1] == rows
+    for limit in range(rows + 1):
+        tried = searched(candidates, lambda size, limit=limit: size <= limit)
+        exhaustive = max((size for size in candidates if size <= limit), default=0)
+        assert max((size for size, survived in tried.items() if survived), default=0) == exhaustive
+        # By doubling the process never tries more than twice what it knows to survive.
+        for before, now in zip(tried, list(tried)[1:], strict=False):
+            assert now <= 2 * before
+
+
+def test_where_failures_are_not_monotone_it_ends_with_one_that_survived():
+    draw = random.Random(0)
+    for _ in range(300):
+        candidates = even_parts(draw.randint(1, 200))
+        fate = {size: draw.random() < 0.6 for size in candidates}
+        tried = searched(candidates, fate.__getitem__)
+        assert tried == {size: fate[size] for size in tried}
+        found = MicroBatches(step_rows=candidates[-1])
+        found.tried = {
+            size: MicroBatch(rows=size, passes=1, failed="" if survived else "out of memory")
+            for size, survived in tried.items()
+        }
+        assert not found.largest or fate[found.largest]
+
+
+@pytest.fixture
+def plan(settings):
+    return estimated_plan(load_config(Request(assignments=settings), gpu="none"), gpu="none")
+
+
+def tried_of(settings, plan, seconds=60.0, **more) -> MicroBatches:
+    return try_micro_batches(
+        Request(assignments=settings), plan, "none", seconds=seconds, heard=lambda sentence: None, **more
+    )
+
+
+def child_that(answers, monkeypatch) -> list[dict]:
+    """Each question is answered by the next of these, a list of what the child tells, and at its end what it raises."""
+    asked: list[dict] = []
+    waiting = iter(answers)
+
+    def hear(module, question, *, sees_gpus):
+        asked.append(json.loads(question))
+        for told in next(waiting):
+            if isinstance(told, BaseException):
+                raise told
+            yield told
+
+    monkeypatch.setattr(micro_batches, "hear_child", hear)
+    return asked
+
+
+def test_a_process_that_is_killed_has_failed_at_what_it_tried_and_another_goes_on(settings, plan, monkeypatch):
+    killed = ChildFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+    begins = [{"trying": rows, "doing": "trying"} for rows in (4, 8)]
+    first = [begins[0], {"rows": 4, "peak_memory_bytes": MIB}, begins[1], killed]
+    asked = child_that([first, []], monkeypatch)
+    found = tried_of(settings, plan, candidates=[4, 8])
+    assert found.largest == 4 and found.tried[8].failed.startswith("killed") and not found.cut_short
+    # All was known then: no second process.
+    assert len(asked) == 1 and found.tried[4].peak_memory_bytes == MIB
+    assert f"{MICRO}=1" in asked[0]["assignments"]
+
+
+def test_a_process_that_cannot_begin_is_no_failed_micro_batch(settings, plan, monkeypatch):
+    child_that([[ChildFailed("ended", "ImportError: no torch")]], monkeypatch)
+    with pytest.raises(RunError, match="no torch"):
+        tried_of(settings, plan)
+
+
+def test_it_ends_with_what_is_known_at_its_time_and_at_a_ctrl_c(settings, plan, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(micro_batches, "monotonic", lambda: now[0])
+
+    def slow():
+        yield {"trying": 1, "doing": "trying"}
+        yield {"rows": 1, "peak_memory_bytes": 5}
+        yield {"trying": 2, "doing": "trying"}
+        now[0] = 61.0
+        raise ChildFailed("ended with a signal")
+
+    child_that([slow()], monkeypatch)
+    found = tried_of(settings, plan)
+    assert found.cut_short == "1 min 00 s were over" and list(found.tried) == [1] and found.largest == 1
+    now[0] = 0.0
+    child_that([[{"rows": 1, "peak_memory_bytes": 5}, KeyboardInterrupt()]], monkeypatch)
+    found = tried_of(settings, plan)
+    assert (found.cut_short, found.largest) == ("interrupted", 1)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """The child is this process."""
+
+    def hear(module, question, *, sees_gpus):
+        told = []
+        monkeypatch.setattr(micro_batch_child, "tell", lambda **words: told.append(words))
+        micro_batch_child.find(json.loads(question))
+        yield from told
+
+    monkeypatch.setattr(micro_batches, "hear_child", hear)
+
+
+def without_memory_for(monkeypatch, rows: int) -> None:
+    """A pass of more rows is more than the machine has."""
+    step = worst_batch.take_step
+
+    def checked(fetch, *more, **named):
+        window = fetch()
+        if any(batch.samples > rows for batch in window):
+            raise MemoryError("planted")
+        return step(lambda: window, *more, **named)
+
+    monkeypatch.setattr(worst_batch, "take_step", checked)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_the_largest_is_that_of_an_exhaustive_search_with_a_planted_limit(settings, plan, here, monkeypatch, limit):
+    without_memory_for(monkeypatch, limit)
+    found = tried_of(settings, plan)
+    alone = {size: tried_of(settings, plan, candidates=[size]).tried[size] for size in even_parts(EFFECTIVE)}
+    exhaustive = max(size for size, one in alone.items() if not one.failed)
+    assert found.largest == exhaustive == max(size for size in even_parts(EFFECTIVE) if size <= limit)
+    failed = [one for one in found.tried.values() if one.failed]
+    assert all(one.rows > limit and one.failed.startswith("out of memory") for one in failed)
+    assert bool(failed) == (limit < EFFECTIVE)
+    assert not list(Path(plan.config.output.runs_dir).parent.glob(".tries-*"))
+
+
+@pytest.mark.e2e
+def test_the_largest_is_that_of_an_exhaustive_search_where_malloc_has_no_more(settings, monkeypatch):
+    """Nothing is injected: each process may take so much address space more once its model is built."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+    monkeypatch.setattr(micro_batches, "_CHILD", "tests.limited_micro_batches")
+    larger = (*settings, "model.scratch.hidden_size=64", "model.scratch.num_hidden_layers=4", "data.max_length=600",
+              "model.attn_implementation=eager")  # fmt: skip
+    plan = estimated_plan(load_config(Request(assignments=larger), gpu="none"), gpu="none")
+    found = tried_of(larger, plan, seconds=400)
+    alone = {size: tried_of(larger, plan, seconds=400, candidates=[size]).tried[size] for size in even_parts(EFFECTIVE)}
+    assert found.largest == max(size for size, one in alone.items() if not one.failed)
+    # The limit is felt, and not at once.
+    assert 1 <= found.largest < EFFECTIVE
+
+
+# ---------------------------------------------------------------- the fastest settings
+
+
+class Steps:
+    """A machine on which each setting has its speed. `speeds`: tokens a second by a part of the patch, as text."""
+
+    def __init__(self, monkeypatch, speeds=(), failing=(), losses=(), *, largest=EFFECTIVE, noise=0.002, turn=6.0):
+        self.speeds, self.failing, self.losses = dict(speeds), dict(failing), dict(losses)
+        self.asked: list[dict] = []
+        self.largest, self.noise, self.turn, self.now = largest, noise, turn, 0.0
+        self.draw, self.interrupt_at = random.Random(1), 0
+        monkeypatch.setattr(tuning, "ask_for_steps", self.answer)
+        monkeypatch.setattr(tuning, "try_micro_batches", self.micro_batches)
+        monkeypatch.setattr(tuning, "monotonic", lambda: self.now)
+
+    def micro_batches(self, request, plan, gpu, *, seconds, heard, patch=None, candidates=(), timed=False):
+        found = MicroBatches(step_rows=EFFECTIVE)
+        for rows in candidates or even_parts(EFFECTIVE):
+            fails = rows > self.largest or any(self.matches(part, patch or {}) for part in self.failing)
+            passes = -(-EFFECTIVE // rows)
+            found.tried[rows] = MicroBatch(rows=rows, passes=passes, failed="planted" if fails else "")
+        return found
+
+    @staticmethod
+    def matches(part: str, patch: dict) -> bool:
+        key, value = part.split("=")
+        return any(one.endswith(key) and json.dumps(patch[one]) == value for one in patch)
+
+    def answer(self, variant, is_first, seconds):
+        patch = variant.question["patch"]
+        self.asked.append(dict(patch))
+        self.now += self.turn
+        if self.interrupt_at and len(self.asked) >= self.interrupt_at:
+            raise KeyboardInterrupt
+        for part, reason in self.failing.items():
+            if self.matches(part, patch):
+                raise ChildFailed("ended", reason)
+        speed = 1000.0
+        for part, factor in self.speeds.items():
+            if self.matches(part, patch):
+                speed *= factor
+        speed *= 1 + self.draw.uniform(-self.noise, self.noise)
+        loss = 2.5 + sum(more for part, more in self.losses.items() if self.matches(part, patch))
+        return {"step_seconds": 80 / speed, "samples_per_second": speed / 10, "tokens_per_second": speed,
+                "peak_memory_bytes": 7 * MIB, "loss": loss, "problems": {}}  # fmt: skip
+
+
+def tuned(settings, seconds=600.0) -> tuning.Tuned:
+    return tuning.Tuning(
+        request=Request(assignments=settings), gpu="none", seconds=seconds, told=lambda sentence: None
+    ).find()
+
+
+def names_of(found: tuning.Tuned) -> dict[str, dict]:
+    return {row["name"]: row for row in found.as_json()["variants"]}
+
+
+def test_what_is_faster_is_taken_one_upon_the_other(settings, monkeypatch):
+    Steps(monkeypatch, {"train_batch_size=4": 1.3, "train_batch_size=2": 0.7, "group_by_length=true": 1.5})
+    found = tuned(settings)
+    assert found.patch == {"data.group_by_length": True, MICRO: 4}
+    assert found.speed_up == pytest.approx(1.95, rel=0.02)
+    assert found.sentence.startswith("1.9") and "group_by_length = true" in found.sentence and not found.cut_short
+    rows = names_of(found)
+    # What is slower stands in the table: a micro-batch as well. Where half of the rows is slower, a quarter is left.
+    assert rows["2 x 4"]["speed_up"] == pytest.approx(0.7, rel=0.02) and rows["2 x 4"]["turns"] == 1
+    assert rows["group_by_length = true"]["turns"] >= 3
+    Steps(monkeypatch, {"train_batch_size=4": 0.7})
+    rows = names_of(tuned(settings))
+    assert rows["2 x 4"]["turns"] == 0 and rows["2 x 4"]["reason"] == "4 x 2 is no faster already"
+    Steps(monkeypatch, {"train_batch_size=8": 0.8})
+    rows = names_of(tuned((*settings, f"{MICRO}=4")))
+    # A larger one that is slower is seen.
+    assert rows["8 x 1"]["speed_up"] == pytest.approx(0.8, rel=0.02)
+
+
+def test_differences_within_the_spread_leave_the_default(settings, monkeypatch):
+    steps = Steps(monkeypatch, noise=0.05)
+    found = tuned(settings)
+    assert found.patch == {} and found.sentence == tuning.DEFAULT_IS_BEST
+    # What looked faster once was measured again.
+    assert len(steps.asked) > len({json.dumps(patch) for patch in steps.asked}) + 4
+
+
+def test_what_fails_learns_worse_or_is_barred_is_shown_and_never_taken(settings, monkeypatch):
+    failing = {"train_batch_size=4": "out of memory: 4 rows x 2 -> 2 rows x 4, goes on", "cpu_threads=1": "planted"}
+    speeds = {
+        "train_batch_size=4": 9,
+        "cpu_threads=1": 9,
+        'attn_implementation="eager"': 2,
+        'mixed_precision="bf16"': 3,
+    }
+    Steps(monkeypatch, speeds, failing, {'attn_implementation="eager"': 0.2})
+    found = tuned(settings)
+    assert found.patch == {} and found.sentence == tuning.DEFAULT_IS_BEST
+    rows = names_of(found)
+    assert rows["4 x 2"]["reason"].startswith("out of memory") and rows["4 x 2"]["turns"] == 0
+    eager = rows['attn_implementation = "eager"']
+    assert "its loss is 2.700 and not 2.500" in eager["reason"] and eager["turns"] > 1
+    assert rows["as it is, another seed"]["turns"] == 1
+    shown = rows['mixed_precision = "bf16"']
+    assert shown["reason"] and (shown["turns"] == 0 or "the plan chooses fp32" in shown["reason"])
+
+
+def test_what_survives_its_steps_and_not_the_largest_passes_is_not_taken(settings, monkeypatch):
+    steps = Steps(monkeypatch, {"group_by_length=true": 1.5})
+    plain = steps.micro_batches
+
+    def micro_batches(*arguments, patch=None, **named):
+        steps.failing = {"group_by_length=true": "planted"} if patch else {}
+        try:
+            return plain(*arguments, patch=patch, **named)
+        finally:
+            steps.failing = {}
+
+    monkeypatch.setattr(tuning, "try_micro_batches", micro_batches)
+    found = tuned(settings)
+    assert found.patch == {} and names_of(found)["group_by_length = true"]["reason"] == "planted"
+
+
+def test_a_compiler_that_costs_more_than_the_run_saves_is_not_taken(settings, monkeypatch):
+    steps = Steps(monkeypatch, {"torch_compile=true": 2})
+    plain = steps.answer
+
+    def answer(variant, is_first, seconds):
+        steps.now += 20 if variant.question["patch"].get("training.torch_compile") else 0
+        return plain(variant, is_first, seconds)
+
+    monkeypatch.setattr(tuning, "ask_for_steps", answer)
+    monkeypatch.setattr("tui_trainer.bench.alternatives.lack_of_compiler", lambda *_: "")
+    found = tuned(settings, seconds=3000)
+    assert found.patch == {} and "the start takes 20" in names_of(found)["torch_compile = true"]["reason"]
+    found = tuned((*settings, "training.max_steps=100000"), seconds=3000)
+    assert found.patch == {"training.torch_compile": True}
+
+
+def test_a_micro_batch_that_would_run_out_of_memory_is_replaced_by_the_largest_that_survives(settings, monkeypatch):
+    Steps(monkeypatch, largest=2)
+    found = tuned(settings)
+    assert found.patch == {MICRO: 2} and found.sentence.startswith("as it is memory runs out; what works here")
+    rows = names_of(found)
+    assert rows["as it is"]["turns"] == 0 and "run out of memory" in rows["as it is"]["reason"]
+    assert rows["3 x 3"]["reason"] == "planted"
+    Steps(monkeypatch, largest=0)
+    with pytest.raises(RunError, match="not even the smallest micro-batch survives: planted"):
+        tuned(settings)
+
+
+def test_a_written_number_of_passes_makes_way_for_the_effective_batch(settings, monkeypatch):
+    own = tuple(one for one in settings if "effective" not in one)
+    Steps(monkeypatch, {"train_batch_size=4": 1.3})
+    written = (f"{MICRO}=2", "training.gradient_accumulation_steps=4")
+    found = tuned((*own, *written))
+    assert found.patch == {
+        MICRO: 4, "training.gradient_accumulation_steps": "auto", "training.effective_batch_size": 8
+    }  # fmt: skip
+
+
+def test_its_time_is_kept_and_what_is_known_then_is_told(settings, monkeypatch):
+    steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
+    found = tuned(settings, seconds=100)
+    assert steps.now <= 100 and found.cut_short == "1 min 40 s were over"
+    assert any(row["reason"].startswith("not measured") for row in names_of(found).values())
+    # Too little for a pair: nothing is taken that one turn alone speaks for.
+    steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
+    found = tuned(settings, seconds=30)
+    assert found.patch == {} and steps.now <= 30
+
+
+@pytest.mark.parametrize("at", [1, 4, -1])
+def test_a_ctrl_c_ends_it_with_what_is_known(settings, monkeypatch, capsys, at, tmp_path):
+    speeds = {"group_by_length=true": 1.5, "train_batch_size=4": 1.3}
+    whole = Steps(monkeypatch, speeds)
+    patch = tuned(settings).patch
+    steps = Steps(monkeypatch, speeds)
+    steps.interrupt_at = at % (len(whole.asked) + 1)
+    out = tmp_path / "out.toml"
+    more = ["--minutes", "10", "--json", "--write", str(out)]
+    assert main(["tune", *arguments(settings), "--gpu", "none", *more]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["cut_short"] == "interrupted" and len(steps.asked) == steps.interrupt_at
+    # At its last turn, of the comparison of all with the config as it is, both were taken.
+    assert found["patch"] == (patch if at < 0 else {}) and len(patch) == 2 and out.is_file()
+
+
+def test_the_command_prints_a_table_and_writes_the_config(settings, monkeypatch, capsys, tmp_path):
+    Steps(monkeypatch, {"group_by_length=true": 1.5}, largest=4)
+    out = tmp_path / "out.toml"
+    assert main(["tune", *arguments(settings), "--gpu", "none", "--set", f"{MICRO}=4", "--write", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "largest micro-batch: 4 of 8 rows; 8 failed" in printed.out and "tokens/s" in printed.out
+    assert "8 x 1: planted" in printed.out and printed.out.splitlines()[-1].startswith("1.5")
+    assert "measuring group_by_length = true" in printed.err
+    assert tomllib.loads(out.read_text())["data"]["group_by_length"] is True
+    plan = estimated_plan(load_config(Request(config_file=out), gpu="none"), gpu="none")
+    assert plan.effective_batch_size.value == EFFECTIVE and plan.per_device_train_batch_size.value == 4
+
+
+def test_wrong_input_is_one_sentence_and_nothing_is_measured(settings, monkeypatch, capsys, tmp_path):
+    steps = Steps(monkeypatch)
+    there = tmp_path / "there.toml"
+    there.write_text("")
+    for wrong, words in (
+        (["--write", str(there)], "exists"),
+        (["--write", str(tmp_path / "out.json")], "write --write out.json.toml"),
+        (["--minutes", "0"], "minutes"),
+        (["--set", "training.nothing=1"], "training.nothing"),
+        (["--set", "data.path=nowhere.jsonl"], "nowhere.jsonl"),
+        (["--profile", "nothing"], "nothing"),
+    ):
+        assert main(["tune", *arguments(settings), "--gpu", "none", *wrong]) == 2
+        said = capsys.readouterr()
+        assert words in said.err and not said.out and len(said.err.splitlines()) == 1, said
+    assert not steps.asked and there.read_text() == ""
+
+
+def test_the_json_form_says_all_of_it(settings, monkeypatch, capsys):
+    Steps(monkeypatch, {"group_by_length=true": 1.5})
+    assert main(["tune", *arguments(settings), "--gpu", "none", "--json"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["patch"] == {"data.group_by_length": True} and found["speed_up"] == pytest.approx(1.5, rel=0.02)
+    assert found["largest_micro_batch"] == found["effective_batch_size"] == EFFECTIVE and found["pairs"] >= 2
+    assert [one["rows"] for one in found["micro_batches"]] == even_parts(EFFECTIVE)
+    assert {"name", "reason", "turns", "step_seconds", "tokens_per_second", "peak_memory_bytes", "loss", "speed_up",
+            "settings"} <= set(found["variants"][0])  # fmt: skip
+
+
+# ---------------------------------------------------------------- per_device_train_batch_size = "tune"
+
+
+def test_the_plan_says_that_it_will_be_measured_and_then_what_was_measured(settings, here, monkeypatch, tmp_path):
+    own = (*settings, f"{MICRO}=tune", "output.name=first")
+    before = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
+    assert "the fastest is measured before the start" in before.per_device_train_batch_size.reason
+    assert before.untuned_key and before.per_device_train_batch_size.value == EFFECTIVE
+    monkeypatch.setattr(worst_batch, "perf_counter", iter(range(10**6)).__next__)
+    without_memory_for(monkeypatch, 4)
+    run = open_new(load_config(Request(assignments=own), gpu="none"), gpu="none")
+    assert carry_out(run).exit_code == 0
+    plan = read_plan(run.folder)
+    # All steps take one second on this clock: of equally fast ones it is the largest.
+    assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
+    assert plan.per_device_train_batch_size.reason == "measured: 4 rows x 2: 1.0 s a step, 2 x 4: 1.0 s, 1 x 8: 1.0 s"
+    assert plan.effective_batch_size.value == EFFECTIVE and not plan.untuned_key
+    # From now on it is known, and nothing is measured again.
+    monkeypatch.setattr(micro_batches, "hear_child", None)
+    again = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
+    assert again.per_device_train_batch_size == plan.per_device_train_batch_size
+    second = open_new(load_config(Request(assignments=(*own, "output.name=second")), gpu="none"), gpu="none")
+    assert carry_out(second).exit_code == 0
+    assert read_plan(second.folder).per_device_train_batch_size.value == 4
+    # Another shape of step is another matter.
+    other = estimated_plan(load_config(Request(assignments=(*own, "data.max_length=32")), gpu="none"), gpu="none")
+    assert other.untuned_key
+
+
+def test_a_resumed_run_keeps_the_micro_batch_that_it_had(settings, here, monkeypatch):
+    own = (*settings, f"{MICRO}=tune", "output.name=mine")
+    without_memory_for(monkeypatch, 2)
+    run = open_new(load_config(Request(assignments=own), gpu="none"), gpu="none")
+    assert carry_out(run).exit_code == 0
+    cut = read_plan(run.folder).per_device_train_batch_size
+    (state_folder() / "micro_batches.json").unlink()
+    monkeypatch.setattr(micro_batches, "hear_child", None)
+    assert carry_out(open_again(run.folder)).exit_code == 0
+    assert read_plan(run.folder).per_device_train_batch_size == cut and cut.value == 2
+
+
+def test_where_no_micro_batch_survives_the_run_says_so_and_does_not_begin(settings, here, monkeypatch):
+    without_memory_for(monkeypatch, 0)
+    run = open_new(load_config(Request(assignments=(*settings, f"{MICRO}=tune")), gpu="none"), gpu="none")
+    ended = carry_out(run)
+    assert ended.exit_code == 1 and "no micro-batch could be measured: out of memory" in ended.failure
+    assert "tui-trainer rehearse" in ended.failure
+
+
+@pytest.mark.parametrize("damage", ["[]", "{", '{"KEY": 3}', '{"KEY": {"rows": "x"}}'])
+def test_a_damaged_table_holds_no_micro_batch(settings, damage):
+    own = (*settings, f"{MICRO}=tune")
+    key = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key
+    state_folder().mkdir(parents=True, exist_ok=True)
+    (state_folder() / "micro_batches.json").write_text(damage.replace("KEY", key))
+    assert estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key == key
+
+
+def test_threads_of_a_cpu_are_those_that_were_asked_for(settings):
+    automatic = estimated_plan(load_config(Request(assignments=settings), gpu="none"), gpu="none").threads
+    asked = (*settings, "training.cpu_threads=3")
+    threads = estimated_plan(load_config(Request(assignments=asked), gpu="none"), gpu="none").threads
+    assert (threads.value, threads.reason) == (3, "from --set") and "cores" in automatic.reason
+
+
+def test_tune_and_a_number_of_passes_contradict_each_other(settings, capsys):
+    both = [*arguments(settings), "--set", f"{MICRO}=tune", "--set", "training.gradient_accumulation_steps=2"]
+    assert main(["plan", *both, "--gpu", "none"]) == 2
+    assert "gradient_accumulation_steps: is 2" in capsys.readouterr().err
+
+
+@pytest.mark.e2e
+def test_in_processes_of_their_own(settings, capsys):
+    assert main(["tune", *arguments(settings), "--gpu", "none", "--minutes", "1.5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["largest_micro_batch"] == EFFECTIVE
+    measured = [row for row in found["variants"] if row["turns"]]
+    assert len(measured) > 1 and all(row["loss"] > 0 and row["tokens_per_second"] > 0 for row in measured)
+
+
+def test_a_child_that_takes_too_long_is_ended_by_its_own_clock():
+    with pytest.MonkeyPatch.context() as patch:
+        alarms = []
+        patch.setattr(micro_batch_child.signal, "setitimer", lambda which, seconds: alarms.append(seconds))
+        patch.setattr(micro_batch_child, "find", lambda question: {"seconds": question["seconds"]})
+        assert micro_batch_child.find_in_time({"seconds": 7.5}) == {"seconds": 7.5} and alarms == [7.5]

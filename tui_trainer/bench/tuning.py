@@ -1,0 +1,349 @@
+"""The fastest settings of a run at its effective batch and its loss, found by measuring within a bounded time.
+
+First the largest micro-batch that survives the largest passes. Then each alternative once beside the config as it is;
+the faster ones are taken one upon the other, where pairs of turns in fresh processes say that they are faster than
+those pairs differ among themselves. What failed is never taken, and what the others found stands in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from tui_trainer.bench.alternatives import COMPILE, THREADS, WORKERS, Alternative, alternatives, settings_words
+from tui_trainer.bench.gains import training_run
+from tui_trainer.bench.rounds import Bench, Measured, Variant
+from tui_trainer.bench.training import ask_for_steps, figures, short_run, steps_question, table
+from tui_trainer.checklist.gains import Gain
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import Request
+from tui_trainer.errors import ConfigError, InputError, RunError
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.micro_batches import INTERRUPTED, MicroBatches, cut_patch, try_micro_batches
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import load_config, start_problems
+from tui_trainer.lines import table_lines
+from tui_trainer.models.child import ChildFailed
+from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.events import utc_now
+from tui_trainer.units import format_seconds
+
+AS_IT_IS, OTHER_SEED = "as it is", "as it is, another seed"
+DEFAULT_IS_BEST = "the default is best here: nothing tried was faster than its spread"
+_NOT_MEASURED = "not measured"
+_TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
+# Of a turn, and how many; what its process takes beside the steps is some seconds.
+_TURN_SECONDS, _LEAST_STEPS, _MOST_STEPS, _STEPS = 4.0, 8, 40, 12
+_PAIRS, _BASELINE_EVERY = 4, 4
+# Less than this in one turn is not looked at again.
+_WORTH_PAIRS = 1.01
+# Two pairs that say so are enough.
+_CLEARLY = 1.25
+# A loss is no worse where rounding or another seed would do as much.
+_LOSS_ROUNDING, _SEEDS = 0.005, 2.0
+
+
+class _Over(Exception):
+    """There is no time for another turn."""
+
+
+@dataclass(kw_only=True)
+class Tuned:
+    """`measured[0]` is the config as it is; `patch` is empty where nothing is faster. `gains` lead from the one to the
+    other. `is_too_large`: as it is, memory runs out."""
+
+    plan: Plan
+    tries: MicroBatches
+    measured: list[Measured]
+    patch: Patch = field(default_factory=dict)
+    gains: list[Gain] = field(default_factory=list)
+    is_too_large: bool = False
+    cut_short: str = ""
+
+    @property
+    def speed_up(self) -> float | None:
+        """Of the patch, in tokens a second."""
+        return prod(gain.speed_up or 1.0 for gain in self.gains) if self.gains else None
+
+    @property
+    def pairs(self) -> int:
+        return sum(len(gain.ratios) for gain in self.gains)
+
+    @property
+    def sentence(self) -> str:
+        """What came of it."""
+        if self.is_too_large:
+            return f"as it is memory runs out; what works here: {settings_words(self.patch)}"
+        if self.patch:
+            spread = self.gains[0].spread if len(self.gains) == 1 else None
+            words = f"{self.pairs} pairs" + ("" if spread is None else f", +-{spread * 100:.0f} %")
+            return f"{self.speed_up:.2f} times as fast as it is ({words}): {settings_words(self.patch)}"
+        left = sum(one.reason.startswith(_NOT_MEASURED) for one in self.measured)
+        if left:
+            return f"nothing that was measured is faster than its spread; {left} left, for want of time: --minutes"
+        return DEFAULT_IS_BEST
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sentence": self.sentence,
+            "patch": dict(self.patch),
+            "speed_up": self.speed_up,
+            "pairs": self.pairs,
+            "effective_batch_size": self.plan.effective_batch_size.value,
+            "largest_micro_batch": self.tries.largest or None,
+            "micro_batches": [
+                {"rows": one.rows, "passes": one.passes, "failed": one.failed,
+                 "peak_memory_bytes": one.peak_memory_bytes or None}
+                for one in sorted(self.tries.tried.values(), key=lambda one: one.rows)
+            ],
+            "variants": figures(Bench(measured=self.measured, cut_short=self.cut_short)),
+            "cut_short": self.cut_short,
+        }  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Tuning:
+    """`told` gets a sentence for each step of the search."""
+
+    request: Request
+    gpu: GpuChoice
+    seconds: float
+    told: Callable[[str], None]
+
+    def find(self) -> Tuned:
+        """Raises InputError for a config that cannot be planned and where a run trains, RunError where not even the
+        smallest micro-batch survives."""
+        loaded = load_config(self.request, gpu=self.gpu)
+        plan = estimated_plan(loaded, gpu=self.gpu)
+        if problems := start_problems(loaded):
+            raise ConfigError(problems)
+        if name := training_run():
+            raise InputError(f"{name} trains on this machine: both would be slower", hint="tune when it has ended")
+        self._begun, self._ends = monotonic(), monotonic() + self.seconds
+        self.told(f"the largest micro-batch of {plan.effective_batch_size.value} rows a step")
+        tries = try_micro_batches(self.request, plan, self.gpu, seconds=_TRIES_SHARE * self.seconds, heard=self.told)
+        if not tries.largest and not tries.cut_short:
+            failed = next(iter(tries.tried.values())).failed
+            hint = "`tui-trainer rehearse` tries what takes less"
+            raise RunError(f"not even the smallest micro-batch survives: {failed}; {hint}")
+        self._turn_seconds = _TURN_SECONDS
+        self._steps = self._steps_of(plan, tries)
+        found = Tuned(plan=plan, tries=tries, measured=[self._variant(AS_IT_IS, {})], cut_short=tries.cut_short)
+        if tries.cut_short != INTERRUPTED:
+            found.cut_short = ""
+            others = list(alternatives(loaded, plan, probe(), tries, self.gpu))
+            try:
+                self._search(found, others)
+            except _Over:
+                found.cut_short = f"{format_seconds(self.seconds)} were over"
+            except KeyboardInterrupt:
+                found.cut_short = INTERRUPTED
+        for one in found.measured:
+            if not one.answers and not one.reason:
+                one.reason = f"{_NOT_MEASURED}: {found.cut_short or 'no time was left'}"
+        return found
+
+    # ------------------------------------------------------------- the search
+
+    def _search(self, found: Tuned, others: Sequence[Alternative]) -> None:
+        """Fills `found` as it goes, so that whatever ends it leaves what is known."""
+        best = found.measured[0]
+        rows = [self._variant(one.name, one.patch, one.reason) for one in others]
+        found.measured += rows
+        largest = found.tries.largest
+        if largest and largest < found.plan.per_device_train_batch_size.value:
+            best.reason = "its micro-batches run out of memory on the largest passes"
+            found.is_too_large, found.patch = True, cut_patch(found.plan, largest)
+            best = next(row for row in rows if row.variant.question["patch"] == found.patch)
+        promising = self._screen(best, rows, others)
+        taken: set[str] = set()
+        for row, one in promising:
+            if one.group in taken:
+                continue
+            upon = dict(best.variant.question["patch"])
+            both = row if not upon else self._variant(f"{best.variant.name}, {one.name}", upon | dict(one.patch))
+            if both is not row:
+                found.measured.append(both)
+            gain = self._compared(best, both)
+            both.reason = both.reason or self._why_not(found, best, both, one, gain)
+            if not both.reason:
+                taken.add(one.group)
+                found.patch, best = {**found.patch, **one.patch}, both
+                found.gains.append(gain)
+        if len(taken) > 1 and not found.is_too_large:
+            whole = self._compared(found.measured[0], best)
+            found.gains = [whole]
+            if not whole.is_difference:
+                found.patch, found.gains = {}, []
+
+    def _screen(
+        self, best: Measured, rows: Sequence[Measured], others: Sequence[Alternative]
+    ) -> list[tuple[Measured, Alternative]]:
+        """One turn of each beside those of `best`; which were faster, the fastest first."""
+        until = self._begun + _SCREEN_SHARE * self.seconds
+        self._turn(best)
+        if not best.answers:
+            raise RunError(f"the config as it is cannot be measured: {best.reason}")
+        number = 0
+        for row, one in zip(rows, others, strict=True):
+            other = next((row for row in rows if row.variant.name == one.after), None)
+            if other is not None and other.answers and not self._is_faster(other, best):
+                row.reason = row.reason or f"{one.after} is no faster already"
+            if row.reason or row is best:
+                continue
+            number += 1
+            has_found = any(self._is_faster(row, best) for row, one in zip(rows, others, strict=True) if not one.barred)
+            if has_found and monotonic() + self._turn_seconds > until:
+                break
+            self._turn(row)
+            if number % _BASELINE_EVERY == 0:
+                self._turn(best)
+        faster = [
+            (row, one) for row, one in zip(rows, others, strict=True) if row is not best and self._is_faster(row, best)
+        ]
+        for row, one in faster:
+            row.reason = one.barred
+        faster.sort(key=lambda pair: -(pair[0].median("tokens_per_second") or 0.0))
+        return [(row, one) for row, one in faster if not one.barred]
+
+    @staticmethod
+    def _is_faster(row: Measured, best: Measured) -> bool:
+        now, base = row.median("tokens_per_second"), best.median("tokens_per_second")
+        return not row.reason and now is not None and base is not None and now > _WORTH_PAIRS * base
+
+    def _compared(self, before: Measured, after: Measured) -> Gain:
+        """Pairs of turns, the order turned round each time, until they say enough."""
+        ratios: list[float] = []
+        for number in range(_PAIRS):
+            for one in (before, after) if number % 2 == 0 else (after, before):
+                self._turn(one)
+                if one.reason:
+                    return Gain(at=utc_now(), reason=one.reason)
+            ratios.append(after.answers[-1]["tokens_per_second"] / before.answers[-1]["tokens_per_second"])
+            gain = Gain(at=utc_now(), ratios=tuple(ratios), steps=self._steps)
+            if number and (min(ratios) > _CLEARLY or max(ratios) < 1):
+                break
+        return gain
+
+    def _why_not(self, found: Tuned, before: Measured, after: Measured, one: Alternative, gain: Gain) -> str:
+        """Empty: it is taken."""
+        if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= _spread(before):
+            return "no faster than its spread"
+        loss, was = after.median("loss") or 0.0, before.median("loss") or 0.0
+        if loss - was > _LOSS_ROUNDING * abs(was) and loss - was > _SEEDS * self._seed_difference(found, was):
+            return f"faster, and not taken: its loss is {loss:.3f} and not {was:.3f} after as many steps"
+        if one.patch.get(COMPILE):
+            start = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
+            saved = found.plan.total_steps.value * (
+                (before.median("step_seconds") or 0.0) - (after.median("step_seconds") or 0.0)
+            )
+            if saved < start:
+                return (
+                    f"faster, and not taken: the start takes {format_seconds(start)} longer, and "
+                    f"{found.plan.total_steps.value} steps save {format_seconds(max(saved, 0.0))}"
+                )
+        return self._runs_out(found, after)
+
+    def _seed_difference(self, found: Tuned, loss: float) -> float:
+        """How far from this loss the config as it is ends with another seed: other rows first, other dropout masks."""
+        row = next((one for one in found.measured if one.variant.name == OTHER_SEED), None)
+        if row is None:
+            row = self._variant(OTHER_SEED, {"training.seed": found.plan.config.training.seed ^ 1})
+            found.measured.append(row)
+            self._turn(row)
+        other = row.median("loss")
+        return abs(other - loss) if other is not None else 0.0
+
+    def _runs_out(self, found: Tuned, after: Measured) -> str:
+        """Whether the largest passes survive these settings as well; those of the micro-batch alone did already."""
+        patch = dict(after.variant.question["patch"])
+        if set(patch) <= {*cut_patch(found.plan, 1), WORKERS, THREADS}:
+            return ""
+        rows = int(patch.get(MICRO, found.plan.per_device_train_batch_size.value))
+        self.told(f"the largest passes with {settings_words(patch)}")
+        tries = try_micro_batches(
+            self.request,
+            found.plan,
+            self.gpu,
+            seconds=self._ends - monotonic(),
+            heard=self.told,
+            patch=patch | cut_patch(found.plan, 1),
+            candidates=[rows],
+        )
+        if tries.cut_short == INTERRUPTED:
+            raise KeyboardInterrupt
+        if not tries.tried:
+            raise _Over
+        return tries.tried[rows].failed
+
+    # ------------------------------------------------------------- turns
+
+    def _variant(self, name: str, patch: Patch, reason: str = "") -> Measured:
+        request = short_run(self.request, self._steps, patch)
+        question = steps_question(request, self.gpu, self._steps, patch)
+        return Measured(variant=Variant(name=name, question=question), reason=reason)
+
+    def _turn(self, one: Measured) -> None:
+        """Adds an answer, or the reason why there is none. Raises _Over where there is no time."""
+        left, started = self._ends - monotonic(), monotonic()
+        if left < self._turn_seconds:
+            raise _Over
+        self.told(f"measuring {one.variant.name}; {format_seconds(left)} left")
+        try:
+            answer = ask_for_steps(one.variant, not one.answers, left)
+        except ChildFailed as failure:
+            if monotonic() >= self._ends:
+                raise _Over from None
+            one.reason = failure.reason or str(failure)
+            self.told(f"  failed: {one.reason}")
+            return
+        seconds = monotonic() - started
+        one.answers.append(answer | {"wall_seconds": seconds})
+        if not one.variant.question["patch"].get(COMPILE):
+            self._turn_seconds = max(self._turn_seconds, seconds)
+        self.told(
+            f"  {format_seconds(answer['step_seconds'])} a step, {answer['tokens_per_second']:,.0f} tokens a second"
+        )
+
+    @staticmethod
+    def _steps_of(plan: Plan, tries: MicroBatches) -> int:
+        """Of a turn: the same of all, so that their losses can be compared. By what the largest passes took."""
+        rows = min(plan.per_device_train_batch_size.value, tries.largest)
+        one = tries.tried.get(max((size for size in tries.tried if size <= rows), default=0))
+        if one is None or not one.seconds:
+            return _STEPS
+        step_seconds = one.seconds / 2 / min(one.passes, 2) * one.passes
+        return min(max(int(_TURN_SECONDS / step_seconds), _LEAST_STEPS), _MOST_STEPS)
+
+
+def _spread(one: Measured) -> float:
+    """Of its turns among themselves, as a share: twice their median deviation, so that one slow turn does not count."""
+    values = one.values("tokens_per_second")
+    middle = median(values)
+    return 2 * median(abs(value - middle) for value in values) / middle
+
+
+def micro_batch_line(tries: MicroBatches) -> str:
+    """`largest micro-batch 32 of 32 rows; 64 failed`."""
+    failed = sorted(rows for rows, one in tries.tried.items() if one.failed)
+    words = f"largest micro-batch: {tries.largest or 'none'} of {tries.step_rows} rows"
+    words += f"; {', '.join(map(str, failed))} failed" if failed else ""
+    return words + (f"; {tries.cut_short}" if tries.cut_short else "")
+
+
+def measured_table(found: Mapping[str, Any], width: int) -> list[str]:
+    """What was measured, as many columns as fit; `found` as `Tuned.as_json` gives it."""
+    rows = table(found["variants"])
+    return table_lines(rows, width, right=rows[0][1:]) if len(rows) > 1 else []
+
+
+def notes_of(found: Mapping[str, Any]) -> list[str]:
+    """What the columns are; then what failed, what changes nothing, and what was not taken, each with the reason."""
+    columns = "8 x 4: 8 rows in a pass, 4 passes in a step; speed-up: tokens a second; loss: held out"
+    return [columns] + [f"{row['name']}: {row['reason']}" for row in found["variants"] if row["reason"]]

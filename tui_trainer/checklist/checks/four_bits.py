@@ -1,0 +1,47 @@
+"""Do the frozen weights take four bits where that is worth it?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with
+from tui_trainer.errors import ConfigError
+from tui_trainer.planning.automatic_values import is_from_scratch
+from tui_trainer.planning.duration import UNPACKING_TIMES
+from tui_trainer.planning.remedies import BITSANDBYTES, METHOD
+from tui_trainer.units import format_bytes
+
+_INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
+
+
+def look(context: Context) -> Verdict:
+    plan = context.planned
+    if is_from_scratch(context.config):
+        return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
+    if plan.device != "cuda":
+        return not_applicable("weights in 4 bits are unpacked on a GPU only, and this run is on the CPU")
+    weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
+    if context.config.tuning.in_four_bits:
+        return passed(f"frozen weights are in 4 bits: {format_bytes(weights)}, and steps take {UNPACKING_TIMES} times")
+    sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
+    if not is_short(context):
+        return passed(f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long")
+    try:
+        needed = memory_with(context, setup=setup_with(context, {METHOD: "qlora"}))
+    except ConfigError as error:
+        return warned(f"{sentence}, too much for the {format_bytes(memory_budget(context))} there", advice=str(error))
+    sentence += (
+        f", too much; with 4 bits the run needs {format_bytes(needed)} of {format_bytes(memory_budget(context))}"
+    )
+    if context.hardware.libraries.get(BITSANDBYTES) is None:
+        return warned(sentence, advice=_INSTALL)
+    return warned(sentence, fix={METHOD: "qlora"})
+
+
+CHECK = Check(
+    look,
+    order=295,
+    title="Four bits where memory is short",
+    guides=("C checklist 3", "C VRAM 1"),
+    claim="75 % of the model's memory (guide C)",
+    why="Frozen weights need not be exact; each product unpacks them first, which costs time.",
+)

@@ -1,0 +1,45 @@
+"""Is the longest row as long as the task needs, by the guides' ranges?"""
+
+from __future__ import annotations
+
+from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.planning.automatic_values import is_from_scratch
+
+# From guide C: text generation 1024-2048, summarisation 512-1024, question answering 512; from guide D: 128 for
+# classes and tags of short texts, which models of this kind take up to 512.
+_RANGES = {
+    "causal_lm": (1024, 2048),
+    "chat": (1024, 2048),
+    "seq2seq": (512, 1024),
+    "sequence_classification": (128, 512),
+    "token_classification": (128, 512),
+}
+
+
+def look(context: Context) -> Verdict:
+    plan, config = context.planned, context.config
+    if is_from_scratch(config) or config.task.type not in _RANGES:
+        return not_applicable(
+            "a model from scratch learns the length that it is given; the ranges are of pretrained ones"
+        )
+    low, high = _RANGES[config.task.type]
+    longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
+    used = min(config.data.max_length, longest)
+    sentence = f"rows of up to {used:,} tokens; {config.task.type} takes {low:,} to {high:,} (guides C and D)"
+    if used <= high:
+        short = "" if longest <= config.data.max_length or used >= low else f"; data.max_length {low:,} would cut fewer"
+        return passed(sentence + short)
+    advice = (
+        f"try data.max_length = {high} where the ends of the longest rows can be spared: a step costs in proportion"
+    )
+    return warned(sentence, advice=advice)
+
+
+CHECK = Check(
+    look,
+    order=211,
+    title="Length suits the task",
+    guides=("C quick win 5", "C checklist 7", "D optimal settings"),
+    claim="faster in proportion to the reduction (guide C)",
+    why="Tokens behind what decides the answer cost as much as those before it.",
+)

@@ -1,0 +1,79 @@
+"""The command that finds the fastest settings of a config here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tui_trainer.cli.application import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataPath,
+    GpuName,
+    ModelName,
+    ProfileName,
+    TaskName,
+    app,
+    gpu_choice,
+    request_of,
+)
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.standard_files import tell
+
+_WIDTH = 200
+
+
+@app.command()
+def tune(
+    config: ConfigFile = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    data: DataPath = "",
+    task: TaskName = "",
+    model: ModelName = "",
+    gpu: GpuName = "",
+    minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="The most that it takes.")] = 5,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="OUT.toml", help="Write the config with what was found.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
+    from tui_trainer.bench.tuning import Tuning, measured_table, micro_batch_line, notes_of
+    from tui_trainer.config.toml_files import refuse_existing
+    from tui_trainer.launching.micro_batches import INTERRUPTED
+    from tui_trainer.runs.json_fields import finite
+
+    chosen = gpu_choice(gpu)
+    if write is not None:
+        refuse_existing(write, "--write")
+    request = request_of(config, profile, assignments, data, task, model)
+    found = Tuning(request=request, gpu=chosen, seconds=60 * minutes, told=tell).find()
+    result = finite(found.as_json())
+    if as_json:
+        print(json.dumps(result))
+    else:
+        print(
+            "\n".join(
+                [micro_batch_line(found.tries), *measured_table(result, _WIDTH), *notes_of(result), found.sentence]
+            )
+        )
+    if write is not None:
+        from tui_trainer.config.save import to_toml
+        from tui_trainer.config.toml_files import write_new
+        from tui_trainer.launching.questions import with_settings
+        from tui_trainer.launching.start import load_config
+
+        write_new(write, to_toml(load_config(with_settings(request, found.patch), gpu=chosen)))
+        tell(f"wrote {write}: try tui-trainer plan {write}")
+    if found.cut_short:
+        tell(f"{found.cut_short}: that is what was measured until then")
+    if found.cut_short == INTERRUPTED:
+        raise typer.Exit(EXIT_STOPPED)
+    if not any(one.answers for one in found.measured):
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,119 @@
+"""`python -m tui_trainer.launching.rank_process RUN_FOLDER`: one of the processes of a run, as torchrun starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from tui_trainer.data.preparing.cache import PreparedData, read_entry
+from tui_trainer.errors import DataError, GroupOutOfMemory, InputError, RunError
+from tui_trainer.hardware.environment import prepare_environment
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.launching.gauges import GaugeWriter
+from tui_trainer.launching.prepare import read_plan, versions
+from tui_trainer.launching.torchrun import Assignment, log_path, result_path
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.controls import Controls
+from tui_trainer.runs.folder import RunFolder, write_atomically
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.safe_text import one_line
+from tui_trainer.tasks.contract import Baselines
+from tui_trainer.training.checkpoint_folder import CheckpointFolder
+from tui_trainer.training.job import Job, Result
+
+
+def main() -> int:
+    """Exit code 1 where the run could not go on; `rank-N.json` in its `logs/` says why."""
+    prepare_environment()
+    folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
+    _print_to(log_path(folder, rank))
+    Thread(target=_leave_with_the_first_process, daemon=True).start()
+    try:
+        told = _train(folder, rank)
+    except InputError as error:
+        told = {"kind": "input", "problems": [asdict(problem) for problem in error.problems]}
+    except GroupOutOfMemory as error:
+        told = {"kind": "out of memory", "message": str(error)}
+    except RunError as error:
+        told = {"kind": "run", "message": str(error)}
+    except Exception as error:  # what libraries raise; the traceback is for the log
+        traceback.print_exc()
+        told = {"kind": "error", "message": f"{type(error).__name__}: {one_line(str(error), 300)}"}
+    write_atomically(result_path(folder, rank), json.dumps(told).encode(), durable=False)
+    # Not through the interpreter's end: collectives under way would be waited for.
+    sys.stdout.flush()
+    os._exit(0 if told["kind"] == "done" else 1)
+
+
+def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
+    from tui_trainer.training.device import device_of, use_device
+    from tui_trainer.training.ranks import join_ranks
+    from tui_trainer.training.run import run
+
+    plan = read_plan(folder)
+    assert plan is not None, "the plan is written before the processes are started"
+    if plan.gpu_uuids:
+        plan = plan.model_copy(update={"gpu_uuid": plan.gpu_uuids[rank]})
+    assignment = Assignment(**json.loads(Assignment.path(folder).read_bytes()))
+    job = Job(
+        plan=plan,
+        data=_prepared(plan),
+        folder=folder,
+        checkpoint=_checkpoint(assignment),
+        baselines=Baselines(**assignment.baselines) if assignment.baselines else None,
+        versions=versions(),
+    )
+    controls = Controls(folder.control, asked_before=assignment.asked_before)
+    device = device_of(plan)
+    use_device(device)
+    ranks = join_ranks(device)
+    # What the others tell is the same, or concerns their own machine.
+    with JournalWriter(folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl") as journal:
+        here = socket.gethostname()
+        others = [pid for host, pid in ranks.gathered((here, os.getpid())) if host == here and pid != os.getpid()]
+        gauges = GaugeWriter(journal, others=others)
+        if rank == 0:
+            gauges.watch_card_of(plan)
+            gauges.start()
+        try:
+            result: Result = run(job, journal, controls, ranks)
+        finally:
+            gauges.stop()
+    return {"kind": "done", **asdict(result)}
+
+
+def _prepared(plan: Plan) -> PreparedData:
+    found = read_entry(prepared_data_folder() / plan.data_key)
+    if found is None:
+        raise DataError("the prepared data is gone", where=plan.data_key, hint="resume the run: it is prepared again")
+    return found
+
+
+def _checkpoint(assignment: Assignment) -> CheckpointFolder | None:
+    found = assignment.checkpoint
+    return CheckpointFolder(Path(found["path"]), found["step"], found["bytes"]) if found else None
+
+
+def _print_to(path: Path) -> None:
+    """What libraries print on either stream, in the kernel's own file descriptors: their C++ parts print as well."""
+    with path.open("ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+
+
+def _leave_with_the_first_process() -> None:
+    """The pipe ends when the process that started the run does, or when it has lost its agent."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""`python -m tui_trainer.launching.torchrun_agent ARGUMENTS`: torchrun, which says in JSON which process ended it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 1 where a process has failed; then the last line of the output names it."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        # The agent itself ends the others by SIGTERM.
+        killed = [
+            (number, one)
+            for number, one in error.failures.items()
+            if one.exitcode < 0 and one.exitcode != -signal.SIGTERM
+        ]
+        rank, failure = killed[0] if killed else (rank, failure)
+        print(json.dumps({"rank": rank, "exit_code": failure.exitcode}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

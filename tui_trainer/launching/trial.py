@@ -1,0 +1,295 @@
+"""What a machine really does, tried in a process of its own within seconds, and kept by machine with its date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tui_trainer.hardware.catalogue import Card, find_card
+from tui_trainer.hardware.cgroup import read_limits
+from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.kernel_log import gpu_reports
+from tui_trainer.hardware.nvml import session
+from tui_trainer.hardware.problems import SEVERITIES, HardwareProblem
+from tui_trainer.hardware.processor import training_threads
+from tui_trainer.models.child import ChildFailed, hear_child
+from tui_trainer.planning.calibration import machine_key, read_table, table_in
+from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.folder import write_atomically
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.safe_text import one_line
+from tui_trainer.units import GIB, format_bytes, format_count
+
+_FILE = "trials.json"
+_CHILD = "tui_trainer.launching.trial_child"
+_SHM = Path("/dev/shm")
+# torch's loaders and NCCL put what processes share there; a container of Docker gets 64 MiB.
+_LITTLE_SHM_BYTES = GIB
+# Of the maker's figure: large matmuls reach two thirds and more of it, copies nine tenths.
+_LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
+_SLOW_DISK_BYTES_PER_SECOND = 50e6
+_SLOW_LOADER_TOKENS_PER_SECOND = 5e6
+_MOST_SLOWER = 1.3
+_CHECKED = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "torchao",
+            "liger-kernel", "triton", "flash-attn", "huggingface-hub", "safetensors")  # fmt: skip
+_ATTENTION_PACKAGES = {"flash-attn": "flash_attn", "flash-attn-3": "flash_attn_interface"}
+Trial = dict[str, Any]
+
+
+def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[str], None] = lambda part: None) -> Trial:
+    """Try it, and keep what came out. `told` hears what is being tried. Raises InputError for a card that is not here.
+
+    What ends the child is a problem like others; the parts before it stand.
+    """
+    gpu = choose_gpu(hardware.gpus, chosen)[0]
+    device = training_device(hardware, gpu, chosen)[0]
+    gpu = gpu if device == "cuda" else None
+    packages = [module for name, module in _ATTENTION_PACKAGES.items() if hardware.libraries.get(name)]
+    question = {
+        "device": device,
+        "threads": training_threads(hardware.usable_cores),
+        "uuid": gpu.cuda_uuid if gpu else "",
+        "places": {place.label: place.path for place in hardware.places if place.writable},
+        "attention_packages": packages if gpu else [],
+    }
+    trial: Trial = {"at": utc_now(), "device": device, "name": (gpu.name or "") if gpu else hardware.cpu_name}
+    trial["torch"], part = hardware.libraries.get("torch") or "", "its start"
+    trial["ended"] = ""
+    try:
+        for line in hear_child(_CHILD, json.dumps(question), sees_gpus=gpu is not None):
+            part = str(line["part"])
+            if "found" in line:
+                trial[part] = line["found"]
+            else:
+                told(part)
+    except ChildFailed as error:
+        trial["ended"] = f"trying {part} {error}"
+    trial |= _read_here(gpu)
+    trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
+    _keep(_key(hardware, gpu), trial)
+    return trial
+
+
+def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
+    """The newest of this machine and its card; None where nothing was tried yet."""
+    gpu = choose_gpu(hardware.gpus, chosen)[0]
+    gpu = gpu if training_device(hardware, gpu, chosen)[0] == "cuda" else None
+    return table_in(read_table(state_folder() / _FILE), _key(hardware, gpu)) or None
+
+
+def _key(hardware: Hardware, gpu: Gpu | None) -> str:
+    name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
+    return f"{hardware.host}: {machine_key(hardware.cpu_name, training_threads(hardware.usable_cores), 'fp32', name)}"
+
+
+def _keep(key: str, trial: Trial) -> None:
+    """A folder that cannot be written is no error: the next one tries again."""
+    path = state_folder() / _FILE
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(read_table(path) | {key: trial}, indent=1).encode())
+
+
+def _read_here(gpu: Gpu | None) -> Trial:
+    """What needs no computing: limits, shared memory, and what driver and kernel have noted of the card."""
+    limits, nvml = read_limits(), session()
+    shared = None
+    with suppress(OSError):
+        shared = psutil.disk_usage(str(_SHM)).total
+    return {
+        "shm_bytes": shared,
+        "limit_memory_bytes": limits.memory_bytes,
+        "limit_cores": limits.cores,
+        "ecc": nvml.ecc(gpu.index) if nvml and gpu else None,
+        "kernel_reports": gpu_reports() if gpu else [],
+    }
+
+
+def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[HardwareProblem]:
+    """What came out worse than it should, each with what can be typed."""
+    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+    index = gpu.index if gpu else 0
+    return [
+        *_of_child(trial),
+        *_of_rates(trial, card, index),
+        *_of_load(trial, index),
+        *_of_storage(trial),
+        *_of_card(trial, index),
+        *(
+            HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+            for sentence, remedy in version_conflicts(hardware.libraries)
+        ),
+    ]
+
+
+def _of_child(trial: Trial) -> Iterator[HardwareProblem]:
+    if trial["ended"]:
+        remedy = "python -c 'import torch; torch.ones(8, device=\"cuda\").sum()'"
+        yield HardwareProblem(
+            severity="bad",
+            sentence=one_line(trial["ended"], 300),
+            remedy=remedy if trial["device"] == "cuda" else "python -c 'import torch'",
+        )
+    for name, found in _of_part(trial, "attention").items():
+        if name in _ATTENTION_PACKAGES.values() and found.get("reason"):
+            sentence = f"{name} is installed and cannot be imported: {one_line(str(found['reason']), 120)}"
+            package = next(key for key, module in _ATTENTION_PACKAGES.items() if module == name)
+            remedy = f"uv pip install --reinstall --no-build-isolation {package}"
+            yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+
+
+def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
+    look = f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE -i {index}"
+    for name, rate in (card.teraflops.known() if card else {}).items():
+        found = _of_part(trial, "precisions").get(name, {})
+        if found.get("reason"):
+            sentence = f"{name} cannot be computed, which this card has: {one_line(str(found['reason']), 120)}"
+            yield HardwareProblem(severity="warn", sentence=sentence, remedy="tui-trainer diagnose")
+        elif found.get("teraflops", rate) < _LEAST_RATE_SHARE * rate:
+            share = found["teraflops"] / rate
+            sentence = f"{name} matmuls reach {found['teraflops']:.1f} of {rate:.0f} TFLOP/s ({share:.0%})"
+            yield HardwareProblem(severity="warn", sentence=sentence, remedy=look)
+    bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
+    if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
+        sentence = f"the card's memory moves {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy=look)
+
+
+def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
+    found = _of_part(trial, "long")
+    slower, by = found.get("slower_at_the_end", 1.0), found.get("slowed_by", "")
+    if by:
+        sentence = f"under load the card is slowed down by {by}, to {found.get('clock_share') or 0:.0%} of its clock"
+        remedy = f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}"
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+    elif slower > _MOST_SLOWER:
+        sentence = f"matmuls took {slower:.1f} times as long at the end of a second of load as at its beginning"
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy="top   (who else computes here?)")
+
+
+def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
+    moves = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
+    for disk in _listed(trial, "disks"):
+        for what in ("read", "write"):
+            rate = disk[f"{what}_bytes_per_second"]
+            if rate is not None and rate < _SLOW_DISK_BYTES_PER_SECOND:
+                verb = {"read": "gives", "write": "takes"}[what]
+                sentence = f"the disk of {one_line(disk['path'])} {verb} only {format_bytes(rate)}/s"
+                remedy = moves.get(disk["label"], f"df -h {one_line(disk['path'])}")
+                yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+    shared = trial.get("shm_bytes")
+    if shared is not None and shared < _LITTLE_SHM_BYTES:
+        sentence = f"/dev/shm has {format_bytes(shared)}: little for processes that share batches"
+        yield HardwareProblem(severity="info", sentence=sentence, remedy="docker run --shm-size=8g ...")
+    loaded = _of_part(trial, "loader").get("tokens_per_second")
+    if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
+        sentence = f"batches are cut at {format_count(loaded)} tokens/s only"
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy="top   (who else computes here?)")
+
+
+def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
+    ecc = trial.get("ecc") or {}
+    if ecc.get("uncorrected"):
+        sentence = f"the card's memory had {ecc['uncorrected']} errors that could not be corrected (ECC)"
+        yield HardwareProblem(severity="bad", sentence=sentence, remedy=f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
+    if ecc.get("remapping_pending"):
+        sentence = "rows of the card's memory wait to be replaced by spare ones, which a reset does"
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy=f"sudo nvidia-smi --gpu-reset -i {index}")
+    for report in trial.get("kernel_reports") or []:
+        remedy = "sudo dmesg | grep -i xid"
+        yield HardwareProblem(severity="warn", sentence=f"the kernel noted: {one_line(report, 160)}", remedy=remedy)
+
+
+def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
+    """(`peft 0.20 needs transformers>=5, and 4.57 is here`, what to type), by what each library says it needs."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for name in _CHECKED:
+        if name in libraries and libraries[name] is None:
+            continue
+        with suppress(metadata.PackageNotFoundError):
+            here = metadata.distribution(name)
+            for line in here.requires or ():
+                with suppress(InvalidRequirement, metadata.PackageNotFoundError):
+                    needed = Requirement(line)
+                    if needed.name.lower() not in _CHECKED or (needed.marker and not needed.marker.evaluate()):
+                        continue
+                    version = metadata.version(needed.name)
+                    if not needed.specifier.contains(version, prereleases=True):
+                        sentence = f"{name} {here.version} needs {needed.name}{needed.specifier}, and {version} is here"
+                        yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
+
+
+def _of_part(trial: Trial, part: str) -> dict[str, Any]:
+    found = trial.get(part)
+    return found if isinstance(found, dict) and not isinstance(found.get("reason"), str) else {}
+
+
+def _listed(trial: Trial, part: str) -> list[Any]:
+    found = trial.get(part)
+    return found if isinstance(found, list) else []
+
+
+def trial_problems(trial: Trial) -> list[HardwareProblem]:
+    """Those of a trial that was kept; what is damaged is left out."""
+    found = []
+    for entry in _listed(trial, "problems"):
+        with suppress(TypeError):
+            problem = HardwareProblem(**entry)
+            if problem.severity in SEVERITIES:
+                found.append(problem)
+    return found
+
+
+def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
+    """What was tried, as labels and words; the maker's figures beside those of a card."""
+    gpu = next((one for one in hardware.gpus if one.name == trial.get("name")), None)
+    card = find_card(gpu.name, gpu.memory_bytes) if gpu and trial.get("device") == "cuda" else None
+    when, torch = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
+    rows = [("tried", f"{when} UTC, torch {torch}")]
+    rates = _of_part(trial, "precisions")
+    words = [_rate_words(name, found, card) for name, found in rates.items()]
+    rows += [("matmuls", "; ".join(filter(None, words)))] if rates else []
+    if bandwidth := _of_part(trial, "memory").get("gigabytes_per_second"):
+        of = f" of {card.gigabytes_per_second:,.0f}" if card else ""
+        rows.append(("bandwidth", f"{bandwidth:,.1f}{of} GB/s"))
+    kernels = _of_part(trial, "attention")
+    works = [f"{name} {found['seconds'] * 1e3:.1f} ms" for name, found in kernels.items() if "seconds" in found]
+    works += [name for name, found in kernels.items() if not found]
+    missing = [name for name, found in kernels.items() if found.get("reason")]
+    rows += (
+        [("attention", ", ".join(works) + (f"; not here: {', '.join(missing)}" if missing else ""))] if kernels else []
+    )
+    for disk in _listed(trial, "disks"):
+        read, write = (format_bytes(disk[f"{what}_bytes_per_second"]) for what in ("read", "write"))
+        rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
+    if loaded := _of_part(trial, "loader").get("tokens_per_second"):
+        rows.append(("loader", f"{format_count(loaded)} tokens/s"))
+    rows.append(("limits", _limit_words(trial)))
+    if (ecc := trial.get("ecc")) is not None:
+        rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} not"))
+    return rows
+
+
+def _rate_words(name: str, found: dict[str, Any], card: Card | None) -> str:
+    """`bf16 712 of 989 TFLOP/s`; what a processor has not at all is left out."""
+    if "teraflops" not in found:
+        return f"{name} cannot be computed" if card and name in card.teraflops.known() else ""
+    rate = found["teraflops"]
+    of = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
+    return f"{name} {rate:.0f}{of} TFLOP/s" if rate >= 10 else f"{name} {rate * 1e3:.0f} GFLOP/s"
+
+
+def _limit_words(trial: Trial) -> str:
+    memory, cores, shared = trial.get("limit_memory_bytes"), trial.get("limit_cores"), trial.get("shm_bytes")
+    parts = [f"memory {format_bytes(memory)}" if memory else "", f"{cores:g} cores" if cores else ""]
+    parts.append(f"/dev/shm {format_bytes(shared)}" if shared is not None else "")
+    return ", ".join(filter(None, parts)) or "none"

@@ -1,0 +1,96 @@
+"""Micro-batches that `per_device_train_batch_size = "tune"` has measured, kept in the state folder by machine, by the
+shape of a step and by what else decides its memory and its time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from statistics import median
+
+from tui_trainer.config.load import LoadedConfig, value_of
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.calibration import machine_key, read_table, table_in
+from tui_trainer.planning.times import shape_key
+from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.folder import write_atomically
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.units import format_seconds
+
+_FILE, _KEEP = "micro_batches.json", 200
+# Beside what stands in the key of a shape.
+_SETTINGS = (
+    "model.model_name_or_path", "model.attn_implementation", "model.kernels", "data.path", "data.group_by_length",
+    "tuning.target_modules", "training.optim", "training.loss_chunk_tokens",
+    "training.torch_compile_mode", "dataloader.num_workers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptMicroBatch:
+    """`step_seconds`: of the micro-batches that were timed; `step_rows` is what they cut."""
+
+    rows: int
+    step_rows: int
+    step_seconds: Mapping[int, float]
+
+    @property
+    def words(self) -> str:
+        """`measured: 16 rows x 2: 210 ms a step, 32 x 1: 230 ms`, the fastest first."""
+        if not self.step_seconds:
+            return f"measured: {self.rows} x {self._passes(self.rows)} survives the largest passes, and none was timed"
+        fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
+        (first, seconds), *others = fastest_first
+        rows = f"{first} row{'s' if first != 1 else ''}"
+        return ", ".join(
+            [
+                f"measured: {rows} x {self._passes(first)}: {format_seconds(seconds)} a step",
+                *(f"{size} x {self._passes(size)}: {format_seconds(value)}" for size, value in others),
+            ]
+        )
+
+    def _passes(self, rows: int) -> int:
+        return -(-self.step_rows // rows)
+
+
+def micro_batch_key(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    gpu: Gpu | None,
+    shape: ModelShape,
+    setup: TrainingSetup,
+    threads: int,
+    processes: int,
+) -> str:
+    """What a measured micro-batch is kept under."""
+    machine = machine_key(hardware.cpu_name, threads, setup.precision, (gpu.name or "") if gpu else "")
+    share = -(-loaded.config.training.effective_batch_size // processes)
+    step = shape_key(shape, setup, 0, share, setup.longest_row, processes)
+    others = [hardware.libraries.get("torch"), *(value_of(loaded.config, key) for key in _SETTINGS)]
+    return f"{machine}: {step}: {sha256(json.dumps(others, default=str).encode()).hexdigest()[:16]}"
+
+
+def kept_micro_batch(key: str) -> KeptMicroBatch | None:
+    """None where none was measured, and where the file is damaged."""
+    entry = table_in(read_table(state_folder() / _FILE), key)
+    with suppress(LookupError, TypeError, ValueError, AttributeError):
+        seconds = {int(rows): float(value) for rows, value in entry["step_seconds"].items()}
+        rows, step_rows = int(entry["rows"]), int(entry["step_rows"])
+        if 0 < rows <= step_rows and (rows in seconds or not seconds):
+            return KeptMicroBatch(rows=rows, step_rows=step_rows, step_seconds=seconds)
+    return None
+
+
+def keep_micro_batch(key: str, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
+    """A folder that cannot be written is no error."""
+    everything = read_table(state_folder() / _FILE)
+    everything.pop(key, None)
+    medians = {str(size): median(measured) for size, measured in step_seconds.items()}
+    everything[key] = {"rows": rows, "step_rows": step_rows, "step_seconds": medians}
+    with suppress(OSError):
+        state_folder().mkdir(parents=True, exist_ok=True)
+        write_atomically(state_folder() / _FILE, json.dumps(dict(list(everything.items())[-_KEEP:]), indent=1).encode())

@@ -1,0 +1,132 @@
+"""How many processes train one model together, and on which cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
+from tui_trainer.planning.planned import Planned
+
+Strategy = Literal["ddp", "fsdp"]
+STRATEGY = "distributed.strategy"
+# Of those whose state torch splits over processes as it splits the weights.
+SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
+COPIES: Planned[Strategy] = Planned(value="ddp", exact=True, reason="one process")
+ONE: Planned[int] = Planned(value=1, exact=True, reason="one process")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """The processes of a run, and the card of each where there are several."""
+
+    count: Planned[int] = ONE
+    strategy: Planned[Strategy] = COPIES
+    gpu_uuids: tuple[str, ...] = ()
+
+
+def tightest(hardware: Hardware, target: Target, gpu_uuids: tuple[str, ...]) -> Target:
+    """Where the process with the least free memory computes."""
+    cards = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
+    return replace(target, gpu=min(cards, key=lambda gpu: gpu.memory_free_bytes or 0)) if cards else target
+
+
+def processes_of(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice = None) -> Group:
+    """As many as the config asks for; `auto`: one for each card like the one of `target`. Raises ConfigError."""
+    requested = loaded.config.distributed.processes
+    if target.gpu is None:
+        if requested in ("auto", 1):
+            return Group(count=_exact(1, "one process has all cores of a CPU"))
+        return Group(count=_exact(_with_rows(loaded, int(requested)), f"from {loaded.where(PROCESSES)}"))
+    cards = cards_for(hardware, target.gpu)
+    if requested == "auto":
+        return _automatic(loaded, cards, chosen_gpu)
+    count = _with_rows(loaded, int(requested))
+    if count > len(cards):
+        message = f"is {count}, but {len(cards)} {'card' if len(cards) == 1 else 'cards'} can be used"
+        raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
+    return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
+
+
+def strategy_of(loaded: LoadedConfig, processes: int, fits: Callable[[int], bool]) -> Planned[Strategy]:
+    """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
+    where the model is split over so many. Raises ConfigError for what cannot be split.
+    """
+    requested = loaded.config.distributed.strategy
+    if processes == 1:
+        return COPIES
+    if requested == "ddp":
+        return Planned(value="ddp", exact=True, reason=f"from {loaded.where(STRATEGY)}")
+    if requested == "auto":
+        if fits(1):
+            return Planned(value="ddp", exact=True, reason="the model fits beside its gradients in each process")
+        if not fits(processes) or split_problems(loaded):
+            return Planned(value="ddp", exact=True, reason="nor does it fit where it is split")
+        return Planned(value="fsdp", exact=True, reason="only a part of the model fits in a process")
+    if problems := split_problems(loaded):
+        raise ConfigError(problems)
+    return Planned(value="fsdp", exact=True, reason=f"from {loaded.where(STRATEGY)}")
+
+
+def split_problems(loaded: LoadedConfig) -> list[Problem]:
+    """What does not go together with a model that is split over processes."""
+    config, found = loaded.config, []
+
+    def refuse(key: str, message: str, hint: str) -> None:
+        found.append(loaded.problem(key, f"{message}: with {STRATEGY} = fsdp the model is split", hint))
+
+    if config.tuning.in_four_bits:
+        refuse(
+            "tuning.method",
+            "weights in 4 bits are not split",
+            "set tuning.method = lora, or distributed.strategy = ddp",
+        )
+    if config.training.torch_compile:
+        refuse("training.torch_compile", "layers that are split are not compiled here", "set it to false")
+    if config.training.mixed_precision == "fp16":
+        refuse("training.mixed_precision", "the loss scale of fp16 is not summed", "set it to bf16 or no")
+    if config.training.optim not in SPLIT_OPTIMIZERS:
+        hint = f"set it to {' or '.join(SPLIT_OPTIMIZERS)}"
+        refuse("training.optim", f"the state of {config.training.optim} is not split", hint)
+    return found
+
+
+def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
+    """Cards that can be used, that one first, then those like it."""
+    usable = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
+    return [first, *sorted(usable, key=lambda gpu: (gpu.name != first.name, gpu.index))]
+
+
+def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) -> Group:
+    if isinstance(chosen_gpu, int):
+        return Group(count=_exact(1, f"GPU {chosen_gpu} was chosen"))
+    alike = [gpu for gpu in cards if gpu.name == cards[0].name]
+    if len(alike) == 1:
+        return Group(count=_exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
+    rows = loaded.config.training.effective_batch_size
+    if rows < len(alike):
+        return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
+    return _on(alike, f"{len(alike)} cards of one kind; the model fits on each")
+
+
+def _on(cards: list[Gpu], reason: str) -> Group:
+    uuids = tuple(gpu.cuda_uuid for gpu in cards) if len(cards) > 1 else ()
+    return Group(count=_exact(len(cards), reason), gpu_uuids=uuids)
+
+
+def _with_rows(loaded: LoadedConfig, count: int) -> int:
+    rows = loaded.config.training.effective_batch_size
+    if count > rows:
+        message = f"is {count}, but a step has {rows} rows: each process needs one"
+        raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {rows} or less, or {EFFECTIVE} higher"))
+    return count
+
+
+def _exact(value: int, reason: str) -> Planned[int]:
+    return Planned(value=value, exact=True, reason=reason)

@@ -1,0 +1,110 @@
+"""When a checkpoint was written, whether it is there, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tui_trainer.errors import RunError
+from tui_trainer.runs.events import CheckpointSaved, RunProblem
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training.attempt import attempt_twice
+from tui_trainer.training.between import Between
+from tui_trainer.training.checkpoint_folder import CheckpointFolder
+from tui_trainer.training.components import Components
+from tui_trainer.training.job import Job
+from tui_trainer.training.position import Position
+from tui_trainer.training.random_state import random_tensors
+
+NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
+_FAILED_SAVES_IN_A_ROW = 3
+
+
+class Checkpoints:
+    """Those of a run. Where several processes train together all of them call `save`, and the first writes."""
+
+    def __init__(
+        self, job: Job, components: Components, journal: JournalWriter, between: Between, *, saved_step: int
+    ) -> None:
+        self._job, self._components, self._journal, self._between = job, components, journal, between
+        self.saved_step = saved_step
+        self._failed_steps: set[int] = set()
+
+    def save(self, position: Position, reason: str) -> bool:
+        """As `Session.save`."""
+        if position.step == self.saved_step:
+            return True
+        self._journal.sync()
+        started, ranks = perf_counter(), self._components.ranks
+        random: dict[str, Tensor] = {}
+        if ranks.count > 1:
+            for tensors in ranks.gathered(random_tensors(ranks.number)):
+                random |= tensors
+        folder = self._job.folder
+        write = partial(checkpoint.save_checkpoint, folder.checkpoints, self._components, position, random=random)
+        try:
+            if self._components.is_sharded:
+                saved = self._save_together(write)
+            else:
+                saved = ranks.by_first(partial(attempt_twice, write, self._components.device))
+        except NOT_WRITTEN as error:
+            self._failed(position.step, error)
+            return False
+        self.saved_step = position.step
+        self._failed_steps.clear()
+        seconds = perf_counter() - started
+        self._between.count(seconds)
+        self._journal.append(
+            CheckpointSaved(
+                step=saved.step,
+                path=str(saved.path.relative_to(folder.root)),
+                bytes=saved.bytes,
+                seconds=round(seconds, 3),
+                reason=reason,
+            )
+        )
+        if ranks.is_first:
+            self._rotate(position)
+        return True
+
+    def _save_together(self, write: Callable[[], CheckpointFolder]) -> CheckpointFolder:
+        """All give what they have of each tensor, and the first writes."""
+        ranks, error, saved = self._components.ranks, None, None
+        try:
+            if ranks.is_first:
+                saved = write()
+            else:
+                checkpoint.take_part_in_save(self._components)
+        except NOT_WRITTEN as raised:
+            error = raised
+
+        def result() -> CheckpointFolder:
+            if error or saved is None:
+                raise error or RunError("the checkpoint is not there")
+            return saved
+
+        return ranks.by_first(result)
+
+    def _rotate(self, position: Position) -> None:
+        config = self._job.plan.config
+        spare = [position.best_step] if config.evaluation.early_stopping_patience else []
+        try:
+            checkpoint_folder.rotate(self._job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
+        except OSError as error:
+            message = f"an old checkpoint could not be removed: {error}"
+            self._problem(position.step, "rotation failed", message, "it takes space")
+
+    def _failed(self, step: int, error: Exception) -> None:
+        self._failed_steps.add(step)
+        message = f"the checkpoint of step {step} could not be written: {error}"
+        if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
+            raise RunError(f"{message}. This was the third failure in a row")
+        self._problem(step, "save failed", message, "the checkpoint before it stands")
+
+    def _problem(self, step: int, kind: str, message: str, hint: str) -> None:
+        self._journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))

@@ -1,0 +1,35 @@
+"""Tensors of which each process has a part (`DTensor`), and the way to whole ones and back. All processes call these
+together.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor in every process; one that is not sharded as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def placed_as(value: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, which every process has, as `like` lies in them."""
+    if not isinstance(like, DTensor):
+        return value.to(like.device)
+    on_device = value.to(like.to_local().device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def gather_model(model: nn.Module, *, keep: bool) -> None:
+    """Make all its weights whole, on the host, where `keep`; others let them go. It does not compute any more."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in made:
+                found = whole(parameter.detach())
+                made[id(parameter)] = nn.Parameter(
+                    found.cpu() if keep else torch.empty(0), requires_grad=parameter.requires_grad
+                )
+            module._parameters[name] = made[id(parameter)]

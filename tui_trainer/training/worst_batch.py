@@ -1,0 +1,111 @@
+"""The forward pass of a run that takes most memory, and micro-batches of other sizes tried on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.hardware.out_of_memory import free_memory, let_go
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.safe_text import one_line
+from tui_trainer.training.attempt import Shortage, attempt
+from tui_trainer.training.batches import Batches
+from tui_trainer.training.components import Components
+from tui_trainer.training.recorder import peak_memory_bytes, start_peak
+from tui_trainer.training.session import Session
+from tui_trainer.training.step import take_step
+
+# Steps of which the rows are looked through for the largest batch; more than that are like them.
+_MOST_STEPS = 50_000
+
+
+def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.int64]]:
+    """(step, its rows) of the forward pass with most tokens, padding counted, of all that the run will make."""
+    lengths, layout = batches.rows.lengths, batches.layout
+    largest, found = -1.0, (1, batches.order.at(1))
+    for step in range(1, min(total_steps, _MOST_STEPS) + 1):
+        chosen = batches.order.at(step)
+        if layout.packed_width:
+            size = float(lengths[chosen].sum())
+        else:
+            chosen = chosen[np.argsort(-lengths[chosen], kind="stable")][: layout.rows]
+            size = float(lengths[chosen[0]] * len(chosen))
+        if size > largest:
+            largest, found = size, (step, chosen)
+    return found
+
+
+def tokens_of(batch: MicroBatch) -> int:
+    """Tokens with those of the padding."""
+    return int(batch.inputs["input_ids"].numel())
+
+
+def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
+    """Two steps of so many passes over one batch: the second has the optimizer's state as well."""
+    for _ in range(2):
+        report = take_step(
+            lambda: [batch] * passes,
+            components.loss,
+            components.optimizer,
+            components.mixed_precision,
+            components.clock,
+            lr=components.learning_rate(1),
+            max_grad_norm=components.config.training.max_grad_norm,
+        )
+        # What a card has only been asked for may still fail.
+        float(report.grad_norm)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchTries:
+    """`resident_bytes`: of the libraries, which the plan does not count."""
+
+    session: Session
+    resident_bytes: int
+
+    def survives(self, rows: int, passes: int) -> dict[str, Any]:
+        """The largest pass of so many rows, as in steps of so many passes: its peak memory, or `failed`."""
+        components, batches = self.session.components, self.session.components.batches
+        components.lay_out_anew(replace(batches.layout, rows=rows))
+        _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
+        documents = [batches.rows.example(int(index)) for index in chosen]
+        start_peak(components.device)
+        started = perf_counter()
+        try:
+            batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
+            work = partial(train_on, components, batch, passes=min(passes, 2))
+            found = attempt(work, components.device, components.give_up_step)
+            failed = f"out of memory ({found.words})" if isinstance(found, Shortage) else ""
+        except Exception as error:  # a kernel that does not take so many rows is what is looked for as well
+            failed = one_line(str(error), 200) or type(error).__name__
+            let_go(error)
+        seconds, peak = perf_counter() - started, max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
+        components.give_up_step()
+        free_memory()
+        return {"seconds": seconds, "peak_memory_bytes": peak} | ({"failed": failed} if failed else {})
+
+    def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
+        """Of so many whole steps in micro-batches of so many rows, from the step `first` on."""
+        components, batches = self.session.components, self.session.components.batches
+        components.lay_out_anew(replace(batches.layout, rows=rows))
+        return [self._seconds(step) for step in range(first, first + count)]
+
+    def _seconds(self, step: int) -> float:
+        components = self.session.components
+        started = perf_counter()
+        report = take_step(
+            lambda: [batch.to(components.device) for batch in components.batches.at(step)],
+            components.loss,
+            components.optimizer,
+            components.mixed_precision,
+            components.clock,
+            lr=components.learning_rate(1),
+            max_grad_norm=components.config.training.max_grad_norm,
+        )
+        float(report.grad_norm)
+        return perf_counter() - started

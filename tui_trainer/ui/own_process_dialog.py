@@ -1,0 +1,84 @@
+"""What a command measures of the config on the table, in a box: how far it is, what came of it, and its patch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.own_process import Command, OwnProcess
+from tui_trainer.ui.spans import Line, paragraph
+
+if TYPE_CHECKING:
+    from tui_trainer.ui.workbench import Workbench
+
+
+class OwnProcessDialog(Dialog):
+    """It goes on when this is closed, and is shown again when it is opened. `patch_words` names its patch in the list
+    of what can be undone."""
+
+    apply_words, patch_words = "", ""
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    @property
+    @abstractmethod
+    def command(self) -> OwnProcess[Any]:
+        """What begins it, and has the process."""
+
+    @abstractmethod
+    def told(self, process: Command, width: int) -> list[Line]:
+        """What it has told so far, or its result."""
+
+    def by_clock(self) -> object:
+        process = self.command.process
+        return process and (len(process.lines), process.part, process.alive, process.is_cancelled)
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        process = self.command.process
+        if process is not None and process.alive:
+            return (("c", "cancel"), ("escape", "close, it goes on"))
+        apply = (("a", self.apply_words),) if process is not None and process.patch else ()
+        return (*apply, ("enter", "again"), ("escape", "close"))
+
+    def lines(self, width: int) -> list[Line]:
+        process = self.command.process
+        if process is None:
+            return paragraph("not begun", width)
+        lines = self.told(process, width)
+        if process.alive:
+            words = "ending ..." if process.is_cancelled else f"{process.part} ..."
+            return [*lines, [(words, "accent")]]
+        return lines if process.result else [*lines, *paragraph(process.reason, width, "bad")]
+
+    def press(self, key: str, character: str | None) -> bool:
+        process = self.command.process
+        if process is not None and process.alive:
+            if character == "c":
+                process.cancel()
+            return True
+        if character == "a" and process is not None and process.patch:
+            for problem in self._bench.apply(process.patch, self.patch_words):
+                self._bench.tell(str(problem), "bad")
+            return False
+        if key == "enter" and (reason := self.command.start()):
+            self._bench.tell(reason, "warn")
+        return True
+
+
+def offer(dialog: OwnProcessDialog, bench: Workbench) -> None:
+    """Begin, or show what is going on: one measurement at a time."""
+    if bench.measuring.alive:
+        bench.tell("gains are being measured: each would disturb the other", "warn")
+        return
+    other = next((one for one in (bench.rehearsals, bench.tunings) if one is not dialog.command and one.alive), None)
+    if other is not None:
+        bench.tell(f"{other.what} goes on: each would disturb the other", "warn")
+    elif reason := dialog.command.start():
+        bench.tell(reason, "warn")
+    else:
+        bench.app.open(dialog)
