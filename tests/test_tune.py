@@ -191,6 +191,32 @@ def test_the_largest_is_that_of_an_exhaustive_search_with_a_planted_limit(settin
     assert not list(Path(plan.config.output.runs_dir).parent.glob(".tries-*"))
 
 
+def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, plan, monkeypatch):
+    """What the first failure leaves in the heap is too much for three rows, which alone survive."""
+    leftovers: list[int] = []
+
+    def hear(module, question, *, sees_gpus):
+        told = []
+        leftovers.clear()
+        monkeypatch.setattr(micro_batch_child, "tell", lambda **words: told.append(words))
+        micro_batch_child.find(json.loads(question))
+        yield from told
+
+    monkeypatch.setattr(micro_batches, "hear_child", hear)
+    step = worst_batch.take_step
+
+    def checked(fetch, *more, **named):
+        window = fetch()
+        if any(batch.samples > (2 if leftovers else 3) for batch in window):
+            leftovers.append(1)
+            raise MemoryError("planted")
+        return step(lambda: window, *more, **named)
+
+    monkeypatch.setattr(worst_batch, "take_step", checked)
+    found = tried_of(settings, plan)
+    assert found.largest == 3 and found.tried[4].failed
+
+
 @pytest.mark.e2e
 def test_the_largest_is_that_of_an_exhaustive_search_where_malloc_has_no_more(settings, monkeypatch):
     """Nothing is injected: each process may take so much address space more once its model is built."""

@@ -31,10 +31,15 @@ def find(question: dict[str, Any]) -> dict[str, Any]:
         from tui_trainer.training.worst_batch import MicroBatchTries
 
         tries = MicroBatchTries(session, resident or 0)
+        has_failed = False
         while (rows := next_rows(question["candidates"], tried)) is not None:
             tell(trying=rows, doing="trying")
             found = tries.survives(rows, passes=-(-question["step_rows"] // rows))
+            if has_failed and "failed" in found:
+                # What a failure leaves behind in the heap may be why: a new process says.
+                return {}
             tried[rows] = "failed" not in found
+            has_failed = has_failed or not tried[rows]
             tell(rows=rows, **found)
         if question["timed"]:
             _time(tries, to_time(tried), session.plan.total_steps.value)
