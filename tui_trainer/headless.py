@@ -1,26 +1,30 @@
 """A run without a screen.
 
 The run goes on when nobody listens: a hang-up and a closed output are survived. SIGTERM and Ctrl+C ask it to stop, and
-it saves first; a second Ctrl+C leaves at once.
+it saves first; a second Ctrl+C leaves at once. So does SIGUSR1, which Slurm sends before the time limit: a job that
+goes on with a run is then queued again.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import sleep
 from types import FrameType
 
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError, RunError
 from tui_trainer.journal_printer import Follower, Printer
+from tui_trainer.launching.join import join
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
-from tui_trainer.runs import controls
+from tui_trainer.runs import controls, slurm
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.lock import owner
+from tui_trainer.runs.lock import is_under_way
 from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import Interrupts, tell
+from tui_trainer.standard_files import Interrupts, show_progress, tell
+from tui_trainer.training.checkpoint_folder import steps_saved
 
 _POLL_SECONDS = 0.2
 
@@ -31,12 +35,15 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     printer = follower.printer
     for line in greeting:
         printer.note(line)
+    allocation, saved_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
+    if allocation:
+        slurm.remember_job(run.folder, allocation.job)
     thread = RunThread(run)
     with _Signals(printer) as signals:
         thread.start()
         while thread.alive:
             thread.join(_POLL_SECONDS)
-            signals.pass_on(run)
+            signals.pass_on(run.folder)
             _tell_failing_journal(run, printer)
             # The run frees memory when it misses some; what is new is printed then.
             with suppress(MemoryError):
@@ -48,17 +55,49 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         tell(str(problem))
     if outcome.failure:
         tell(outcome.failure)
+    if allocation and signals.limit_is_near and outcome.exit_code == EXIT_STOPPED and not run.is_new:
+        newer = set(steps_saved(run.folder.checkpoints)) - set(saved_before)
+        _queue_again(allocation, max(newer, default=0))
     return outcome.exit_code
+
+
+def _queue_again(allocation: slurm.Allocation, step: int) -> None:
+    """Not without a newer checkpoint: a job that does not come so far would be queued again for ever."""
+    if not step:
+        tell(f"the time limit of job {allocation.job} came before a step: submit it with a longer --time")
+        return
+    try:
+        slurm.requeue(allocation.job)
+    except RunError as error:
+        tell(str(error))
+    else:
+        tell(f"the time limit of job {allocation.job} is near: saved at step {step}, and queued again")
+
+
+def join_run(folder: RunFolder, node_rank: int) -> int:
+    """Take part as another node of a run that goes on elsewhere. Returns the exit code of the run."""
+    printer = Follower(folder).printer
+    printer.note(f"node {node_rank} of {folder.name}: its processes write to {folder.logs}")
+    with _Signals(printer) as signals, ThreadPoolExecutor(1) as pool:
+        # The first node hears of the time limit as well.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        working = pool.submit(join, folder, node_rank, show_progress)
+        while not working.done():
+            sleep(_POLL_SECONDS)
+            signals.pass_on(folder)
+    return working.result()
 
 
 def watch(folder: RunFolder, *, as_json: bool) -> int:
     """Print the journal of a run that another process carries out, until it ends or Ctrl+C is pressed, which stops
     only the watching. Returns the exit code of the run; 0 when it goes on.
     """
-    follower = Follower(folder, as_json=as_json)
+    follower, job, told = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), ""
     try:
-        while owner(folder.lock) is not None:
+        while is_under_way(folder.lock, job):
             follower.show_new()
+            if job.words != told and (told := job.words):
+                follower.printer.note(told)
             sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         follower.printer.note(f"{folder.name} goes on; `tui-trainer stop {folder.name}` saves and stops it")
@@ -66,7 +105,9 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     follower.end()
     if follower.state.finished is None:
         failed = follower.state.failed
-        ended = one_line(failed.message) if failed else "no process owns it, and it has not said how it ended"
+        ended = (
+            one_line(failed.message) if failed else job.words or "no process owns it, and it has not said how it ended"
+        )
         tell(f"{folder.name}: {ended}; `tui-trainer resume {folder.name}` goes on")
         return EXIT_FAILED
     return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
@@ -85,10 +126,11 @@ class _Signals:
         self._interrupts = Interrupts()
         self._stop_wanted = False
         self._stop_asked = False
+        self.limit_is_near = False
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> _Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._before[number] = signal.signal(number, self._note)
         self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self
@@ -97,12 +139,12 @@ class _Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def pass_on(self, run: OpenRun) -> None:
+    def pass_on(self, folder: RunFolder) -> None:
         """Ask the run to stop, once."""
         if not self._stop_wanted or self._stop_asked:
             return
         try:
-            controls.request(run.folder.control, "stop")
+            controls.request(folder.control, "stop")
         except FolderError as error:
             self._printer.note_once(f"{error}; it is tried again; Ctrl+C once more leaves at once")
         else:
@@ -111,5 +153,6 @@ class _Signals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = True
+        self.limit_is_near |= number == signal.SIGUSR1
         if number == signal.SIGINT:
             self._interrupts.note()

@@ -18,6 +18,7 @@ from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
     report,
     runs,
     settings,
+    submit,
     track,
     train,
     trying,

@@ -31,7 +31,11 @@ def resume(
     run: RunReference = "last",
     gpu: GpuName = "",
     processes: Annotated[
-        int | None, typer.Option(min=1, max=4096, metavar="N", help="Go on in so many processes; else as before.")
+        int | None,
+        typer.Option(min=1, max=4096, metavar="N", help="Go on in so many processes on each node; else as before."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=4096, metavar="N", help="Go on with so many nodes; else as before.")
     ] = None,
     no_ui: NoUi = False,
     as_json: AsJson = False,
@@ -42,17 +46,23 @@ def resume(
     from tui_trainer.launching.start import open_again
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.registry import find_run
+    from tui_trainer.runs.slurm import Allocation
 
-    chosen, folder = gpu_choice(gpu), find_run(run)
+    chosen, folder, allocation = gpu_choice(gpu), find_run(run), Allocation.here()
+    if allocation and allocation.nodes > 1:
+        nodes = allocation.nodes
     if overview(folder).status == "finished":
         tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
     if no_ui:
         from tui_trainer import headless
 
-        raise typer.Exit(headless.follow(open_again(folder, gpu=chosen, processes=processes), as_json=as_json))
+        if allocation and allocation.node_rank:
+            raise typer.Exit(headless.join_run(folder, allocation.node_rank))
+        again = open_again(folder, gpu=chosen, processes=processes, nodes=nodes)
+        raise typer.Exit(headless.follow(again, as_json=as_json))
     refuse_json_on_screens(as_json=as_json)
-    again = open_again(folder, gpu=chosen, processes=processes)
+    again = open_again(folder, gpu=chosen, processes=processes, nodes=nodes)
     from tui_trainer.ui.main import run_screens
 
     raise typer.Exit(run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, resumed=again))
@@ -181,7 +191,7 @@ def ask(
 
 
 def _ask(reference: str, action: str) -> None:
-    from tui_trainer.runs import controls
+    from tui_trainer.runs import controls, slurm
     from tui_trainer.runs.lock import owner
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.registry import find_run
@@ -189,6 +199,11 @@ def _ask(reference: str, action: str) -> None:
     if action not in controls.ACTIONS:
         raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
     folder = find_run(reference)
+    job = slurm.active_job(folder) if owner(folder.lock) is None else ""
+    if job and action == "stop":
+        slurm.cancel(job)
+        print(f"cancelled job {job} of {folder.name}, which no process had begun with")
+        return
     if owner(folder.lock) is None:
         finished = overview(folder).status == "finished"
         hint = f"`tui-trainer {'generate' if finished else 'resume'} {folder.name}` " + (

@@ -7,6 +7,7 @@ The declaration is a pydantic field. Loader, `explain`, the JSON Schema and ever
 from __future__ import annotations
 
 import json
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -109,6 +110,15 @@ def _check_deadline(text: str) -> None:
 Deadline = Annotated[
     str, BeforeValidator(_time_as_text), Form('such as "18:00", "2026-11-24 07:30" or "3h"', _check_deadline)
 ]
+
+
+def _check_address(text: str) -> None:
+    _, colon, port = text.rpartition(":")
+    if text and not (re.fullmatch(r"[A-Za-z0-9._-]*(:[0-9]{1,5})?", text) and (not colon or 0 < int(port) < 65_536)):
+        raise ValueError("no address")
+
+
+Address = Annotated[str, Form('such as "node1:29500", "node1" or ":29500"', _check_address)]
 
 # How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
 Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]

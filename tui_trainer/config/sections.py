@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tui_trainer.config.data_sections import DataloaderSection, DataSection
-from tui_trainer.config.fields import Auto, Deadline, Names, PositiveInt, Section, StepsOrShare, option
+from tui_trainer.config.fields import Address, Auto, Deadline, Names, PositiveInt, Section, StepsOrShare, option
 from tui_trainer.config.model_sections import ModelSection, QuantizationSection, ScratchSection, TuningSection
 from tui_trainer.config.task_section import TaskSection
 from tui_trainer.config.training_section import TrainingSection
@@ -129,9 +129,19 @@ class TargetsSection(Section):
 class DistributedSection(Section):
     processes: PositiveInt | Auto = option(
         "auto",
-        "Processes that train one model together, one on each card; auto: as many as there are cards like the chosen "
-        "one, and one on a CPU.",
+        "Processes of each node that train one model together, one on each card; auto: as many as there are cards like "
+        "the chosen one, and one on a CPU.",
         speed="each computes its share of every step; the gradients are summed once a step",
+    )
+    nodes: PositiveInt = option(
+        1,
+        "Machines that train one model together, each with so many processes; in a step of Slurm those that it has.",
+        speed="what is summed goes over the network between them",
+    )
+    rendezvous: Address = option(
+        "",
+        "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
+        advanced=True,
     )
     strategy: Literal["auto", "ddp", "fsdp"] = option(
         "auto",

@@ -159,7 +159,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     if plan.processes.value > 1:
         # The first of them writes the journal, readings of the machine included.
         gauges.stop()
-        result = _train_together(run, job, journal)
+        result = _train_together(run, job, journal, progress)
     else:
         # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
         from tui_trainer.training.run import run as train
@@ -170,13 +170,13 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     return result.reason
 
 
-def _train_together(run: OpenRun, job: Job, journal: JournalWriter) -> Result:
+def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _ProgressLines) -> Result:
     """In several processes. Where one of them ends before the run does, all begin anew at the newest checkpoint, as
     long as there is a newer one each time, or some times without."""
     tries_left = _MOST_RESTARTS
     while True:
         try:
-            return train_together(job, run.controls)
+            return train_together(job, run.controls, progress)
         except RankEnded as error:
             kind, message = "process ended", str(error)
         except GroupOutOfMemory as error:
@@ -229,7 +229,7 @@ def _with_smaller_passes(job: Job, message: str) -> Job:
 
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
     """For the next plan of such a run. `busy_seconds`: for how long this process has been at it."""
-    own = load_of_threads(plan.threads.value * plan.processes.value, busy_seconds)
+    own = load_of_threads(plan.threads.value * plan.processes_per_node, busy_seconds)
     keep_calibration(
         registry.state_folder(),
         plan.cpu_name,

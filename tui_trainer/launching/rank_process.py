@@ -14,12 +14,16 @@ from typing import Any
 
 from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.errors import DataError, GroupOutOfMemory, InputError, RunError
+from tui_trainer.hardware.diagnosis import choose_gpu
 from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.gauges import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
-from tui_trainer.launching.torchrun import Assignment, log_path, result_path
+from tui_trainer.launching.rendezvous import Assignment
+from tui_trainer.launching.torchrun import log_path, result_path
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.processes import cards_for
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
@@ -59,9 +63,9 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
 
     plan = read_plan(folder)
     assert plan is not None, "the plan is written before the processes are started"
-    if plan.gpu_uuids:
-        plan = plan.model_copy(update={"gpu_uuid": plan.gpu_uuids[rank]})
-    assignment = Assignment(**json.loads(Assignment.path(folder).read_bytes()))
+    plan = plan.model_copy(update={"gpu_uuid": _card(plan)})
+    assignment = Assignment.read(folder)
+    assert assignment is not None, "it is written before the processes are started"
     job = Job(
         plan=plan,
         data=_prepared(plan),
@@ -87,6 +91,25 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
         finally:
             gauges.stop()
     return {"kind": "done", **asdict(result)}
+
+
+def _card(plan: Plan) -> str:
+    """Of this process. The plan names those of the first node; another one takes its freest and those like it.
+
+    Raises RunError where there are too few.
+    """
+    number = int(os.environ["LOCAL_RANK"])
+    if plan.device == "cpu":
+        return ""
+    if os.environ.get("GROUP_RANK", "0") == "0":
+        return plan.gpu_uuids[number] if plan.gpu_uuids else plan.gpu_uuid
+    gpus = probe()
+    first = choose_gpu(gpus.gpus, None)[0]
+    cards = cards_for(gpus, first) if first else []
+    if number >= len(cards):
+        has = f"{socket.gethostname()} has {len(cards)} usable {'card' if len(cards) == 1 else 'cards'}"
+        raise RunError(f"{has}, and each of {plan.processes_per_node} processes needs one")
+    return cards[number].cuda_uuid
 
 
 def _prepared(plan: Plan) -> PreparedData:

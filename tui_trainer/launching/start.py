@@ -27,6 +27,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, check_name
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task
 
 
@@ -54,9 +55,19 @@ def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
     problems.
     """
     hardware = probe()
-    return with_unread_noted(
-        with_rows_that_fit(load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu)))
-    )
+    loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
+    return with_unread_noted(with_rows_that_fit(with_nodes_of_step(loaded)))
+
+
+def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
+    """In a step of Slurm on several nodes the run has those. Raises ConfigError where another number was written."""
+    here, key = Allocation.here(), "distributed.nodes"
+    if here is None or here.nodes in (1, loaded.config.distributed.nodes):
+        return loaded
+    if loaded.origin(key).by_user:
+        message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
+        raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
+    return fitted(loaded, key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
 
 
 def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
@@ -152,9 +163,11 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
     )
 
 
-def open_again(folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None) -> OpenRun:
+def open_again(
+    folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
+) -> OpenRun:
     """Take hold of a run that was begun; without `gpu` it goes on on the card of its plan, where that is here, and
-    without `processes` in as many as before.
+    without `processes` and `nodes` in as many as before.
 
     Raises FolderError when it is in use or its files are damaged, InputError when it cannot go on on this machine.
     """
@@ -167,7 +180,7 @@ def open_again(folder: RunFolder, *, gpu: GpuChoice = None, processes: int | Non
         if plan:
             hardware = with_memory_now(probe())
             plan, words = moved(plan, hardware, gpu)
-            plan, together = in_processes(plan, hardware, processes)
+            plan, together = in_processes(plan, hardware, processes, nodes)
             words = "; ".join(filter(None, (words, together)))
         loaded = None if plan else load_config(Request(config_file=folder.config), gpu=gpu)
         journal = JournalWriter(folder.journal)

@@ -12,15 +12,25 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
+from threading import Event, Thread
 from typing import IO, Any, Final
 
+from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, GroupOutOfMemory, Problem, RunError
+from tui_trainer.launching.rendezvous import (
+    POLL_SECONDS,
+    Assignment,
+    ended_elsewhere,
+    join_command,
+    wait_for_nodes,
+)
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.folder import RunFolder, write_atomically
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.job import Job, Result
 
@@ -34,19 +44,6 @@ class RankEnded(RunError):
     """One of the processes has ended before the run has: the others were ended as well, and may begin anew."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Assignment:
-    """What the processes are told beside the plan."""
-
-    checkpoint: dict[str, Any] | None
-    asked_before: int
-    baselines: dict[str, Any] | None
-
-    @staticmethod
-    def path(folder: RunFolder) -> Path:
-        return folder.logs / "ranks.json"
-
-
 def result_path(folder: RunFolder, rank: int) -> Path:
     """What came of one of the processes, in JSON."""
     return folder.logs / f"rank-{rank}.json"
@@ -57,34 +54,81 @@ def log_path(folder: RunFolder, rank: int) -> Path:
     return folder.logs / f"rank-{rank}.txt"
 
 
-def torchrun_arguments(folder: RunFolder, processes: int) -> list[str]:
-    return ["--standalone", f"--nproc-per-node={processes}", "-m", RANK, str(folder.root)]
+def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendezvous: str = "") -> list[str]:
+    """Of several nodes the first has the first processes (a static rendezvous): its lock, and its journal."""
+    where = ["--standalone"]
+    if plan.nodes > 1:
+        host, _, port = rendezvous.rpartition(":")
+        where = [f"--nnodes={plan.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}"]
+    return [*where, f"--nproc-per-node={plan.processes_per_node}", "-m", RANK, str(folder.root)]
 
 
 def command_words(plan: Plan, folder: RunFolder) -> str:
     """As a person would type it; empty for a run of one process."""
+    if plan.nodes > 1:
+        others = "node 1" if plan.nodes == 2 else f"the nodes K = 1 to {plan.nodes - 1}"
+        return (
+            f"{plan.processes_per_node} processes here, and on {others} `{join_command(shlex.quote(str(folder.root)))}`"
+        )
     if plan.processes.value == 1:
         return ""
-    return shlex.join(["torchrun", *torchrun_arguments(folder, plan.processes.value)])
+    return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
 
 
-def train_together(job: Job, controls: Controls) -> Result:
+def train_together(job: Job, controls: Controls, progress: Progress) -> Result:
     """Train in all processes of the plan, to the end. Raises RankEnded, GroupOutOfMemory, RunError, InputError."""
-    folder, count = job.folder, job.plan.processes.value
-    for rank in range(count):
+    folder, plan = job.folder, job.plan
+    for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
-    assignment = Assignment(
+    assignment = Assignment.of(
+        folder,
+        plan,
         checkpoint=asdict(job.checkpoint) if job.checkpoint else None,
         asked_before=controls.asked_before,
         baselines=asdict(job.baselines) if job.baselines else None,
     )
-    write_atomically(Assignment.path(folder), json.dumps(asdict(assignment), default=str).encode(), durable=False)
+    assignment.write(folder)
+    wait_for_nodes(folder, plan, assignment.attempt, progress)
     with (folder.logs / _AGENT_LOG).open("ab") as log:
-        ended = _watched(_start(folder, job.plan, log))
-    return _result(folder, count, ended)
+        ended = watched(_start(folder, plan, log, rendezvous=assignment.rendezvous))
+    if ended and ended.get("exit_code", 0) > 0:
+        ended = ended_elsewhere(folder, plan, assignment.attempt) or ended
+    return _result(folder, plan.processes.value, ended)
 
 
-def _start(folder: RunFolder, plan: Plan, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def take_part(
+    folder: RunFolder, plan: Plan, node_rank: int, rendezvous: str, until: Callable[[], bool]
+) -> dict[str, Any]:
+    """The processes of another node than the first, until they or the run have ended; how they have."""
+    with (folder.logs / f"node-{node_rank}.txt").open("ab") as log:
+        agent = _start(folder, plan, log, node_rank, rendezvous)
+        with _ended_when(agent, until):
+            return watched(agent)
+
+
+@contextmanager
+def _ended_when(agent: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> Iterator[None]:
+    """Nodes that wait for one that is gone would do so for minutes."""
+    done = Event()
+
+    def look() -> None:
+        while not done.wait(POLL_SECONDS):
+            if is_over():
+                agent.send_signal(signal.SIGTERM)
+                return
+
+    watcher = Thread(target=look, name="tui-trainer-node", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _start(
+    folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = ""
+) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         # A torch.py in the folder that the user stands in is not ours.
         "PYTHONSAFEPATH": "1",
@@ -94,7 +138,7 @@ def _start(folder: RunFolder, plan: Plan, log: IO[bytes]) -> subprocess.Popen[by
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return subprocess.Popen(
-        [sys.executable, "-m", AGENT, *torchrun_arguments(folder, plan.processes.value)],
+        [sys.executable, "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
@@ -104,7 +148,7 @@ def _start(folder: RunFolder, plan: Plan, log: IO[bytes]) -> subprocess.Popen[by
     )
 
 
-def _watched(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
+def watched(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Wait for the end of torchrun; what it says of it: {} where all went well."""
     assert agent.stdin is not None and agent.stdout is not None
     try:
@@ -153,7 +197,9 @@ def _told(folder: RunFolder, rank: int) -> dict[str, Any]:
 def _words(folder: RunFolder, ended: dict[str, Any]) -> str:
     rank, code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
-        return f"torchrun has ended ({_exit_words(code)}); its log is {folder.logs / _AGENT_LOG}"
+        where = f" on node {node}" if (node := ended.get("node")) else ""
+        log = folder.logs / (f"node-{node}.txt" if node else _AGENT_LOG)
+        return f"torchrun has ended{where} ({_exit_words(code)}); its log is {log}"
     log = log_path(folder, rank)
     with suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]

@@ -12,6 +12,8 @@ def main(arguments: list[str]) -> int:
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    # Of Slurm, before the time limit: for the program that has started this, which asks for a checkpoint.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:

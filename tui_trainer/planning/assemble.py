@@ -69,6 +69,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "device_reason": made.target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "processes": made.group.count,
+        "nodes": made.group.nodes,
         "strategy": made.group.strategy,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
@@ -163,7 +164,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
         **host_memory(
-            made.shape, setup, config, choices.loader_workers(loaded, made.target).value, made.group.count.value
+            made.shape, setup, config, choices.loader_workers(loaded, made.target).value, made.group.per_node
         ),
     }
 

@@ -55,7 +55,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
         requested = loaded.config.distributed.processes
         # With auto there may be as many as make it right.
         others, rest = divmod(effective, micro * accumulation)
-        processes = (1 if rest else others) if requested == "auto" else requested
+        processes = (1 if rest else others) if requested == "auto" else requested * loaded.config.distributed.nodes
     if micro * accumulation * processes == effective:
         return []
     if not all(loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)):
@@ -76,7 +76,8 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     if both_written and isinstance(micro, int) and isinstance(accumulation, int):
         requested = loaded.config.distributed.processes
-        return micro * accumulation * (processes or (1 if requested == "auto" else requested))
+        each = 1 if requested == "auto" else requested
+        return micro * accumulation * (processes or each * loaded.config.distributed.nodes)
     return training.effective_batch_size
 
 

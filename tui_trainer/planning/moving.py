@@ -73,29 +73,32 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
 
 
-def in_processes(plan: Plan, hardware: Hardware, count: int | None) -> tuple[Plan, str]:
-    """The same with another number of processes, and a clause about it; empty: it has that many. None: as many as the
-    plan has, or as there are cards. Raises ConfigError for more than there are cards or rows.
+def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
+    """The same with another number of processes on each node, or of nodes, and a clause about it; empty: it has that
+    many. None: as many as the plan has, or as there are cards. Raises ConfigError for more than there are cards or
+    rows.
     """
-    before, gpu = plan.processes.value, _own_card(plan, hardware)
+    before, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
     cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
-    wanted = count or (min(before, len(cards)) if cards else before)
-    uuids = tuple(cards[:wanted]) if wanted > 1 else ()
-    if wanted == before and set(uuids) == set(plan.gpu_uuids):
+    here = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
+    wanted, uuids = here * nodes, tuple(cards[:here]) if here > 1 else ()
+    if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
-    if cards and wanted > len(cards):
-        raise ConfigError(Problem(message=f"{wanted} processes need a card each, and {len(cards)} can be used"))
+    if cards and here > len(cards):
+        raise ConfigError(Problem(message=f"{here} processes need a card each, and {len(cards)} can be used"))
     if wanted > plan.effective_batch_size.value:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
         raise ConfigError(Problem(message=message))
     words = f"going on in {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
+    words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
     rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
     micro = min(plan.per_device_train_batch_size.value, share)
     changes: dict[str, Any] = {
         "processes": _exact(wanted, words),
+        "nodes": nodes,
         "gpu_uuids": uuids,
-        "threads": threads_of(hardware, wanted) if plan.config.training.cpu_threads == "auto" else plan.threads,
+        "threads": threads_of(hardware, here) if plan.config.training.cpu_threads == "auto" else plan.threads,
         "per_device_train_batch_size": _exact(micro, words),
         "gradient_accumulation_steps": _exact(-(-share // micro), words),
         "step_seconds": Planned(value=None, exact=False, reason=f"only a measured step can tell: {words}"),
@@ -126,7 +129,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
-    split = _split(plan, shape, setup, MemoryBudget.of(hardware, target, plan.processes.value))
+    split = _split(plan, shape, setup, MemoryBudget.of(hardware, target, plan.processes_per_node))
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
     gpu, config, processes = target.gpu, plan.config, plan.processes.value
@@ -137,7 +140,9 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "device_reason": target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
-        "threads": threads_of(hardware, processes) if config.training.cpu_threads == "auto" else plan.threads,
+        "threads": threads_of(hardware, plan.processes_per_node)
+        if config.training.cpu_threads == "auto"
+        else plan.threads,
         "training_setup": setup,
         "per_device_train_batch_size": _exact(split.micro, words),
         "gradient_accumulation_steps": _exact(split.accumulation, words),
@@ -155,7 +160,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
             processes,
         ),
     }
-    changes |= host_memory(shape, setup, config, plan.loader_workers.value, processes)
+    changes |= host_memory(shape, setup, config, plan.loader_workers.value, plan.processes_per_node)
     if problems := host_memory_problems(changes["host_memory_bytes"], hardware):
         raise ConfigError(problems)
     return plan.model_copy(update=changes), words

@@ -59,10 +59,11 @@ class Plan(BaseModel):
     device_reason: str
     gpu_uuid: str
     processes: Planned[int] = ONE
-    """That train together, each with its share of every step."""
+    """That train together, each with its share of every step: on all nodes."""
+    nodes: int = 1
     strategy: Planned[Strategy] = COPIES
     gpu_uuids: tuple[str, ...] = ()
-    """The card of each process, where there are several."""
+    """The card of each process, where there are several; on the first node."""
     cpu_name: str
     data_key: str
     model_key: str
@@ -121,6 +122,10 @@ class Plan(BaseModel):
     deadline: PlannedDeadline | None = None
     """None where `targets.deadline` is empty."""
 
+    @property
+    def processes_per_node(self) -> int:
+        return self.processes.value // self.nodes
+
     def model_shape(self) -> ModelShape:
         """Of its model, as it is now. Raises InputError where that is no longer there."""
         return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
@@ -172,7 +177,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         loaded=loaded,
         hardware=hardware,
         target=target,
-        room=MemoryBudget.of(hardware, tightest(hardware, target, plan.gpu_uuids), plan.processes.value),
+        room=MemoryBudget.of(hardware, tightest(hardware, target, plan.gpu_uuids), plan.processes_per_node),
         shape=plan.model_shape(),
         setup=plan.training_setup,
         micro_batch=plan.per_device_train_batch_size.value,
@@ -203,8 +208,8 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     setup, memory_reason = with_dry_run(config, shape, chosen.setup, facts.vocabulary)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
-    room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), processes)
-    threads = requested_threads(loaded, hardware, processes)
+    room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
+    threads = requested_threads(loaded, hardware, group.per_node)
 
     def fits(shards: int) -> bool:
         one_row = replace(setup, shards=shards)

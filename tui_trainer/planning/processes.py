@@ -15,7 +15,7 @@ from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned
 
 Strategy = Literal["ddp", "fsdp"]
-STRATEGY = "distributed.strategy"
+NODES, STRATEGY = "distributed.nodes", "distributed.strategy"
 # Of those whose state torch splits over processes as it splits the weights.
 SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 COPIES: Planned[Strategy] = Planned(value="ddp", exact=True, reason="one process")
@@ -27,8 +27,14 @@ class Group:
     """The processes of a run, and the card of each where there are several."""
 
     count: Planned[int] = ONE
+    nodes: int = 1
     strategy: Planned[Strategy] = COPIES
     gpu_uuids: tuple[str, ...] = ()
+    """On the first node."""
+
+    @property
+    def per_node(self) -> int:
+        return self.count.value // self.nodes
 
 
 def tightest(hardware: Hardware, target: Target, gpu_uuids: tuple[str, ...]) -> Target:
@@ -38,7 +44,17 @@ def tightest(hardware: Hardware, target: Target, gpu_uuids: tuple[str, ...]) -> 
 
 
 def processes_of(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice = None) -> Group:
-    """As many as the config asks for; `auto`: one for each card like the one of `target`. Raises ConfigError."""
+    """As many as the config asks for; `auto`: one for each card like the one of `target`. Of several nodes each has as
+    many as this one. Raises ConfigError.
+    """
+    here, nodes = _here(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
+    if nodes == 1:
+        return here
+    reason = f"{nodes} nodes (from {loaded.where(NODES)}) of {here.count.value}: {here.count.reason}"
+    return replace(here, nodes=nodes, count=_exact(_with_rows(loaded, nodes * here.count.value), reason))
+
+
+def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if target.gpu is None:
         if requested in ("auto", 1):
@@ -123,6 +139,10 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
     rows = loaded.config.training.effective_batch_size
     if count > rows:
+        nodes = loaded.config.distributed.nodes
+        if nodes > 1:
+            message = f"is {nodes}, which makes {count} processes, but a step has {rows} rows: each process needs one"
+            raise ConfigError(loaded.problem(NODES, message, f"take fewer nodes, or set {EFFECTIVE} higher"))
         message = f"is {count}, but a step has {rows} rows: each process needs one"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {rows} or less, or {EFFECTIVE} higher"))
     return count

@@ -35,7 +35,8 @@ def place_words(plan: Plan) -> str:
     """Where a run computes and in which numbers; why it does so on a CPU is said."""
     name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
     if plan.device == "cuda":
-        cards = f"{plan.processes.value} cards, beginning with " if plan.processes.value > 1 else ""
+        places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+        cards = f"{plan.processes.value} cards{places}, beginning with " if plan.processes.value > 1 else ""
         return f"on {cards}{reason if name in reason else f'{name} ({reason})'} in {precision}"
     return f"on the CPU ({name}, {threads_words(plan)}) in {precision}: {reason}"
 
@@ -44,7 +45,8 @@ def threads_words(plan: Plan) -> str:
     """Of the kernels on the CPU."""
     threads, processes = plan.threads.value, plan.processes.value
     words = f"{threads} {'thread' if threads == 1 else 'threads'}"
-    return words if processes == 1 else f"{processes} processes of {words}"
+    places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+    return words if processes == 1 else f"{processes} processes of {words}{places}"
 
 
 def tuning_words(plan: Plan) -> str:

@@ -33,6 +33,8 @@ _FILES: Final = (
     "journal.jsonl",
     "control.json",
     "run.lock",
+    "job.sh",
+    "job.json",
     "report.md",
     "report.html",
 )
@@ -71,6 +73,15 @@ class RunFolder:
     @property
     def lock(self) -> Path:
         return self.root / "run.lock"
+
+    @property
+    def script(self) -> Path:
+        """What Slurm runs."""
+        return self.root / "job.sh"
+
+    @property
+    def job(self) -> Path:
+        return self.root / "job.json"
 
     @property
     def logs(self) -> Path:

@@ -21,6 +21,7 @@ import psutil
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
 from tui_trainer.safe_text import one_line
 
 _CONTENT_LIMIT_BYTES: Final = 4096
@@ -36,6 +37,8 @@ class LockOwner:
     pid: int
     process_started: float
     at: str
+    job: str = ""
+    """The start of a job of Slurm that it belongs to."""
 
     @property
     def here(self) -> bool:
@@ -121,6 +124,8 @@ class RunLock:
         if holder is None:
             return
         if not holder.here:
+            if holder.job and has_ended(holder.job):
+                return
             hint = f"make sure that it has ended, then delete the file {one_line(str(self.path))}"
             raise FolderError(f"in use by {holder}", where=str(self.path.parent), hint=hint)
         if holder.pid != os.getpid() and holder.lives:
@@ -146,6 +151,14 @@ def owner(path: Path) -> LockOwner | None:
     finally:
         os.close(fd)
     return holder if holder is not None and (not holder.here or holder.lives) else None
+
+
+def is_under_way(path: Path, job: WatchedJob) -> bool:
+    """Whether somebody runs in the folder, or its job of Slurm runs or waits; of a job elsewhere, the queue knows."""
+    holder = owner(path)
+    if holder is None or (holder.job and not holder.here):
+        return job.is_active()
+    return True
 
 
 @contextmanager
@@ -180,17 +193,24 @@ def _is_still(path: Path, fd: int) -> bool:
 
 def _this_process() -> LockOwner:
     process = psutil.Process()
-    return LockOwner(host=socket.gethostname(), pid=process.pid, process_started=process.create_time(), at=utc_now())
+    here = Allocation.here()
+    return LockOwner(
+        host=socket.gethostname(),
+        pid=process.pid,
+        process_started=process.create_time(),
+        at=utc_now(),
+        job=here.identity if here else "",
+    )
 
 
 def _read_owner(fd: int) -> LockOwner | None:
     """The owner that the file names; None when it is empty or holds something else."""
     try:
         data = json.loads(os.pread(fd, _CONTENT_LIMIT_BYTES, 0))
-        host, pid, at = str(data["host"]), int(data["pid"]), str(data["at"])
+        host, pid, at, job = str(data["host"]), int(data["pid"]), str(data["at"]), str(data.get("job", ""))
         started = float(data["process_started"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if not 0 < pid < 2**31:
         return None
-    return LockOwner(host=host, pid=pid, process_started=started, at=at)
+    return LockOwner(host=host, pid=pid, process_started=started, at=at, job=job)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tui_trainer import lines
 from tui_trainer.doctor.watch import Doctor
-from tui_trainer.errors import FolderError, Problem
-from tui_trainer.runs import controls
+from tui_trainer.errors import FolderError, Problem, RunError
+from tui_trainer.runs import controls, slurm
 from tui_trainer.runs.events import (
     CheckpointSaved,
     EpochDone,
@@ -22,7 +22,7 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
-from tui_trainer.runs.lock import owner
+from tui_trainer.runs.lock import is_under_way, owner
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.spans import Role
@@ -42,13 +42,14 @@ class WatchedRun:
         self.state = RunState(name=folder.name)
         self.doctor = Doctor(self.state)
         self.events: deque[tuple[str, Role]] = deque(maxlen=EVENTS_KEPT)
+        self._job, self._job_words = slurm.WatchedJob(folder), ""
         self._reader = JournalReader(folder.journal)
         self._last_kind: type[Event] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether a process owns it."""
-        return owner(self.folder.lock) is not None
+        """Whether a process owns it, or a job of Slurm that runs or waits."""
+        return is_under_way(self.folder.lock, self._job)
 
     @property
     def is_interrupted(self) -> bool:
@@ -69,10 +70,22 @@ class WatchedRun:
             self._note(event)
         if verdict := self.doctor.look():
             self._add(f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading is None else "warn")
+        if (words := self._job.words) != self._job_words:
+            self._job_words = words
+            self._add(words, "text")
+            return True
         return bool(news)
 
     def ask(self, action: controls.Action) -> str:
         """Ask for pause, resume, save, evaluate or stop. A sentence when it cannot be asked, else nothing."""
+        if owner(self.folder.lock) is None and self._job.is_active():
+            if action != "stop":
+                return f"{self._job.words}: it can be stopped, which takes it out of the queue"
+            try:
+                slurm.cancel(self._job.job)
+            except RunError as error:
+                return str(error)
+            return ""
         try:
             controls.request(self.folder.control, action)
         except FolderError as error:
