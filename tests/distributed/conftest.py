@@ -17,9 +17,9 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     nothing: Callable[[int, int], str] = lambda group, rank: ""  # noqa: E731
     told = SimpleNamespace(started=[], prelude=nothing)
 
-    def start(folder, plan, log):
+    def start(folder, plan, log, node_rank=0, rendezvous=""):
         number = len(told.started)
-        group = ForkedRanks(folder, plan, log, lambda rank: told.prelude(number, rank))
+        group = ForkedRanks(folder, plan, log, lambda rank: told.prelude(number, rank), node_rank, rendezvous)
         told.started.append(group)
         return group
 

@@ -22,25 +22,28 @@ from tui_trainer.launching import torchrun
 class ForkedRanks:
     """As a `Popen` of the agent. `prelude(rank)`: Python that runs before the process does."""
 
-    def __init__(self, folder: Any, plan: Any, log: Any, prelude: Callable[[int], str]) -> None:
+    def __init__(
+        self, folder: Any, plan: Any, log: Any, prelude: Callable[[int], str], node_rank: int, rendezvous: str
+    ) -> None:
         reading, writing = os.pipe()
         self.stdin = os.fdopen(writing, "wb")
         self.stdout = self
         self.returncode: int | None = None
-        count = plan.processes.value
+        self.first = node_rank * plan.processes_per_node
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            port = rendezvous.rpartition(":")[2] or free.getsockname()[1]
+        shared = {"WORLD_SIZE": str(plan.processes.value), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        shared["GROUP_RANK"] = str(node_rank)
         self.ranks: list[Program] = [
             start_program(
                 [str(folder.root)],
                 module=torchrun.RANK,
-                environment=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                environment=os.environ | shared | {"RANK": str(self.first + local), "LOCAL_RANK": str(local)},
                 files=(reading, log.fileno(), log.fileno()),
-                prelude=prelude(rank),
+                prelude=prelude(self.first + local),
             )
-            for rank in range(count)
+            for local in range(plan.processes_per_node)
         ]
         os.close(reading)
 
@@ -53,7 +56,7 @@ class ForkedRanks:
                 rank, code = min(failed, key=lambda one: one[1])
                 self.returncode = 1
                 self._end()
-                return json.dumps({"rank": rank, "exit_code": code}).encode()
+                return json.dumps({"rank": self.first + rank, "exit_code": code}).encode()
             if all(code == 0 for code in codes):
                 self.returncode = 0
                 return b""

@@ -28,8 +28,8 @@ _EXAMPLE = """Submit a run to Slurm, and watch it.
 
 Example: tui-trainer submit my.toml --time 8:00:00 --partition gpu --gpus 4 --sbatch=--account=physics
 
-Shows the batch script and asks before it is submitted. Before the time limit the run saves a checkpoint, is queued again
-and goes on exactly. output.runs_dir and the data must be on a disk that the nodes see under the same path. `attach RUN`
+Shows the batch script and asks before it is submitted. Before the time limit the run saves a checkpoint, is queued
+again and goes on exactly. output.runs_dir and the data must be on a disk that all nodes see. `attach RUN`
 watches the run from anywhere, `stop RUN` stops it, or takes it out of the queue."""
 
 

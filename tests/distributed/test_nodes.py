@@ -1,0 +1,196 @@
+"""Two nodes on one machine learn what one does with as many processes; one that is missing or dies is told."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from safetensors.torch import load_file
+
+from tui_trainer.cli import main
+from tui_trainer.errors import ConfigError, InputError, RunError
+from tui_trainer.launching import rendezvous
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.join import join
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import open_again, open_new, with_nodes_of_step
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import PlanMade, RunProblem, StepDone
+from tui_trainer.runs.journal import read_all
+
+NODES = {
+    "distributed.nodes": 2,
+    "distributed.rendezvous": "127.0.0.1",
+    "training.max_steps": 12,
+    "checkpoint.save_steps": 4,
+}
+ONE = {"distributed.processes": 2, "training.max_steps": 12, "checkpoint.save_steps": 4}
+DIES = """
+import os, signal
+from tui_trainer.training import session
+take = session.Session.take_step
+def dying(self, step):
+    step == 6 and os.kill(os.getpid(), signal.SIGKILL)
+    return take(self, step)
+session.Session.take_step = dying
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(rendezvous, "POLL_SECONDS", 0.05)
+
+
+@pytest.fixture
+def on_two_nodes(tiny_config):
+    """Both in this process: `(folder, outcome of the first node, exit code of the other)`."""
+
+    def carry(name, changes=NODES):
+        run = open_new(tiny_config(name, changes))
+        with ThreadPoolExecutor(1) as other:
+            joined = other.submit(join, run.folder, 1, lambda *_: None)
+            outcome = carry_out(run)
+            return run.folder, outcome, joined.result(60)
+
+    return carry
+
+
+def steps(folder):
+    events = [event for event in read_all(folder.journal) if isinstance(event, StepDone)]
+    return {event.step: (event.loss_sum, event.grad_norm) for event in events}
+
+
+def same_weights(one, two):
+    mine, theirs = (load_file(folder.model / "model.safetensors") for folder in (one, two))
+    return all(tensor.equal(theirs[name]) for name, tensor in mine.items())
+
+
+def test_two_nodes_of_one_process_learn_what_one_of_two_does(tiny_run, on_two_nodes, forked_ranks, capsys):
+    alone, _ = tiny_run("alone", ONE)
+    folder, outcome, code = on_two_nodes("nodes")
+    assert (outcome.exit_code, code) == (0, 0)
+    assert steps(folder) == steps(alone) and same_weights(folder, alone)
+    assert (folder.logs / "rank-1.jsonl").exists() and not (folder.logs / "rank-0.jsonl").exists()
+    [made] = [event for event in read_all(folder.journal) if isinstance(event, PlanMade)]
+    assert made.processes == 2 and f"on node 1 `tui-trainer join {folder.root} --node-rank K`" in made.command
+
+
+def test_four_processes_on_two_nodes(on_two_nodes, tiny_run, forked_ranks):
+    alone, _ = tiny_run("alone", ONE | {"distributed.processes": 4})
+    folder, outcome, _ = on_two_nodes("nodes", NODES | {"distributed.processes": 2})
+    assert outcome.exit_code == 0 and steps(folder) == steps(alone)
+
+
+def test_a_killed_process_of_the_other_node_is_named_and_both_begin_anew(on_two_nodes, tiny_run, forked_ranks):
+    alone, _ = tiny_run("alone", ONE)
+    once = []
+    forked_ranks.prelude = lambda group, rank: DIES if rank == 1 and group and not once and not once.append(1) else ""
+    folder, outcome, code = on_two_nodes("nodes")
+    assert (outcome.exit_code, code) == (0, 0)
+    [problem] = [event for event in read_all(folder.journal) if isinstance(event, RunProblem)]
+    assert "process 1 has ended (SIGKILL)" in problem.message and problem.step == 4
+    assert steps(folder) == steps(alone) and same_weights(folder, alone)
+
+
+def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, forked_ranks, monkeypatch):
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
+    run = open_new(tiny_config("alone", NODES))
+    outcome = carry_out(run)
+    assert outcome.exit_code == 1 and forked_ranks.started == []
+    assert "node 1 of 2 (counted from 0) did not come within" in outcome.failure
+    assert f"tui-trainer join {run.folder.root} --node-rank 1" in outcome.failure
+
+
+def test_a_stop_is_heard_while_a_node_is_waited_for(tiny_config, forked_ranks):
+    run = open_new(tiny_config("alone", NODES))
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(carry_out, run)
+        while not rendezvous.Assignment.path(run.folder).exists():
+            pass
+        controls.request(run.folder.control, "stop")
+        assert done.result(60).exit_code == 3
+
+
+def test_a_node_without_a_first_one_ends_with_a_sentence(tiny_config, monkeypatch):
+    run = open_new(tiny_config("none", NODES))
+    run.lock.release()
+    # What an earlier start has left is nobody's.
+    rendezvous.Assignment(checkpoint=None, asked_before=0, baselines=None, attempt="a", starter="b").write(run.folder)
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
+    with pytest.raises(RunError, match="the first node has not begun with the run: node 1 has waited for"):
+        join(run.folder, 1, lambda *_: None)
+
+
+def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, forked_ranks):
+    run = open_new(tiny_config("third", NODES))
+    with ThreadPoolExecutor(2) as pool:
+        carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None)
+        with pytest.raises(InputError, match="there is no node 2 of 2, counted from 0"):
+            joined.result(60)
+        told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
+        rendezvous.tell_of_node(run.folder, 1, **told)
+        outcome = carried.result(60)
+    assert outcome.exit_code == 1 and "cannot take part: no data here" in outcome.failure
+
+
+def test_a_port_in_use_is_refused(tiny_config, forked_ranks):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        outcome = carry_out(open_new(tiny_config("taken", NODES | {"distributed.rendezvous": f":{port}"})))
+    assert outcome.exit_code == 2
+    [problem] = outcome.problems
+    assert f"port {port} of this node cannot be used: Address already in use" in str(problem)
+
+
+@pytest.mark.parametrize("address", ["a b", "host:0", "host:70000", "host:port", "a:1:2"])
+def test_no_address(tiny_config, address):
+    with pytest.raises(ConfigError, match=r"distributed\.rendezvous"):
+        tiny_config("bad", {"distributed.rendezvous": address})
+
+
+def test_more_nodes_than_rows_are_refused(tiny_config):
+    with pytest.raises(ConfigError, match=r"is 5, which makes 5 processes, but a step has 4 rows"):
+        estimated_plan(tiny_config("many", {"distributed.nodes": 5}))
+
+
+def test_the_plan_counts_all_processes_and_shares_a_machine_among_its_own(tiny_config, capsys):
+    one, two = (estimated_plan(tiny_config("a", {"distributed.nodes": nodes})) for nodes in (1, 2))
+    assert (two.processes.value, two.nodes, two.processes_per_node) == (2, 2, 1)
+    assert two.threads == one.threads and two.processes.reason.startswith("2 nodes (from --set) of 1")
+    assert two.gradient_accumulation_steps.value * two.per_device_train_batch_size.value * 2 >= 4
+
+
+def test_it_goes_on_on_one_node(on_two_nodes, forked_ranks):
+    stops = DIES.replace(
+        "step == 6 and os.kill(os.getpid(), signal.SIGKILL)",
+        "step == 6 and self.ranks.is_first and controls.request(self.job.folder.control, 'stop')",
+    ).replace("import os, signal", "from tui_trainer.runs import controls")
+    forked_ranks.prelude = lambda group, rank: stops if group < 2 else ""
+    folder, outcome, code = on_two_nodes("stopped")
+    assert (outcome.exit_code, code) == (3, 3)
+    again = open_again(folder, nodes=1, processes=2)
+    assert again.plan.nodes == 1 and again.plan.processes.value == 2 and "1 node instead of 2" in again.moved
+    assert carry_out(again).exit_code == 0
+
+
+def test_a_step_of_slurm_says_how_many_nodes_there_are(tiny_config, monkeypatch):
+    loaded = tiny_config("a")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    assert with_nodes_of_step(loaded) is loaded
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "3")
+    found = with_nodes_of_step(loaded)
+    assert found.config.distributed.nodes == 3 and "this step of Slurm has 3 nodes" in found.notes[-1]
+    with pytest.raises(ConfigError, match="is 2, but this step of Slurm has 3 nodes"):
+        tiny_config("b", {"distributed.nodes": 2})
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    with pytest.raises(InputError, match="several tasks on this node"):
+        tiny_config("c")
+
+
+def test_joining_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["join", str(tmp_path), "--node-rank", "1"]) == 2
+    assert "not the folder of a run" in capsys.readouterr().err

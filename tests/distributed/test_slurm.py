@@ -1,0 +1,282 @@
+"""Runs as jobs of Slurm, with a stand-in for its commands (`slurm_stand_in.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.distributed import slurm_stand_in
+from tests.runs.journals import run_of, start, steps
+from tui_trainer.cli import main
+from tui_trainer.errors import FolderError, InputError
+from tui_trainer.launching.submit import limit_seconds
+from tui_trainer.runs import slurm
+from tui_trainer.runs.events import RunStarted, StepDone
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.ui.watch import WatchedRun
+
+SETTINGS = {
+    "data.max_length": 32,
+    "model.scratch.hidden_size": 16,
+    "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2,
+    "training.effective_batch_size": 4,
+    "checkpoint.save_steps": 0,
+    "evaluation.eval_steps": 0,
+    "evaluation.max_eval_rows": 8,
+    "logging.sample_steps": 0,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """The folder of the commands. Jobs wait as long as the file `full` is in it."""
+    folder = tmp_path / "bin"
+    slurm_stand_in.install(folder)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "QUESTION_EVERY_SECONDS", 0.05)
+    (folder / "full").touch()
+    yield folder
+    for job in (folder / "jobs").iterdir() if (folder / "jobs").exists() else ():
+        (job / "asked").write_text("cancel")
+        wait_until(lambda job=job: json.loads((job / "state").read_text())["state"] not in ("PENDING", "RUNNING"))
+
+
+def wait_until(is_so, seconds=120):
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def words(tmp_path, name, **more):
+    settings = SETTINGS | {"output.runs_dir": tmp_path / "runs", "output.name": name} | more
+    return [
+        "--profile",
+        "quickstart",
+        *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
+    ]
+
+
+def submit(tmp_path, *options, name="job"):
+    return main(["submit", *words(tmp_path, name), *options])
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("90", 5400), ("5:30", 330), ("8:00:00", 28_800), ("2-12", 216_000), ("1-0:30", 88_200), ("1-1:1:1", 90_061),
+     ("0", 0), ("8h", None), ("1:2:3:4", None), ("", None), ("1-", None), ("-5", None), ("8:00:00 --x", None)],
+)  # fmt: skip
+def test_times_are_those_of_the_manual(time, seconds):
+    assert limit_seconds(time) == seconds
+
+
+def test_the_script_asks_for_what_was_named(tmp_path, capsys):
+    options = ["--time", "8:00:00", "--partition", "gpu", "--gpus", "4", "--cpus", "16", "--sbatch=--account=physics"]
+    assert submit(tmp_path, *options, "--dry-run") == 0
+    root = tmp_path / "runs" / "job"
+    assert capsys.readouterr().out.splitlines() == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=job",
+        "#SBATCH --nodes=1",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --cpus-per-task=16",
+        "#SBATCH --time=8:00:00",
+        "#SBATCH --partition=gpu",
+        f"#SBATCH --output={root}/logs/job-%j.txt",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@300",
+        "#SBATCH --account=physics",
+        f"exec {sys.executable} -P -m tui_trainer resume {root} --no-ui",
+    ]
+    assert not root.exists()
+
+
+def test_several_nodes_are_started_by_srun(tmp_path, capsys):
+    assert submit(tmp_path, "--nodes", "2", "--time", "10", "--cpus", "8", "--dry-run") == 0
+    *_, signals, cores, last = capsys.readouterr().out.splitlines()
+    assert signals == "#SBATCH --signal=B:USR1@150" and cores == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+    assert last.startswith("exec srun --kill-on-bad-exit=1 --nodes=2 --ntasks-per-node=1 ")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--time", "8h"], "--time '8h' is no time of Slurm: such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"),
+        (["--sbatch", "account=physics"], "'account=physics' is no option of sbatch"),
+        (["--sbatch", "--account=a\nrm -r x"], "is no option of sbatch"),
+        (["--partition", "a\nb"], "is no option of sbatch"),
+        (["--nodes", "0"], "--nodes"),
+        (["--set", "training.max_stepz=3"], "max_stepz"),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_before_anything_is_made(tmp_path, cluster, capsys, options, told):
+    assert submit(tmp_path, "--yes", *options) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists() and not (cluster / "jobs").exists()
+
+
+def test_without_sbatch_the_script_is_written_and_the_command_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert submit(tmp_path) == 0
+    root = tmp_path / "runs" / "job"
+    told = capsys.readouterr()
+    assert f"sbatch is not on this machine: `sbatch {root}/job.sh` submits it where it is" in told.err
+    assert (root / "job.sh").read_text() == told.out and (root / "config.toml").exists()
+
+
+def test_it_asks_before_it_submits(tmp_path, cluster, capsys):
+    assert submit(tmp_path) == 2
+    assert "--yes submits it without a question" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "job").exists() and not (cluster / "jobs").exists()
+
+
+def test_what_sbatch_refuses_is_told_in_its_own_words(tmp_path, cluster, capsys):
+    assert submit(tmp_path, "--yes", "--partition", "nowhere") == 1
+    assert "sbatch has refused it: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
+
+
+def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, capsys):
+    assert submit(tmp_path, "--yes") == 0
+    folder = RunFolder.open(tmp_path / "runs" / "job")
+    assert f"job 1 is job, in {folder.root}" in capsys.readouterr().out
+    assert slurm.job_of(folder) == "1" and str(slurm.queue_state("1")) == "pending (Resources)"
+    watched = WatchedRun(folder)
+    wait_until(lambda: watched.alive and watched.poll())
+    assert list(watched.events) == [("job 1: pending (Resources)", "text")]
+    assert "it can be stopped" in watched.ask("pause")
+    assert main(["ask", "job", "save"]) == 2 and main(["stop", "job"]) == 0
+    assert "cancelled job 1 of job" in capsys.readouterr().out
+    wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
+    wait_until(lambda: not watched.alive)
+    assert main(["attach", "job", "--no-ui"]) == 1
+    told = capsys.readouterr()
+    assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in told.err and told.out.startswith("job 1: ")
+    assert main(["stop", "job"]) == 2
+
+
+def test_the_screens_stop_a_pending_job(tmp_path, cluster):
+    assert submit(tmp_path, "--yes") == 0
+    watched = WatchedRun(RunFolder.open(tmp_path / "runs" / "job"))
+    wait_until(lambda: watched.alive and watched.poll())
+    assert watched.ask("stop") == ""
+    wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
+
+
+def test_a_slurm_that_does_not_answer_keeps_nobody_waiting(tmp_path, monkeypatch, capsys):
+    folder = run_of(tmp_path, "old", start(), *steps(1, 3))
+    slurm.remember_job(folder, "5")
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert slurm.queue_state("5") is None and slurm.active_job(folder) == ""
+    assert main(["attach", "old", "--no-ui"]) == 1
+    assert "no process owns it" in capsys.readouterr().err
+
+
+def test_what_slurm_has_forgotten_has_ended(cluster):
+    assert slurm.queue_state("99") == slurm.ENDED and str(slurm.ENDED) == "not in the queue any more"
+
+
+def test_a_job_that_may_not_be_queued_again_says_so(cluster):
+    (cluster / "jobs" / "1").mkdir(parents=True)
+    (cluster / "jobs" / "1" / "state").write_text(json.dumps({"state": "COMPLETED", "reason": "None", "options": {}}))
+    with pytest.raises(slurm.RunError, match="job 1 was not queued again: Requested operation is presently disabled"):
+        slurm.requeue("1")
+
+
+def lock_of(tmp_path, job):
+    """As a node has left it that was killed."""
+    path = tmp_path / "run.lock"
+    content = {"host": "another", "pid": 7, "process_started": 1.0, "at": "2026-11-23T08:00:00Z", "job": job}
+    path.write_text(json.dumps(content))
+    return RunLock(path)
+
+
+def test_the_next_start_of_a_job_takes_over_from_a_node_that_died(tmp_path, monkeypatch, cluster):
+    monkeypatch.setenv("SLURM_JOB_ID", "3")
+    with pytest.raises(FolderError, match="in use by process 7 on host another"):
+        lock_of(tmp_path, "3.0").acquire()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with lock_of(tmp_path, "3.0"):
+        assert json.loads((tmp_path / "run.lock").read_text())["job"] == "3.1"
+    # Of a job that Slurm does not know any more.
+    with lock_of(tmp_path, "99.0"):
+        pass
+    with pytest.raises(FolderError, match="in use"):
+        lock_of(tmp_path, "").acquire()
+
+
+def test_several_tasks_on_one_node_are_refused(monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_LOCALID": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="Slurm has started several tasks on this node"):
+        slurm.Allocation.here()
+
+
+class Job:
+    """`tui-trainer submit --no-ui` in a process of its own, on a cluster that has room."""
+
+    def __init__(self, tmp_path, cluster, *options, **more):
+        (cluster / "full").unlink(missing_ok=True)
+        self.folder = RunFolder(tmp_path / "runs" / "job")
+        command = [sys.executable, "-m", "tui_trainer", "submit", *words(tmp_path, "job", **more), "--yes", "--no-ui"]
+        self.process = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def steps(self):
+        return [event for event in read_all(self.folder.journal) if isinstance(event, StepDone)]
+
+    def limit_at(self, step, starts):
+        """The limit comes near once the run has done so many steps, in this start."""
+        wait_until(lambda: len(self.starts()) == starts and max((one.step for one in self.steps()), default=0) >= step)
+        subprocess.run(["scontrol", "update", "JobId=1", "TimeLimit=0"], check=True)
+
+    def starts(self):
+        return [event for event in read_all(self.folder.journal) if isinstance(event, RunStarted)]
+
+    def end(self):
+        output, _ = self.process.communicate(timeout=300)
+        return self.process.returncode, output + (self.folder.logs / "job-1.txt").read_text()
+
+
+def weights(folder):
+    return load_file(folder.model / "model.safetensors")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_that_is_queued_again_twice_ends_as_one_that_was_not(tmp_path, cluster, nodes):
+    length = {"training.max_steps": 3000, "training.cpu_threads": 1}
+    several = {"distributed.nodes": nodes, "distributed.rendezvous": "127.0.0.1"} if nodes > 1 else {}
+    whole = {"distributed.processes": nodes}
+    assert main(["--no-ui", *words(tmp_path, "whole", **length, **whole)]) == 0
+    job = Job(tmp_path, cluster, **length, **several)
+    for start_number, step in ((1, 20), (2, 120)):
+        job.limit_at(step, start_number)
+    code, output = job.end()
+    assert code == 0, output
+    assert output.count("is near: saved at step") == 2 and "job 1: running" in output
+    assert job.starts()[0].resumed_from_step == 0 and len(job.starts()) == 3
+    mine, theirs = weights(job.folder), weights(RunFolder(tmp_path / "runs" / "whole"))
+    assert mine.keys() == theirs.keys() and all(tensor.equal(theirs[name]) for name, tensor in mine.items())
+    wait_until(lambda: slurm.queue_state("1").state == "COMPLETED")
+
+
+@pytest.mark.e2e
+def test_a_stop_ends_a_job_without_another_start(tmp_path, cluster):
+    job = Job(tmp_path, cluster, **{"training.max_steps": 100_000})
+    wait_until(lambda: job.steps())
+    assert main(["stop", "job"]) == 0
+    code, output = job.end()
+    assert code == 3 and len(job.starts()) == 1, output
+    wait_until(lambda: slurm.queue_state("1").state == "FAILED")
