@@ -112,7 +112,7 @@ def test_several_nodes_are_started_by_srun(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--time", "8h"], "--time '8h' is no time of Slurm: such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"),
+        (["--time", "8h"], "--time '8h' is no time of Slurm; such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"),
         (["--sbatch", "account=physics"], "'account=physics' is no option of sbatch"),
         (["--sbatch", "--account=a\nrm -r x"], "is no option of sbatch"),
         (["--partition", "a\nb"], "is no option of sbatch"),
@@ -161,7 +161,7 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     wait_until(lambda: not watched.alive)
     assert main(["attach", "job", "--no-ui"]) == 1
     told = capsys.readouterr()
-    assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in told.err and told.out.startswith("job 1: ")
+    assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in told.err
     assert main(["stop", "job"]) == 2
 
 

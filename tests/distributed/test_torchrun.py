@@ -34,13 +34,17 @@ SETTINGS = {
 class Training:
     """`tui-trainer --no-ui` in a process of its own."""
 
-    def __init__(self, tmp_path, steps):
-        self.folder = tmp_path / "runs" / "group"
-        settings = SETTINGS | {
-            "training.max_steps": steps,
-            "output.runs_dir": tmp_path / "runs",
-            "output.name": "group",
-        }
+    def __init__(self, tmp_path, steps, name="group", changes=None):
+        self.folder = tmp_path / "runs" / name
+        settings = (
+            SETTINGS
+            | (changes or {})
+            | {
+                "training.max_steps": steps,
+                "output.runs_dir": tmp_path / "runs",
+                "output.name": name,
+            }
+        )
         pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "tui_trainer", "--no-ui", "--profile", "quickstart", *pairs]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -130,3 +134,70 @@ def test_the_agent_names_the_process_that_was_killed(tmp_path, capfd):
     assert agent(["--standalone", "--nproc-per-node=3", str(tmp_path / "dying.py")]) == 1
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"rank": 1, "exit_code": -signal.SIGKILL}
     assert os.environ.get("RANK") is None
+
+
+class TwoNodes(Training):
+    """A run of two nodes of one process on this machine, and `tui-trainer join` beside it."""
+
+    def __init__(self, tmp_path, steps):
+        several = {"distributed.nodes": 2, "distributed.processes": 1, "distributed.rendezvous": "127.0.0.1"}
+        super().__init__(tmp_path, steps, "nodes", several)
+        while not (self.folder / "config.toml").exists():
+            assert self.process.poll() is None
+            time.sleep(0.05)
+        command = [sys.executable, "-m", "tui_trainer", "join", str(self.folder), "--node-rank", "1"]
+        self.other = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def end_of_other(self):
+        """Its exit code."""
+        self.other.communicate(timeout=120)
+        return self.other.returncode
+
+    def processes(self):
+        """Of each node: (torchrun, its process)."""
+        here = self.process
+        first = self.children()
+        self.process = self.other
+        second, self.process = self.children(), here
+        return (first[0], *first[1]), (second[0], *second[1])
+
+
+def test_two_nodes_end_as_one_with_two_processes(tmp_path):
+    alone, nodes = Training(tmp_path, 40), TwoNodes(tmp_path, 40)
+    for training in (alone, nodes):
+        code, output = training.end()
+        assert code == 0, output
+    assert "--node-rank K" in output and nodes.end_of_other() == 0
+    losses = [
+        {event.step: event.loss_sum for event in read_all(one.folder / "journal.jsonl") if isinstance(event, StepDone)}
+        for one in (alone, nodes)
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 40
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_kill_of_one_agent_ends_the_processes_of_both_nodes(tmp_path, node):
+    training = TwoNodes(tmp_path, 100_000)
+    training.wait_for_step(8)
+    groups = training.processes()
+    assert [len(group) for group in groups] == [2, 2]
+    groups[node][0].kill()
+    assert all_gone([*groups[0], *groups[1]])
+    before = max(training.steps())
+    training.wait_for_step(before + 5)
+    groups = training.processes()
+    # Of either node: the run is asked.
+    (training.other if node else training.process).send_signal(signal.SIGINT)
+    code, output = training.end()
+    assert code == 3 and training.end_of_other() == 3, output
+    assert f"torchrun has ended{' on node 1' if node else ''} (SIGKILL)" in output
+    assert all_gone([*groups[0], *groups[1]])
+
+
+def test_a_run_whose_first_program_is_killed_leaves_nobody_behind(tmp_path):
+    training = TwoNodes(tmp_path, 100_000)
+    training.wait_for_step(3)
+    groups = training.processes()
+    training.process.kill()
+    assert all_gone([*groups[0], *groups[1]])
+    assert training.end_of_other() == 1 and training.end()[0] == -signal.SIGKILL
