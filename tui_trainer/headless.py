@@ -66,12 +66,12 @@ def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     if not step:
         tell(f"the time limit of job {allocation.job} came before a step: submit it with a longer --time")
         return
+    # Said before: Slurm ends this process once it has queued the job.
+    tell(f"the time limit of job {allocation.job} is near: saved at step {step}, to be queued again")
     try:
         slurm.requeue(allocation.job)
     except RunError as error:
         tell(str(error))
-    else:
-        tell(f"the time limit of job {allocation.job} is near: saved at step {step}, and queued again")
 
 
 def join_run(folder: RunFolder, node_rank: int) -> int:
