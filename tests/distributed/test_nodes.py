@@ -73,7 +73,8 @@ def test_two_nodes_of_one_process_learn_what_one_of_two_does(tiny_run, on_two_no
     assert steps(folder) == steps(alone) and same_weights(folder, alone)
     assert (folder.logs / "rank-1.jsonl").exists() and not (folder.logs / "rank-0.jsonl").exists()
     [made] = [event for event in read_all(folder.journal) if isinstance(event, PlanMade)]
-    assert made.processes == 2 and f"on node 1 `tui-trainer join {folder.root} --node-rank K`" in made.command
+    assert made.processes == 2
+    assert made.command == f"1 process here, and on node 1 `tui-trainer join {folder.root} --node-rank 1`"
 
 
 def test_four_processes_on_two_nodes(on_two_nodes, tiny_run, forked_ranks):
@@ -193,4 +194,5 @@ def test_a_step_of_slurm_says_how_many_nodes_there_are(tiny_config, monkeypatch)
 
 def test_joining_what_is_no_run_is_refused(tmp_path, capsys):
     assert main(["join", str(tmp_path), "--node-rank", "1"]) == 2
-    assert "not the folder of a run" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"not the folder of a run: {tmp_path}; output.runs_dir must be on a disk that all nodes see" in told

@@ -21,6 +21,7 @@ from tui_trainer.runs.events import RunStarted, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.overview import overview
 from tui_trainer.ui.watch import WatchedRun
 
 SETTINGS = {
@@ -144,12 +145,14 @@ def test_it_asks_before_it_submits(tmp_path, cluster, capsys):
 def test_what_sbatch_refuses_is_told_in_its_own_words(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes", "--partition", "nowhere") == 1
     assert "sbatch has refused it: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes") == 0
     folder = RunFolder.open(tmp_path / "runs" / "job")
     assert f"job 1 is job, in {folder.root}" in capsys.readouterr().out
+    assert overview(folder).status == "submitted"
     assert slurm.job_of(folder) == "1" and str(slurm.queue_state("1")) == "pending (Resources)"
     watched = WatchedRun(folder)
     wait_until(lambda: watched.alive and watched.poll())
@@ -266,7 +269,7 @@ def test_a_run_that_is_queued_again_twice_ends_as_one_that_was_not(tmp_path, clu
     code, output = job.end()
     assert code == 0, output
     assert output.count("is near: saved at step") == 2 and "job 1: running" in output
-    assert job.starts()[0].resumed_from_step == 0 and len(job.starts()) == 3
+    assert job.starts()[0].resumed_from_step is None and len(job.starts()) == 3
     mine, theirs = weights(job.folder), weights(RunFolder(tmp_path / "runs" / "whole"))
     assert mine.keys() == theirs.keys() and all(tensor.equal(theirs[name]) for name, tensor in mine.items())
     wait_until(lambda: slurm.queue_state("1").state == "COMPLETED")

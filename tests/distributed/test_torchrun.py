@@ -167,7 +167,7 @@ def test_two_nodes_end_as_one_with_two_processes(tmp_path):
     for training in (alone, nodes):
         code, output = training.end()
         assert code == 0, output
-    assert "--node-rank K" in output and nodes.end_of_other() == 0
+    assert "--node-rank 1" in output and nodes.end_of_other() == 0
     losses = [
         {event.step: event.loss_sum for event in read_all(one.folder / "journal.jsonl") if isinstance(event, StepDone)}
         for one in (alone, nodes)

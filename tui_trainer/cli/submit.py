@@ -21,7 +21,8 @@ from tui_trainer.cli.application import (
     app,
     load,
 )
-from tui_trainer.errors import EXIT_DONE, ConfigError, InputError
+from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
 _EXAMPLE = """Submit a run to Slurm, and watch it.
@@ -57,7 +58,7 @@ def submit(
     ascii_only: AsciiOnly = False,
     no_mouse: NoMouse = False,
 ) -> None:
-    from tui_trainer.launching.submit import Resources, make_folder, planned_root, script_text
+    from tui_trainer.launching.submit import Resources, hand_over, make_folder, planned_root, script_text
     from tui_trainer.runs import slurm
 
     more = [f"distributed.nodes={nodes}"] if nodes else []
@@ -88,9 +89,8 @@ def submit(
     if asks and not typer.confirm("submit it?", err=True):
         tell(by_hand)
         return
-    job = slurm.submit(folder.script)
-    slurm.remember_job(folder, job)
-    print(f"job {job} is {folder.name}, in {folder.root}", flush=True)
+    job = hand_over(folder)
+    print(f"job {job} is {folder.name}, in {folder.root}, which its nodes must see as well", flush=True)
     if no_ui:
         from tui_trainer import headless
 
@@ -113,4 +113,9 @@ def join(
     from tui_trainer import headless
     from tui_trainer.runs.registry import find_run
 
-    raise typer.Exit(headless.join_run(find_run(run), node_rank))
+    try:
+        folder = find_run(run)
+    except FolderError as error:
+        hint = "output.runs_dir must be on a disk that all nodes see; start the first node before"
+        raise InputError(f"{error.problems[0].message}: {one_line(run, 200)}", hint=hint) from None
+    raise typer.Exit(headless.join_run(folder, node_rank))

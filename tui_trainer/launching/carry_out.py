@@ -272,6 +272,8 @@ def _started(
     """`again`: within the same start of the program."""
     config = plan.config if plan else run.loaded.config if run.loaded else None
     step = checkpoint.step if checkpoint else 0
+    # The folder of a job is made when it is submitted.
+    begins = run.is_new or not run.folder.journal.stat().st_size
     return RunStarted(
         step=step,
         name=run.folder.name,
@@ -279,7 +281,7 @@ def _started(
         device=plan.device if plan else "cpu",
         pid=os.getpid(),
         total_steps=plan.total_steps.value if plan else 0,
-        resumed_from_step=None if run.is_new and not again else step,
+        resumed_from_step=None if begins and not again else step,
         versions=prepare.versions(),
     )
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from tui_trainer.data.progress import Progress
@@ -72,9 +73,9 @@ class Assignment:
         write_atomically(self.path(folder), json.dumps(asdict(self), default=str).encode(), durable=False)
 
 
-def join_command(folder: str) -> str:
-    """For each other node, K from 1."""
-    return f"tui-trainer join {folder} --node-rank K"
+def join_command(folder: RunFolder, node_rank: int | Literal["K"]) -> str:
+    """For another node than the first."""
+    return shlex.join(["tui-trainer", "join", str(folder.root), "--node-rank", str(node_rank)])
 
 
 def tell_of_node(folder: RunFolder, node_rank: int, attempt: str, **told: Any) -> None:
@@ -89,8 +90,8 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
     while missing := [rank for rank in range(1, plan.nodes) if not _has_come(folder, rank, attempt)]:
         if monotonic() > until:
             message = f"node {missing[0]} of {plan.nodes} (counted from 0) did not come within "
-            message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(str(folder.root))}` on it"
-            raise RunError(message.replace("-rank K", f"-rank {missing[0]}"))
+            message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing[0])}` on it"
+            raise RunError(message)
         if monotonic() - told_at > 10 * POLL_SECONDS:
             told_at = monotonic()
             progress("waiting for the other nodes", plan.nodes - len(missing), plan.nodes, "nodes")

@@ -17,9 +17,9 @@ from typing import Final
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
-from tui_trainer.errors import ConfigError, FolderError, Problem
+from tui_trainer.errors import ConfigError, FolderError, Problem, RunError
 from tui_trainer.launching.start import free_name, name_problems, start_problems
-from tui_trainer.runs import registry
+from tui_trainer.runs import registry, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 
@@ -117,3 +117,15 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
         raise
     registry.remember(folder.root)
     return folder
+
+
+def hand_over(folder: RunFolder) -> str:
+    """Submit a run; the number of its job. Raises RunError where Slurm refuses it, and then its folder is gone."""
+    try:
+        job = slurm.submit(folder.script)
+    except RunError:
+        folder.discard()
+        registry.forget(folder.root)
+        raise
+    slurm.remember_job(folder, job)
+    return job

@@ -66,10 +66,10 @@ def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendez
 def command_words(plan: Plan, folder: RunFolder) -> str:
     """As a person would type it; empty for a run of one process."""
     if plan.nodes > 1:
-        others = "node 1" if plan.nodes == 2 else f"the nodes K = 1 to {plan.nodes - 1}"
-        return (
-            f"{plan.processes_per_node} processes here, and on {others} `{join_command(shlex.quote(str(folder.root)))}`"
-        )
+        here = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
+        if plan.nodes == 2:
+            return f"{here}, and on node 1 `{join_command(folder, 1)}`"
+        return f"{here}, and on the nodes K = 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
     if plan.processes.value == 1:
         return ""
     return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])

@@ -32,14 +32,15 @@ _MOST_UNLISTED: Final = 1_000
 # Clocks of machines that are kept in time differ by less.
 _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
-RunStatus = Status | Literal["interrupted", "half deleted", "no run folder", "unreadable", "gone"]
+RunStatus = Status | Literal["submitted", "interrupted", "half deleted", "no run folder", "unreadable", "gone"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOverview:
     """One run of the list.
 
-    `status` is one of RunState's; `interrupted`: no process owns it, and it did not note how it ended; `half deleted`;
+    `status` is one of RunState's; `submitted`: a job of Slurm that has not begun with it; `interrupted`: no
+    process owns it, and it did not note how it ended; `half deleted`;
     `no run folder`: something else is in its place; `unreadable`; or `gone`.
 
     Losses are in nats: `loss` the final one or the mean of the last steps, `eval_loss` the final or the last held-out
@@ -227,7 +228,7 @@ def _without_journal(root: Path, alive: bool) -> RunStatus:
     except OSError:
         return "unreadable"
     if "config.toml" in names:
-        return "preparing" if alive else "interrupted"
+        return "preparing" if alive else "submitted" if "job.json" in names else "interrupted"
     return "half deleted" if MARKER in names or names & OUR_NAMES else "no run folder"
 
 

@@ -60,7 +60,7 @@ def submit(script: Path) -> str:
     done = _ask("sbatch", "--parsable", str(script))
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdigit():
-        raise RunError(f"sbatch has refused it: {_words(done)}; the script is {script}")
+        raise RunError(f"sbatch has refused it: {_words(done)}")
     return number
 
 

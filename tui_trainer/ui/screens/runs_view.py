@@ -28,6 +28,7 @@ _RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "siz
 _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
     "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
+    "submitted": "text",
 }  # fmt: skip
 _EXPLANATIONS: Final = {
     "half deleted": "It was being deleted when that was interrupted: deleting it again removes the rest.",
