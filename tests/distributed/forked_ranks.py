@@ -62,6 +62,9 @@ class ForkedRanks:
                 return b""
             time.sleep(0.02)
 
+    def close(self) -> None:
+        """It is its own output."""
+
     def _end(self) -> None:
         for rank in self.ranks:
             with suppress(ProcessLookupError):

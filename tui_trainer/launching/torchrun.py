@@ -162,6 +162,7 @@ def watched(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(_PATIENCE_SECONDS)
             agent.kill()
+        agent.stdout.close()
     with suppress(ValueError):
         found = json.loads(said.splitlines()[-1]) if said.strip() else {}
         if isinstance(found, dict) and found:
