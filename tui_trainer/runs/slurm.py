@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from tui_trainer.errors import InputError, RunError
 from tui_trainer.runs.folder import RunFolder, read_plain_file
@@ -175,7 +175,6 @@ class Allocation:
     nodes: int = 1
     """Of the job step; 1 outside of `srun`."""
     node_rank: int = 0
-    task_on_node: int = 0
     node_list: str = ""
 
     @classmethod
@@ -187,18 +186,16 @@ class Allocation:
         start = _number("SLURM_RESTART_COUNT")
         if "SLURM_STEP_NUM_NODES" not in os.environ:
             return cls(job=found, start=start)
-        here = cls(
+        if _number("SLURM_LOCALID"):
+            hint = "srun --ntasks-per-node=1: it starts a process for each card itself"
+            raise InputError("Slurm has started several tasks on this node", hint=hint)
+        return cls(
             job=found,
             start=start,
             nodes=max(1, _number("SLURM_STEP_NUM_NODES")),
             node_rank=_number("SLURM_NODEID"),
-            task_on_node=_number("SLURM_LOCALID"),
             node_list=os.environ.get("SLURM_STEP_NODELIST", ""),
         )
-        if here.task_on_node:
-            hint = "srun --ntasks-per-node=1: it starts a process for each card itself"
-            raise InputError("Slurm has started several tasks on this node", hint=hint)
-        return here
 
     @property
     def identity(self) -> str:
@@ -223,5 +220,5 @@ def has_ended(identity: str) -> bool:
 
 
 def _number(name: str) -> int:
-    text: Any = os.environ.get(name, "")
+    text = os.environ.get(name, "")
     return int(text) if text.isdigit() else 0
