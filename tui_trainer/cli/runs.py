@@ -202,7 +202,7 @@ def _ask(reference: str, action: str) -> None:
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
-        print(f"cancelled job {job} of {folder.name}, which no process had begun with")
+        print(f"cancelled job {job} of {folder.name}: it was not running")
         return
     if owner(folder.lock) is None:
         finished = overview(folder).status == "finished"
