@@ -25,10 +25,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memory_grid_cases import CASES, NOT_ALLOCATED, Case
+from memory_grid_cases import CASES, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 from tui_trainer.planning.memory.estimate import memory_parts
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.20), 0.15

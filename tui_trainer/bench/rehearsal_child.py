@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from tui_trainer.bench.training_child import opened_session
-from tui_trainer.launching.carry_out import keep_step_seconds
+from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.questions import request_of
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
@@ -45,6 +45,9 @@ def rehearse(question: dict[str, Any]) -> dict[str, Any]:
         found = Rehearsal(session, tell, resident or 0).run(question["parts"])
         if "works_with" not in found.get(WORST, {}) and (typical := found.get(TYPICAL, {})).get("steps", 0) >= _STEPS:
             keep_step_seconds(session.plan, typical["step_seconds"], perf_counter() - started)
+        # Of the largest pass and of everything else that a run does: no smaller than what the run will need.
+        if found and not any("failed" in one or "works_with" in one for one in found.values()):
+            keep_peak(session.plan, max(one["peak_memory_bytes"] for one in found.values()))
         return {}
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass, replace
+from itertools import count
 from time import monotonic
 
 from tui_trainer.errors import (
@@ -25,6 +26,7 @@ from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
+from tui_trainer.planning.measured_memory import keep_measured_peak
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import Planned
@@ -45,6 +47,7 @@ from tui_trainer.training.checkpoint_folder import (
 from tui_trainer.training.job import Job, Reason, Result
 
 _LOG_NAME = "error.txt"
+_EARLIER_RUNS = count()
 # Without a newer checkpoint: what ends a process each time is not mended by another try.
 _MOST_RESTARTS = 3
 
@@ -156,6 +159,8 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         versions=prepare.versions(),
     )
     started = monotonic()
+    # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
+    is_first = next(_EARLIER_RUNS) == 0
     if plan.processes.value > 1:
         # The first of them writes the journal, readings of the machine included.
         gauges.stop()
@@ -167,6 +172,8 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
+    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or plan.processes.value > 1):
+        keep_peak(plan, result.peak_memory_bytes)
     return result.reason
 
 
@@ -241,6 +248,13 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
         card_name=plan.device_name if plan.device == "cuda" else "",
         load=None if plan.device == "cuda" else load_of_others(own),
     )
+
+
+def keep_peak(plan: Plan, peak_bytes: int) -> None:
+    """For the next plan of such a run."""
+    if plan.memory_key:
+        rows, eval_rows = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
+        keep_measured_peak(plan.memory_key, rows, eval_rows, peak_bytes)
 
 
 def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:

@@ -17,6 +17,7 @@ from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_b
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned
@@ -41,7 +42,8 @@ class Decisions:
     packing: Planned[bool]
     threads: Planned[int]
     memory_reason: str
-    untuned_key: str
+    memory_key: str
+    is_untuned: bool
 
 
 def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
@@ -72,7 +74,8 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "strategy": made.group.strategy,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
-        "untuned_key": made.untuned_key,
+        "memory_key": made.memory_key,
+        "untuned_key": made.memory_key if made.is_untuned else "",
         "threads": made.threads,
     }
 
@@ -144,7 +147,10 @@ def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
 
 def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     config, cut, setup = loaded.config, made.cut, made.setup
-    parts = parts_of_run(made.shape, setup, config, cut.micro, _eval_batch(loaded, cut, facts)[0])
+    eval_batch = _eval_batch(loaded, cut, facts)[0]
+    parts = parts_of_run(made.shape, setup, config, cut.micro, eval_batch)
+    peak = nearest_peak(setup.measured_peaks, cut.micro, eval_batch)
+    reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
     saved, saved_reason = checkpoint_bytes(made.shape, setup)
     final_model = final_model_bytes(made.shape.parameters, setup)
     disk, disk_reason = run_bytes(
@@ -158,7 +164,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
     total = memory.total_bytes(parts)
     return {
         "memory_parts": parts,
-        "memory_bytes": Planned(value=total, exact=False, reason=made.memory_reason),
+        "memory_bytes": Planned(value=total, exact=False, reason=reason),
         "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),

@@ -102,6 +102,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None) -> tuple[Pla
         "duration_seconds": Planned(value=None, exact=False, reason=words),
         # Of another number of processes nothing was measured that goes under the old name.
         "shape_key": "",
+        "memory_key": "",
     }
     return plan.model_copy(update=changes), words
 
@@ -109,7 +110,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None) -> tuple[Pla
 def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
-    setup = replace(plan.training_setup, device=target.device)
+    setup = replace(plan.training_setup, device=target.device, measured_peaks=())
     return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
 
 
@@ -139,6 +140,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "cpu_name": hardware.cpu_name,
         "threads": threads_of(hardware, processes) if config.training.cpu_threads == "auto" else plan.threads,
         "training_setup": setup,
+        "memory_key": "",
         "per_device_train_batch_size": _exact(split.micro, words),
         "gradient_accumulation_steps": _exact(split.accumulation, words),
         "per_device_eval_batch_size": _exact(split.eval_batch, words),

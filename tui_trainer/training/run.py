@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 from tui_trainer.errors import RunError
 from tui_trainer.planning.cadence import due
@@ -17,7 +18,7 @@ from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import kernel_threads, settings_of
 from tui_trainer.training.ranks import ALONE, Ranks
-from tui_trainer.training.recorder import memory_before
+from tui_trainer.training.recorder import memory_before, peak_memory_bytes
 from tui_trainer.training.session import Session
 
 
@@ -31,7 +32,11 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
         journal.append(LibrariesLoaded(resident_bytes=before, threads=kernel_threads()))
         session = Session(job, journal, controls.has_stop, ranks)
         try:
-            return _train(session, journal, ControlHandler(controls, session, journal))
+            result = _train(session, journal, ControlHandler(controls, session, journal))
+            if result.reason == "done" and not job.checkpoint and not session.plan.out_of_memory_events:
+                peak = peak_memory_bytes(session.components.device) - (before or 0)
+                result = replace(result, peak_memory_bytes=max(peak, 0))
+            return result
         finally:
             session.close()
 
