@@ -97,7 +97,7 @@ class TrainingBench:
         ends = monotonic() + self.seconds
         variants = chosen(list(self.variants()), self.only)
         if self.steps is None and self._let_all_have_a_turn(variants):
-            variants = [replace(one, question=one.question | {"steps": self.steps}) for one in variants]
+            variants = [replace(one, question={**one.question, "steps": self.steps}) for one in variants]
         left = max(0.0, ends - monotonic())
         return measure_in_turns(variants, ask_for_steps, rounds=self.rounds, seconds=left, told=self.told)
 
@@ -109,7 +109,7 @@ class TrainingBench:
         self.told("a few steps of the baseline, to see how many there is time for")
         try:
             found = ask_for_steps(
-                replace(first, question=first.question | {"steps": _FEWEST_STEPS}), True, self.seconds
+                replace(first, question={**first.question, "steps": _FEWEST_STEPS}), True, self.seconds
             )
         except ChildFailed:
             # Its own line says why.
