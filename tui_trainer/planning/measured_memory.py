@@ -17,7 +17,7 @@ from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.units import format_bytes
+from tui_trainer.units import MIB, format_bytes
 
 _FILE, _KEEP_KEYS, _KEEP_RUNS = "memory.json", 200, 8
 # Known to the byte.
@@ -25,6 +25,7 @@ LASTING = ("weights", "gradients", "optimizer")
 # Of a card's memory: torch does not count them among what it has allocated.
 NOT_ALLOCATED = ("pieces", "context")
 # The same whatever goes through the model: what a measurement corrects is the rest.
+_FIXED_BYTES = 128 * MIB
 _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
 
 
@@ -72,11 +73,13 @@ def corrected(
     """The parts of a plan with what `peak` teaches: those that go with the rows of a pass take as much more or less as
     they did then. `parts_then` gives the parts of so many rows in a pass of training and of evaluation."""
     then = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
-    constant = sum(part.bytes for part in then if part.name in _CONSTANT)
-    passing = sum(part.bytes for part in then) - constant
-    if passing <= 0:
+    total, passing, now = sum(part.bytes for part in then), _passing(then), _passing(parts)
+    if not passing or not now:
         return parts
-    times = max(0.0, peak.bytes - constant) / passing
+    difference = peak.bytes - total
+    # What libraries take at first use, or not, is the same for any number of rows.
+    fixed = max(-_FIXED_BYTES, min(difference, _FIXED_BYTES))
+    times = max(0.0, now * (1 + (difference - fixed) / passing) + fixed) / now
     return tuple(
         part
         if part.name in _CONSTANT
@@ -85,6 +88,10 @@ def corrected(
         )
         for part in parts
     )
+
+
+def _passing(parts: tuple[MemoryPart, ...]) -> int:
+    return sum(part.bytes for part in parts if part.name not in _CONSTANT)
 
 
 def measured_words(peak: MeasuredPeak) -> str:
