@@ -17,10 +17,8 @@ from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.batching.shares import share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.planning.fit import EVALUATION_WINDOW
 from tui_trainer.training.ranks import ALONE, Ranks
-
-# Forward passes whose rows are sorted or packed together in an evaluation.
-WINDOW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ def idle(batch: MicroBatch) -> MicroBatch:
 
 def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
     """The forward passes over the chosen rows, some passes' worth of them sorted or packed together."""
-    at_a_time = layout.rows * WINDOW
+    at_a_time = layout.rows * EVALUATION_WINDOW
     if layout.packed_width and len(chosen):
         mean_inputs = float(np.mean(rows.lengths[np.asarray(chosen)])) - 1
         at_a_time = max(at_a_time, int(at_a_time * layout.packed_width / mean_inputs))

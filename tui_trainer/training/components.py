@@ -66,7 +66,7 @@ class Components:
         self.replicas: Replicas | Sharded | None = None
         if is_split:
             layers = decoder_layers(self.model)
-            self.replicas = Sharded(ranks, self.device, self.model, layers, self.loss, self.mixed_precision)
+            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision)
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from tui_trainer.errors import RunError
-from tui_trainer.planning.cadence import due
+from tui_trainer.runs.cadence import due
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder, folder_size
