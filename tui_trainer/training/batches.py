@@ -7,7 +7,8 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,6 +73,35 @@ class Batches:
 def idle(batch: MicroBatch) -> MicroBatch:
     """One that is computed and counts for nothing."""
     return replace(batch, samples=0, tokens=0, is_idle=True)
+
+
+class Prefetcher:
+    """Batches made ahead of the training by threads, while a GPU computes.
+
+    `ahead.at(step)`: the window of a step, and the next ones are begun. The order of steps must be ascending.
+    """
+
+    def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, ahead: int, last_step: int) -> None:
+        self._make = make
+        self._ahead, self._last_step = ahead, last_step
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
+        self._waiting: dict[int, Future[list[MicroBatch]]] = {}
+
+    def at(self, step: int) -> list[MicroBatch]:
+        for coming in range(step, min(step + self._ahead, self._last_step) + 1):
+            if coming not in self._waiting:
+                self._waiting[coming] = self._pool.submit(self._make, coming)
+        return self._waiting.pop(step).result()
+
+    def forget(self) -> None:
+        """What was made ahead is not taken: it is made anew when its step comes."""
+        for made in self._waiting.values():
+            made.cancel()
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """No more batches are begun; the threads end."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from tui_trainer.errors import RunError
 from tui_trainer.runs.cadence import due
@@ -25,13 +26,22 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
     """Carry out a plan, as one of several processes where `ranks` says so. Raises RunError when it cannot go on; the
     last checkpoint then stands.
     """
+    with opened_session(job, journal, controls.has_stop, ranks) as session:
+        return _train(session, journal, ControlHandler(controls, session, journal))
+
+
+@contextmanager
+def opened_session(
+    job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
+) -> Iterator[Session]:
+    """What there is before the first step, in a process as the plan wants it."""
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)
         journal.append(LibrariesLoaded(resident_bytes=before, threads=kernel_threads()))
-        session = Session(job, journal, controls.has_stop, ranks)
+        session = Session(job, journal, is_interrupted, ranks)
         try:
-            return _train(session, journal, ControlHandler(controls, session, journal))
+            yield session
         finally:
             session.close()
 

@@ -28,7 +28,6 @@ from tui_trainer.training.evaluate import Evaluation, Observed, answer_scores, c
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
-from tui_trainer.training.model_card import CardFacts, model_facts
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
@@ -356,19 +355,14 @@ class Session:
             self._go_back_to_best()
         if self.components.is_sharded:
             gather_model(self.components.model, keep=self.ranks.is_first)
+        write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:
-            self.ranks.by_first(partial(attempt_twice, self._write_final_model, self.components.device))
+            self.ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
             step = self._checkpoints.saved_step
             stands = f"The checkpoint of step {step} stands: " if step else ""
             again = f"{stands}once there is room, `tui-trainer resume {self.job.folder.name}` goes on from there"
             raise RunError(f"the final model could not be written: {error}. {again}") from error
-
-    def _write_final_model(self) -> None:
-        folder, position = self.job.folder, self.position
-        model = model_facts(position, self.job.baselines, self.plan.config)
-        facts = CardFacts(data_description=self.job.data.source, model=model, versions=self.job.versions)
-        write_final_model(folder.model, self.components, self.plan, facts)
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
