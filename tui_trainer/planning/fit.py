@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from tui_trainer.config.sections import Config
@@ -17,7 +18,7 @@ from tui_trainer.tasks import find_task
 
 # Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
-# Passes whose rows an evaluation sorts together (`training/batches.py`).
+# Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
 # So many deviations above its mean is the fullest of some hundred passes.
 _DEVIATIONS = 3.0
@@ -70,12 +71,8 @@ def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config,
     budget = room.budget_bytes
     if budget is None:
         return limit
-    low, high = 1, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = needed_bytes(shape, setup, config, middle) <= budget
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+    fits = bisect_left(range(1, limit + 1), True, key=lambda rows: needed_bytes(shape, setup, config, rows) > budget)
+    return max(fits, 1)
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
