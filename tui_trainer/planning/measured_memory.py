@@ -90,7 +90,7 @@ def corrected(
     )
 
 
-def _passing(parts: tuple[MemoryPart, ...]) -> int:
+def _passing(parts: Sequence[MemoryPart]) -> int:
     return sum(part.bytes for part in parts if part.name not in _CONSTANT)
 
 
