@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import inference, inference_child, training, training_child
+from tui_trainer.bench import inference, inference_child, rounds, training, training_child
 from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
+from tui_trainer.config.load import Request
 from tui_trainer.models import child
 from tui_trainer.models.child import ChildFailed, ask_child
 
+EFFECTIVE = "training.effective_batch_size"
 VARIANTS = [Variant(name=name, question={"name": name}) for name in ("plain", "fast")]
 NOT_HERE = Variant(name="other", reason="not on this machine")
 
@@ -131,6 +133,33 @@ def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, ca
     assert main(["bench", "train", *config(tmp_path), "--gpu", "none", "--steps", "3", "--rounds", "1", *only[:2]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split()[0] == "ms" and lines[3].startswith("baseline ") and lines[4].startswith("packing ")
+
+
+def test_a_slow_model_takes_as_few_steps_as_let_each_variant_have_its_turn(monkeypatch):
+    """At 4 s for a child and 1 s a step; one of three variants has steps of four times the rows."""
+    now = [0.0]
+
+    def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+        took = 4 + (variant.question["steps"] + 2) * variant.question["patch"].get(EFFECTIVE, 8) / 8
+        now[0] += took
+        assert took <= seconds
+        return {"step_seconds": 1.0, "steps": variant.question["steps"]}
+
+    for module in (training, rounds):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(training, "ask_for_steps", ask)
+    monkeypatch.setattr(training.TrainingBench, "batch", 8)
+    variants = [Variant(name=name, question={"steps": 12, "patch": patch})
+                for name, patch in (("baseline", {}), ("plain", {"a": 1}), ("batch 32", {EFFECTIVE: 32}))]  # fmt: skip
+    monkeypatch.setattr(training.TrainingBench, "variants", lambda self: iter(variants))
+    taken = {}
+    for seconds in (70.0, 120.0, 600.0):
+        asked = training.TrainingBench(Request(), None, 1, None, lambda line: None, seconds=seconds)
+        found = asked.measure()
+        taken[seconds] = asked.steps
+        assert not found.cut_short and [one.values("steps") for one in found.measured] == [[asked.steps]] * 3
+    # 0.8 of what the first look (9 s) leaves, less 12 s for three starts, over 6 steps at once, less 2 to warm up.
+    assert taken == {70.0: 4, 120.0: 10, 600.0: 12}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.bench.gain_process import GainProcess
+from tui_trainer.bench.config_process import GainProcess
 from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
 from tui_trainer.launching import command_process
@@ -121,7 +121,7 @@ def test_a_measuring_is_check_with_the_settings_of_now_and_its_last_sentence_is_
     again = load_config(Request(assignments=assignments))
     assert again.config.training.weight_decay == 0.5 and again.config.output.name == "a 'b'"
     assert again.recipe is not None and again.recipe.name == "quickstart"
-    assert process.progress == "padding: round 1 of 3: as it is" and process.check == "padding"
+    assert process.part == "padding: round 1 of 3: as it is" and process.check == "padding"
     assert process.exit_code == 1 and not process.alive
 
 

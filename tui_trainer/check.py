@@ -18,6 +18,7 @@ from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 
 _SHOWN_FIX_WIDTH, _ITEMS_WIDTH = 60, 9
@@ -84,7 +85,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
         return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
     lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
-    lines += [f"{indent}or: {way.line}" for way in verdict.ways[1:]]
+    lines += [f"{indent}or: {way_line(way)}" for way in verdict.ways[1:]]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
         claim = f"; the guides claim: {finding.check.claim}" if finding.check.claim else ""

@@ -6,6 +6,8 @@
     |   |-- DataError       a file or a row that is trained on
     |   `-- FolderError     a run folder or a place to write to
     `-- RunError            a run could not go on (exit code 1)
+        |-- GroupOutOfMemory
+        |                   memory ran out in one of several processes that train together
         `-- CheckpointError a checkpoint is damaged or does not belong to this run
 
 Mistakes in the input are collected as `Problem`s and shown together, one line each. No traceback reaches a user

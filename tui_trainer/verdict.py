@@ -32,15 +32,17 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
     if fix is not None:
         refuse_existing(fix)
     state = RunState(name=folder.name)
-    for event in JournalReader(folder.journal).stream():
+    journal = JournalReader(folder.journal)
+    for event in journal.stream():
         state.apply(event)
     verdict = examine(state)
     if fix is not None:
         write_new(fix, to_toml(with_remedies(folder, verdict)))
     if as_json:
-        print(json.dumps(finite(_as_object(folder, state, verdict, fix)), indent=1, allow_nan=False))
+        told = _as_object(folder, state, verdict, fix) | {"journal_damage": journal.damage}
+        print(json.dumps(finite(told), indent=1, allow_nan=False))
     else:
-        print("\n".join(verdict_lines(folder.name, state, verdict, fix)))
+        print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [journal.damage])]))
 
 
 def with_remedies(folder: RunFolder, verdict: Verdict) -> LoadedConfig:

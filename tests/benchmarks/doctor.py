@@ -94,7 +94,7 @@ CASES = {
         expected=("slow_precision",), settings=(*_QUIET, *_WIDE, "training.mixed_precision=no")
     ),
     "others burn the cores": Case(expected=("other_processes",), busy_processes=BUSY_PROCESSES),
-    "leaking memory": Case(expected=("memory_growing",), steps=36, plant="leak"),
+    "leaking memory": Case(expected=("memory_growing",), steps=90, plant="leak"),
     "exploding learning rate": Case(
         expected=("learning_rate_high", "not_finite", "gradients_exploding"),
         settings=(*_QUIET, "training.learning_rate=3", "training.max_grad_norm=0"),

@@ -29,8 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memory_grid_cases import NOT_ALLOCATED
-
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 from tui_trainer.runs.event_lines import from_line
 from tui_trainer.runs.events import Event, RunFinished, StepDone
 from tui_trainer.runs.remaining import eta_seconds

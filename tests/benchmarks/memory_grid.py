@@ -1,9 +1,10 @@
 """Predicted against measured: peak memory and time of a step over 41 configurations of ten families.
 
-    python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--cases N] [--times K]
+    python tests/benchmarks/memory_grid.py [--device cuda] [--only PART OF A NAME] [--cases N] [--times K] [--calibrate]
 
 --times 4: four times as wide, for a card; --cases 10: ten of them, evenly spaced; --json FILE keeps the figures. Where
-one fails it says so, and the others go on.
+one fails it says so, and the others go on. --calibrate: a run with half the rows in a pass comes first, and a second
+prediction goes by its peak, as the plan does after a run or a rehearsal of the same model.
 
 Each configuration is a child process with a small model of random weights, built from its config and trained by the
 program's own parts (loss, step, optimizer, adapters) for some steps, an evaluation between them. On a CPU resident
@@ -20,18 +21,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memory_grid_cases import CASES, NOT_ALLOCATED, Case
+from memory_grid_cases import CASES, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
-from tui_trainer.planning.memory.estimate import memory_parts
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
+from tui_trainer.planning.memory.estimate import MemoryPart, memory_parts
+from tui_trainer.planning.training_setup import MeasuredPeak
 
-TOLERANCES, TIME_TOLERANCE = (0.10, 0.20), 0.15
+TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15
 THREADS = 1
 STEPS, EVALUATE_AFTER, CALIBRATION_STEPS = 8, 2, slice(2, 5)
 
@@ -47,6 +50,11 @@ class Comparison:
     predicted_seconds: float
     measured_seconds: float
     parts: dict[str, int]
+    calibrated_bytes: int = 0
+
+    @property
+    def calibrated_error(self) -> float:
+        return self.calibrated_bytes / self.measured_bytes - 1
 
     @property
     def memory_error(self) -> float:
@@ -61,14 +69,26 @@ class ChildFailed(Exception):
     """A configuration could not be measured."""
 
 
-def compare(case: Case, device: str, state_folder: Path) -> Comparison:
+def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Comparison:
     """Run one configuration in a child process, and compare."""
+    shape, setup, calibrated = case.shape(), case.setup(device), 0
+
+    def parts_with(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
+        return memory_parts(shape, setup, micro_batch=rows, eval_batch=eval_rows, row_tokens=case.row_tokens,
+                            accumulation=case.accumulation, most_labels=case.labels * rows // case.rows,
+                            most_eval_labels=case.labels * eval_rows // case.rows)  # fmt: skip
+
+    eval_rows = case.eval_rows or case.rows
+    parts = parts_with(case.rows, eval_rows)
+    if calibrates:
+        half = replace(case, rows=max(1, case.rows // 2), eval_rows=max(1, eval_rows // 2),
+                       labels=case.labels * max(1, case.rows // 2) // case.rows)  # fmt: skip
+        peak = MeasuredPeak(
+            rows=half.rows, eval_rows=half.eval_rows or 1, bytes=run_in_child(half, device)["peak_bytes"], runs=1
+        )
+        calibrated = sum(counted_parts(corrected(parts, peak, parts_with), device).values())
     done = run_in_child(case, device)
-    shape, setup = case.shape(), case.setup(device)
-    parts = memory_parts(shape, setup, micro_batch=case.rows, eval_batch=case.eval_rows or case.rows,
-                         row_tokens=case.row_tokens, accumulation=case.accumulation, most_labels=case.labels,
-                         most_eval_labels=case.labels)  # fmt: skip
-    counted = {part.name: part.bytes for part in parts if device == "cpu" or part.name not in NOT_ALLOCATED}
+    counted = counted_parts(parts, device)
     tokens = case.rows * case.row_tokens * case.accumulation
     flops = training_flops(shape, setup, tokens=tokens, row_tokens=case.row_tokens)
     guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", THREADS, "", flops), setup)
@@ -85,7 +105,12 @@ def compare(case: Case, device: str, state_folder: Path) -> Comparison:
         predicted_seconds=predicted,
         measured_seconds=median(rest),
         parts=counted,
+        calibrated_bytes=calibrated,
     )
+
+
+def counted_parts(parts: tuple[MemoryPart, ...], device: str) -> dict[str, int]:
+    return {part.name: part.bytes for part in parts if device == "cpu" or part.name not in NOT_ALLOCATED}
 
 
 def run_in_child(case: Case, device: str) -> dict[str, Any]:
@@ -111,7 +136,8 @@ def row(done: Comparison) -> str:
     guessed = "      -" if done.guessed_seconds is None else f"{done.guessed_seconds:7.3f}"
     memory = f"{done.predicted_bytes / 1e6:9.0f} {done.measured_bytes / 1e6:8.0f} {done.memory_error:+7.1%}"
     seconds = f"{guessed} {done.predicted_seconds:9.3f} {done.measured_seconds:8.3f} {done.time_error:+5.0%}"
-    return f"{done.name:42}| {memory} | {seconds}"
+    calibrated = f" | {done.calibrated_error:+7.1%} calibrated" if done.calibrated_bytes else ""
+    return f"{done.name:42}| {memory} | {seconds}{calibrated}"
 
 
 def main() -> None:
@@ -120,6 +146,7 @@ def main() -> None:
     options.add_argument("--only", default="")
     options.add_argument("--cases", type=int, default=len(CASES))
     options.add_argument("--times", type=int, default=1)
+    options.add_argument("--calibrate", action="store_true")
     options.add_argument("--json", type=Path)
     options.add_argument("--child")
     chosen = options.parse_args()
@@ -136,7 +163,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for case in dict.fromkeys(cases):
             try:
-                results.append(compare(case, chosen.device, Path(folder)))
+                results.append(compare(case, chosen.device, Path(folder), chosen.calibrate))
             except ChildFailed as error:
                 failed.append(str(error))
                 print(error, flush=True)
@@ -157,6 +184,13 @@ def summary(results: list[Comparison]) -> None:
     for tolerance in TOLERANCES:
         within = sum(abs(done.memory_error) <= tolerance for done in results)
         print(f"memory: {within} of {len(results)} within {tolerance:.0%} ({within / len(results):.0%})")
+    for tolerance in TOLERANCES:
+        if known := [done for done in results if done.calibrated_bytes]:
+            within = sum(abs(done.calibrated_error) <= tolerance for done in known)
+            print(f"memory after calibration: {within} of {len(known)} within {tolerance:.0%}")
+    guessed = [done for done in results if done.guessed_seconds]
+    timely = sum(abs(done.guessed_seconds / done.measured_seconds - 1) <= TIME_TOLERANCE for done in guessed)
+    print(f"time before calibration: {timely} of {len(guessed)} within {TIME_TOLERANCE:.0%}")
     timely = sum(abs(done.time_error) <= TIME_TOLERANCE for done in results)
     print(f"time after calibration: {timely} of {len(results)} within {TIME_TOLERANCE:.0%}")
 

@@ -12,8 +12,6 @@ from tui_trainer.models.targets import head_modules, lora_parameters, match_targ
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
 CLASSES = 8
-# Parts of a plan's memory that torch does not count among what is allocated on a card.
-NOT_ALLOCATED = ("pieces", "context")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,13 +39,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["TUI_TRAINER_HOME"] = tempfile.mkdtemp(prefix="speed-home-")
 
 from tui_trainer.hardware.environment import prepare_environment
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 
 prepare_environment()
 
 import numpy as np
 import torch
 from llamas import SHAPES, Llama, make
-from memory_grid_cases import NOT_ALLOCATED
 from transformers import AutoTokenizer, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils import logging as transformers_logging
 

@@ -17,8 +17,8 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
 from tui_trainer.launching.start import load_config
-from tui_trainer.planning.duration import EVALUATION_SHARE
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, StepDone, TextSampled
+from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.units import GIB, MIB
 
 MACHINE = Hardware(

@@ -22,6 +22,7 @@ from tui_trainer.runs.events import (
     StepDone,
 )
 from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.overview import overview
 from tui_trainer.runs.state import fold
 
 TWO = {"distributed.processes": 2, "training.max_steps": 12, "checkpoint.save_steps": 4}
@@ -89,7 +90,9 @@ def test_what_ends_a_process_each_time_ends_the_run(tiny_run, forked_ranks):
     assert (folder.checkpoints / "step-4").is_dir() and not folder.model.exists()
 
 
-def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_ranks):
+def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_ranks, monkeypatch):
+    timed = []
+    monkeypatch.setattr("tui_trainer.launching.carry_out.keep_step_seconds", lambda plan, *_: timed.append(plan))
     changes = TWO | {"training.effective_batch_size": 8}
     smaller, _ = tiny_run("smaller", changes | {"training.per_device_train_batch_size": 2})
     forked_ranks.prelude = lambda group, number: spoilt(2, NO_MEMORY) if (group, number) == (1, 1) else ""
@@ -97,7 +100,13 @@ def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_
     assert outcome.exit_code == 0
     [problem] = events(folder, RunProblem)
     assert problem.kind == "out of memory" and "with 2 rows in a pass" in problem.hint
+    assert (problem.rows_before, problem.rows, problem.passes) == (4, 2, 2)
     plan = json.loads(folder.plan.read_bytes())
+    # What the screens show, and what no later plan goes by.
+    assert overview(folder).out_of_memory_events == plan["out_of_memory_events"] == 1
+    shown = fold(read_all(folder.journal)).plan
+    assert (shown.per_device_train_batch_size, shown.gradient_accumulation_steps) == (2, 2)
+    assert plan["shape_key"] == "" and len(timed) == 1 and timed[0].per_device_train_batch_size.value == 2
     assert plan["per_device_train_batch_size"]["value"] == plan["gradient_accumulation_steps"]["value"] == 2
     assert same(folder, smaller)
 

@@ -93,6 +93,13 @@ def test_each_diagnosis_is_planted_here():
     assert set(PLANTED) == {one.name for one in all_diagnoses()} and len(PLANTED) >= 25
 
 
+@pytest.mark.parametrize(("read_bytes", "name"), [(100_000, "slow_disk"), (6_000, "waiting_for_data")])
+def test_storage_that_stalls_others_is_not_what_data_waits_for(read_bytes, name):
+    """At five seconds a reading and half a second a step, a batch of 2,048 tokens is read, or a tenth of it."""
+    reading = {"disk_read_bytes": read_bytes, "io_stall_share": 0.8}
+    assert examine(made_up(step={"data_seconds": 0.3}, reading=reading)).name == name
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_was_planted_leads_with_its_numbers(name):
     planted, evidence = PLANTED[name]
@@ -215,9 +222,10 @@ def test_cores_that_others_use_explain_steps_that_became_slower():
         {"plan": {"precision": "bf16", "best_precision": "bf16"}},
         {"threads": 1, "reading": {"usable_cores": 1.0}},
         {"step": {"input_tokens": 1950}},
+        {"step": {"input_tokens": 1600}, "plan": {"group_by_length": True}},
     ],
     ids=["memory that settles", "a few kilobytes", "a noisy loss", "worse at the end only", "single long gradients",
-         "bf16", "one core", "little padding"],
+         "bf16", "one core", "little padding", "what grouping leaves to a task that cannot pack"],
 )  # fmt: skip
 def test_what_is_normal_is_no_cause(more):
     assert examine(made_up(**more, steps=200)).name == "healthy"

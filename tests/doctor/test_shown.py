@@ -99,6 +99,16 @@ def test_the_json_has_every_finding(waiting, capsys):
     assert one["share"] == pytest.approx(0.588, abs=0.01) and one["guides"] and one["fix"] == found["fix"]
 
 
+def test_lines_that_cannot_be_read_are_counted(tmp_path, capsys):
+    folder = run_of(tmp_path / "runs", "well", *run_events())
+    with folder.journal.open("ab") as journal:
+        journal.write(b'{"event": "Step\n\x00\x00\n')
+    assert main(["doctor", "well"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "left out: 2 lines of the journal that cannot be read"
+    assert main(["doctor", "well", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["journal_damage"].startswith("left out: 2 lines")
+
+
 def test_a_wrong_name_has_the_usual_hint_and_exit_code(waiting, capsys):
     assert main(["doctor", "wiats"]) == 2
     error = capsys.readouterr().err

@@ -24,8 +24,8 @@ from statistics import median
 from time import monotonic, sleep
 from typing import Any
 
-from tests.benchmarks.memory_grid_cases import NOT_ALLOCATED
 from tests.gpu.day import FIGURES, ROOT, SKIPPED, card
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 _WARM_UP_STEPS, _TAIL_LINES = 2, 15

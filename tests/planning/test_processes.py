@@ -52,7 +52,7 @@ FOUR = machine(*map(card, range(4)))
 def test_every_card_of_one_kind_has_a_process():
     plan = planned(FOUR, training__effective_batch_size=64)
     assert plan.processes.value == 4 and plan.gpu_uuids == tuple(gpu.cuda_uuid for gpu in FOUR.gpus)
-    assert plan.processes.reason == "4 cards of one kind; the model fits on each"
+    assert plan.processes.reason == "4 cards of one kind"
     assert plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value == 16
     assert plan.threads.value == 3
     shown = "\n".join(plan_lines(plan))

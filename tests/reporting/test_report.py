@@ -227,7 +227,16 @@ def test_an_interrupted_run_is_reported_as_far_as_it_came(tmp_path, capsys):
     report = (tmp_path / "new" / "place" / "report.md").read_text()
     assert capsys.readouterr().out.splitlines()[1].endswith("place/report.html")
     assert report.startswith("# a: interrupted") and "did not note why" in report and "disk full" in report
-    assert "| 2026-11-20 13:45:00 | new | 40 |" in report
+    assert "| 2026-11-20 13:45:00 | new | 40 |" in report and "cannot be read" not in report
+
+
+def test_a_journal_that_was_torn_by_a_kill_is_reported(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 3))
+    with folder.journal.open("ab") as journal:
+        journal.write(b'{"event": "Step\n')
+    assert "Left out: 1 line of the journal that cannot be read." in section(
+        to_markdown(facts_of(folder)), "Problems and resumes"
+    )
 
 
 @pytest.mark.parametrize(

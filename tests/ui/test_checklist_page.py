@@ -12,7 +12,7 @@ from textual.events import MouseScrollDown
 from tests.ui.pictures import in_event_loop, picture, screen_text
 from tests.ui.test_checklist_view import many
 from tests.ui.test_snapshots import CPU, CannedBench
-from tui_trainer.bench import gain_process
+from tui_trainer.bench import config_process
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.glyphs import UNICODE
@@ -151,7 +151,7 @@ class FakeMeasuring:
     """A process as it is told to be."""
 
     def __init__(self, loaded, names, gpu) -> None:
-        self.names, self.progress, self.exit_code = tuple(names), "loading", None
+        self.names, self.part, self.reason, self.exit_code = tuple(names), "loading", "", None
         self.alive, self.is_cancelled, self.check = True, False, ""
 
     def poll(self) -> bool:
@@ -171,7 +171,7 @@ def measuring(monkeypatch):
         begun.append(FakeMeasuring(loaded, names, gpu))
         return begun[-1]
 
-    monkeypatch.setattr(gain_process, "GainProcess", begin)
+    monkeypatch.setattr(config_process, "GainProcess", begin)
     return begun
 
 
@@ -185,8 +185,8 @@ async def test_m_measures_the_chosen_finding_and_the_list_stays_usable(measuring
         await pilot.press("down", "down", "m")
         assert [one.names for one in measuring] == [("check 03",)]
         app.bench.measuring.poll()
-        measuring[0].progress = measuring[0].check = "check 03"
-        measuring[0].progress = "check 03: round 1 of 3: as it is"
+        measuring[0].part = measuring[0].check = "check 03"
+        measuring[0].part = "check 03: round 1 of 3: as it is"
         app.tick()
         await pilot.pause()
         assert "measuring check 03: round 1 of 3: as it is" in screen_text(app) and asked_anew
@@ -195,7 +195,7 @@ async def test_m_measures_the_chosen_finding_and_the_list_stays_usable(measuring
         await pilot.press("up", "m")
         assert "one at a time: Esc ends what is being measured" in picture(app)[-1] and len(measuring) == 1
         asked_anew.clear()
-        measuring[0].progress, measuring[0].exit_code = "check 03: 1.80 times as fast", 0
+        measuring[0].part, measuring[0].exit_code = "check 03: 1.80 times as fast", 0
         app.tick()
         await pilot.pause()
         assert asked_anew and "check 03: 1.80 times as fast" in picture(app)[-1]
@@ -240,6 +240,6 @@ async def test_nothing_is_measured_beside_a_rehearsal(measuring):
 async def test_a_measuring_that_is_refused_is_told_in_its_own_words(measuring):
     async with opened() as (app, pilot):
         await pilot.press("M")
-        measuring[0].progress, measuring[0].exit_code = "chat trains on this machine: both would be slower", 2
+        measuring[0].reason, measuring[0].exit_code = "chat trains on this machine: both would be slower", 2
         app.bench.measuring.poll()
         assert app.bench.notice == ("not measured: chat trains on this machine: both would be slower", "bad")

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.ui.bare_app import seen
-from tui_trainer.bench.rehearsal_process import RehearsalProcess
+from tui_trainer.bench.config_process import RehearsalProcess
 from tui_trainer.ui.glyphs import UNICODE
-from tui_trainer.ui.rehearsals import Rehearsals
+from tui_trainer.ui.own_process import Rehearsals
 from tui_trainer.ui.rehearsing import RehearsalDialog
 from tui_trainer.units import MIB
 

@@ -9,7 +9,7 @@ import pytest
 from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
 from tui_trainer.ui.glyphs import UNICODE
-from tui_trainer.ui.rehearsals import Rehearsals, Tunings
+from tui_trainer.ui.own_process import Rehearsals, Tunings
 from tui_trainer.ui.tuning import TuneDialog, offer_tuning
 
 

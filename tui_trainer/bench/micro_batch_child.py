@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.bench.rehearsal_child import tell
-from tui_trainer.bench.training_child import opened_session
+from tui_trainer.bench.training_child import session_of
 from tui_trainer.launching.micro_batches import next_rows, to_time
-from tui_trainer.launching.questions import request_of
-from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
-from tui_trainer.runs.events import LibrariesLoaded
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 
 _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 
@@ -26,11 +22,10 @@ def find(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has a request, gpu, place, candidates, tried, step_rows, timed."""
     tried = {int(rows): bool(survived) for rows, survived in question["tried"]}
     folder = RunFolder.create(Path(question["place"]), f"tries-{len(tried)}")
-    with opened_session(load_config(request_of(question), gpu=question["gpu"]), folder, question["gpu"]) as session:
-        resident = next(one.resident_bytes for one in read_all(folder.journal) if isinstance(one, LibrariesLoaded))
+    with session_of(question, folder) as (session, resident):
         from tui_trainer.training.worst_batch import MicroBatchTries
 
-        tries = MicroBatchTries(session, resident or 0)
+        tries = MicroBatchTries(session, resident)
         has_failed = False
         while (rows := next_rows(question["candidates"], tried)) is not None:
             tell(trying=rows, doing="trying")

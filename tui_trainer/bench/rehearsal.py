@@ -25,10 +25,10 @@ from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.models.child import ChildFailed, hear_child
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
-from tui_trainer.planning.cadence import times
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.remedies import CHECKPOINTING, LENGTH
+from tui_trainer.runs.cadence import times
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds
 

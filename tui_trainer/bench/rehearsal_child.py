@@ -12,14 +12,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tui_trainer.bench.training_child import opened_session
-from tui_trainer.launching.carry_out import keep_step_seconds
-from tui_trainer.launching.questions import request_of
-from tui_trainer.launching.start import load_config
+from tui_trainer.bench.training_child import session_of
+from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.models.child import answer_question
-from tui_trainer.runs.events import LibrariesLoaded
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training.rehearsal_parts import LOADING, TYPICAL, WORST
 
 # Fewer say little about a step; the next plan goes by those of `launching/carry_out.py`.
@@ -37,14 +33,18 @@ def rehearse(question: dict[str, Any]) -> dict[str, Any]:
     folder = RunFolder.create(place, "rehearsal")
     tell(part=LOADING)
     started = perf_counter()
-    with opened_session(load_config(request_of(question), gpu=question["gpu"]), folder, question["gpu"]) as session:
-        resident = next(one.resident_bytes for one in read_all(folder.journal) if isinstance(one, LibrariesLoaded))
+    with session_of(question, folder) as (session, resident):
         tell(part=LOADING, seconds=perf_counter() - started)
         from tui_trainer.training.rehearsal import Rehearsal
 
-        found = Rehearsal(session, tell, resident or 0).run(question["parts"])
-        if "works_with" not in found.get(WORST, {}) and (typical := found.get(TYPICAL, {})).get("steps", 0) >= _STEPS:
+        found = Rehearsal(session, tell, resident).run(question["parts"])
+        # Where memory ran out the passes are others than those of the key.
+        is_planned = session.plan.shape_key and "works_with" not in found.get(WORST, {})
+        if is_planned and (typical := found.get(TYPICAL, {})).get("steps", 0) >= _STEPS:
             keep_step_seconds(session.plan, typical["step_seconds"], perf_counter() - started)
+        # Of the largest pass and of everything else that a run does: no smaller than what the run will need.
+        if found and not any("failed" in one or "works_with" in one for one in found.values()):
+            keep_peak(session.plan, max(one["peak_memory_bytes"] for one in found.values()))
         return {}
 
 

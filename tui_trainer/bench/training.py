@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
@@ -29,6 +30,9 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_bytes
 
 _CHILD, _SECONDS, _COMPILER_SECONDS = "tui_trainer.bench.training_child", 540.0, 120.0
+_FEWEST_STEPS, _MOST_STEPS = 3, 12
+# Some switches are slower than the baseline, and compiling takes its time.
+_SHARE_OF_THE_TIME = 0.8
 BASELINE = "baseline"
 _EVAL_ROWS = 64
 _EFFECTIVE, _MICRO = "training.effective_batch_size", "training.per_device_train_batch_size"
@@ -76,10 +80,11 @@ _SWITCHES = (
 
 @dataclass
 class TrainingBench:
-    """`steps` are measured in each turn of each variant; `only` names parts of the names of variants."""
+    """`steps` are measured in each turn of each variant; None: twelve, or as many as let each variant have a turn in
+    `seconds`. `only` names parts of the names of variants."""
 
     request: Request
-    steps: int
+    steps: int | None
     rounds: int
     gpu: GpuChoice
     told: Callable[[str], None]
@@ -89,8 +94,35 @@ class TrainingBench:
     def measure(self) -> Bench:
         """Raises InputError where the baseline cannot be trained."""
         self.told("planning the variants")
+        ends = monotonic() + self.seconds
         variants = chosen(list(self.variants()), self.only)
-        return measure_in_turns(variants, ask_for_steps, rounds=self.rounds, seconds=self.seconds, told=self.told)
+        if self.steps is None and self._let_all_have_a_turn(variants):
+            variants = [replace(one, question={**one.question, "steps": self.steps}) for one in variants]
+        left = max(0.0, ends - monotonic())
+        return measure_in_turns(variants, ask_for_steps, rounds=self.rounds, seconds=left, told=self.told)
+
+    def _let_all_have_a_turn(self, variants: Sequence[Variant]) -> bool:
+        """Set `steps` by what a few of the baseline take; False where the most is to be taken."""
+        self.steps = _MOST_STEPS
+        waiting = [one for one in variants if not one.reason]
+        first, began = waiting[0], monotonic()
+        self.told("a few steps of the baseline, to see how many there is time for")
+        try:
+            found = ask_for_steps(
+                replace(first, question={**first.question, "steps": _FEWEST_STEPS}), True, self.seconds
+            )
+        except ChildFailed:
+            # Its own line says why.
+            return False
+        seconds = monotonic() - began
+        step_seconds = found["step_seconds"]
+        start_seconds = max(0.0, seconds - (_FEWEST_STEPS + WARM_UP_STEPS) * step_seconds)
+        # A step of more rows takes longer.
+        steps_at_once = sum(one.question["patch"].get(_EFFECTIVE, self.batch) / self.batch for one in waiting)
+        left = _SHARE_OF_THE_TIME * (self.seconds - seconds) - start_seconds * len(waiting)
+        fitting = int(left / (step_seconds * steps_at_once)) - WARM_UP_STEPS
+        self.steps = min(_MOST_STEPS, max(_FEWEST_STEPS, fitting))
+        return self.steps < _MOST_STEPS
 
     def variants(self) -> Iterator[Variant]:
         """The baseline, each switch alone, other batch sizes, then the switches one upon the other."""
@@ -163,7 +195,7 @@ class TrainingBench:
                 reason = no_change(self._baseline, self._plan(patch), patch)
             except InputError as error:
                 reason = str(error)
-        question = steps_question(self._requested(self._settings(patch)), self.gpu, self.steps, patch)
+        question = steps_question(self._requested(self._settings(patch)), self.gpu, self._most_steps, patch)
         return Variant(name=name, question=question, reason=reason)
 
     @cached_property
@@ -171,7 +203,11 @@ class TrainingBench:
         return self._plan({})
 
     def _requested(self, patch: Patch) -> Request:
-        return short_run(self.request, self.steps, patch)
+        return short_run(self.request, self._most_steps, patch)
+
+    @property
+    def _most_steps(self) -> int:
+        return self.steps or _MOST_STEPS
 
 
 def short_run(request: Request, steps: int, patch: Patch) -> Request:

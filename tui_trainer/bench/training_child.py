@@ -7,19 +7,17 @@ Reads from standard input what to train and prints what the journal says of it, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.launching.questions import request_of
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
-from tui_trainer.runs.events import EvalDone, Event, LibrariesLoaded, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
 
@@ -36,44 +34,34 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has config_file, profile, shortcuts, assignments, gpu, steps."""
     with TemporaryDirectory(prefix="bench-") as place:
         folder = RunFolder.create(Path(place), "turn")
-        _train(load_config(request_of(question), gpu=question["gpu"]), folder, question)
+        _train(folder, question)
         return _figures(read_all(folder.journal))
 
 
-def _train(loaded: LoadedConfig, folder: RunFolder, question: dict[str, Any]) -> None:
+def _train(folder: RunFolder, question: dict[str, Any]) -> None:
     """Its steps and one evaluation; nothing is saved."""
-    with opened_session(loaded, folder, question["gpu"]) as session:
+    with session_of(question, folder) as (session, _):
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
             session.take_step(step)
         session.evaluate(scheduled=False)
 
 
 @contextmanager
-def opened_session(loaded: LoadedConfig, folder: RunFolder, gpu: GpuChoice) -> Iterator[Session]:
-    """What a run of these settings has before its first step, as `launching/carry_out.py` and `training/run.py` make
-    it. Raises InputError."""
-    journal = JournalWriter(folder.journal)
-    plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=gpu)
-    from tui_trainer.training.compiled import compiler
-    from tui_trainer.training.fused_kernels import taken_back
-    from tui_trainer.training.job import Job
-    from tui_trainer.training.process import settings_of
-    from tui_trainer.training.ranks import Ranks
-    from tui_trainer.training.recorder import memory_before
-    from tui_trainer.training.session import Session
+def session_of(question: dict[str, Any], folder: RunFolder) -> Iterator[tuple[Session, int]]:
+    """What a run of these settings has before its first step, and the resident bytes of the libraries, which its plan
+    does not count. Raises InputError."""
+    loaded = load_config(request_of(question), gpu=question["gpu"])
+    with JournalWriter(folder.journal) as journal:
+        plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=question["gpu"])
+        from tui_trainer.training.job import Job
+        from tui_trainer.training.ranks import Ranks
+        from tui_trainer.training.run import opened_session
 
-    job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
-    with settings_of(plan), taken_back(), compiler() if loaded.config.training.torch_compile else nullcontext():
-        before = memory_before(plan.config) if plan.device == "cpu" else None
-        journal.append(LibrariesLoaded(resident_bytes=before))
-        session = Session(job, journal, lambda: False)
-        # Of several processes one is measured: what the first would do.
-        session.batches.ranks = Ranks(count=plan.processes.value)
-        try:
-            yield session
-        finally:
-            session.close()
-            journal.close()
+        job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
+        with opened_session(job, journal, lambda: False) as (session, resident):
+            # Of several processes one is measured: what the first would do.
+            session.batches.ranks = Ranks(count=plan.processes.value)
+            yield session, resident
 
 
 def _figures(events: list[Event]) -> dict[str, Any]:

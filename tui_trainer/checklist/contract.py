@@ -21,10 +21,10 @@ from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, traini
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.deadline_ways import Way
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
+from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import DataFacts
 
@@ -140,10 +140,10 @@ class Verdict:
     reckoned_gain: float | None = None
     """How many times as fast the whole run would be with the fix, where its steps stay the same."""
     reckoned_from: str = ""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[WayInTime, ...] = ()
     """Several fixes, of which one is enough; `fix` is the first of them."""
 
-    def with_ways(self, ways: tuple[Way, ...]) -> Verdict:
+    def with_ways(self, ways: tuple[WayInTime, ...]) -> Verdict:
         return replace(self, ways=ways)
 
 

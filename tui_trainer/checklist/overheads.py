@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tui_trainer.checklist.contract import Context
-from tui_trainer.planning.cadence import times
-from tui_trainer.planning.duration import EVALUATION_SHARE
+from tui_trainer.runs.cadence import times
+from tui_trainer.runs.remaining import EVALUATION_SHARE
 
 # Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
 # (hashed, and safe on the disk); a text of 160 tokens 0.2 to 0.3 s with four layers (2 cores of an AMD EPYC).

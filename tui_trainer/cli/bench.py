@@ -91,7 +91,10 @@ def bench_train(
     data: DataPath = "",
     task: TaskName = "",
     model: ModelName = "",
-    steps: Annotated[int, typer.Option(min=3, max=100_000, help="Steps that are measured in each turn.")] = 12,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=3, max=100_000, help="Steps measured in each turn. [default: 12, or what there is time for]"),
+    ] = None,
     rounds: Rounds = 2,
     only: Only = None,
     gpu: GpuName = "",
@@ -106,9 +109,9 @@ def bench_train(
     found = asked.measure()
     rows = figures(found)
     if as_json:
-        _print_json({"steps": steps, "batch": asked.batch, "cut_short": found.cut_short, "variants": rows})
+        _print_json({"steps": asked.steps, "batch": asked.batch, "cut_short": found.cut_short, "variants": rows})
     elif rows[0]["turns"]:
-        print(f"{steps} steps in each turn, {_medians(rounds)} in fresh processes")
+        print(f"{asked.steps} steps in each turn, {_medians(rounds)} in fresh processes")
         print(f"baseline: {asked.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
         _print_table(table(rows))
         print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass, replace
+from itertools import count
 from time import monotonic
 
 from tui_trainer.errors import (
@@ -25,13 +26,23 @@ from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
+from tui_trainer.planning.measured_memory import keep_measured_peak
+from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import exact
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.events import PhaseChanged, Progress, RunFailed, RunFinished, RunProblem, RunStarted
+from tui_trainer.runs.events import (
+    MicroBatchReduced,
+    PhaseChanged,
+    Progress,
+    RunFailed,
+    RunFinished,
+    RunProblem,
+    RunStarted,
+)
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.safe_text import one_line
@@ -45,6 +56,7 @@ from tui_trainer.training.checkpoint_folder import (
 from tui_trainer.training.job import Job, Reason, Result
 
 _LOG_NAME = "error.txt"
+_EARLIER_RUNS = count()
 # Without a newer checkpoint: what ends a process each time is not mended by another try.
 _MOST_RESTARTS = 3
 
@@ -156,10 +168,12 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         versions=prepare.versions(),
     )
     started = monotonic()
+    # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
+    is_first = next(_EARLIER_RUNS) == 0
     if plan.processes.value > 1:
         # The first of them writes the journal, readings of the machine included.
         gauges.stop()
-        result = _train_together(run, job, journal, progress)
+        result, plan = _train_together(run, job, journal, progress)
     else:
         # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
         from tui_trainer.training.run import run as train
@@ -167,64 +181,62 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
+    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or plan.processes.value > 1):
+        keep_peak(plan, result.peak_memory_bytes)
     return result.reason
 
 
-def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _ProgressLines) -> Result:
-    """In several processes. Where one of them ends before the run does, all begin anew at the newest checkpoint, as
-    long as there is a newer one each time, or some times without."""
+def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _ProgressLines) -> tuple[Result, Plan]:
+    """In several processes: what came of it, and the plan that they had at the end. Where one of them ends before the
+    run does, all begin anew at the newest checkpoint, as long as there is a newer one each time, or some times without.
+    """
     tries_left = _MOST_RESTARTS
     while True:
         try:
-            return train_together(job, run.controls, progress)
-        except RankEnded as error:
-            kind, message = "process ended", str(error)
-        except GroupOutOfMemory as error:
-            kind, message = "out of memory", str(error)
-            job = _with_smaller_passes(job, message)
+            return train_together(job, run.controls, progress), job.plan
+        except (RankEnded, GroupOutOfMemory) as error:
+            failure = error
         finally:
             journal.go_on()
         before = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)
         step = checkpoint.step if checkpoint else 0
+        hint = f"all processes begin anew after step {step}"
+        event = RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
+        if isinstance(failure, GroupOutOfMemory):
+            event = reduced = _reduction(job.plan, event)
+            reason = f"{failure}, with {reduced.rows_before} rows"
+            smaller = with_smaller_passes(job.plan, reduced, reason)
+            # A process that runs out of it in the evaluation of a split model would let the others wait.
+            eval_rows = min(reduced.rows, smaller.per_device_eval_batch_size.value)
+            changes = {"per_device_eval_batch_size": exact(eval_rows, "as in training")}
+            job = replace(job, plan=smaller.model_copy(update=changes))
+            write_plan_file(job.folder, job.plan)
         tries_left = _MOST_RESTARTS if step > before else tries_left - 1
         if not tries_left or run.controls.has_stop():
-            raise RunError(message)
-        micro = job.plan.per_device_train_batch_size.value
-        hint = f"all processes begin anew after step {step}" + (
-            f" with {micro} rows in a pass" if kind != "process ended" else ""
-        )
-        journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))
+            raise failure
+        journal.append(event)
         job = replace(job, checkpoint=checkpoint)
         journal.append(_started(run, job.plan, checkpoint, again=True), PhaseChanged(phase="loading", step=step))
 
 
-def _with_smaller_passes(job: Job, message: str) -> Job:
-    """With half the rows in a pass, written down. Raises RunError at one row."""
-    plan = job.plan
-    micro, share = (
-        plan.per_device_train_batch_size.value,
-        plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value,
+def _reduction(plan: Plan, event: RunProblem) -> MicroBatchReduced:
+    """Half the rows in a pass of each process. Raises RunError at one row."""
+    before = plan.per_device_train_batch_size.value
+    if before == 1:
+        less = less_memory(plan, plan.longest_row)
+        raise RunError(f"{event.message}, with one row in a pass. A new run takes less memory with {less}")
+    rows = -(-before // 2)
+    return MicroBatchReduced(
+        step=event.step,
+        kind="out of memory",
+        message=event.message,
+        hint=f"{event.hint} with {rows} rows in a pass",
+        what="training",
+        rows_before=before,
+        rows=rows,
+        passes=-(-before * plan.gradient_accumulation_steps.value // rows),
     )
-    if micro == 1:
-        hint = (
-            'set data.max_length lower, training.gradient_checkpointing = true or tuning.method = "lora" in a new run'
-        )
-        raise RunError(f"{message}, with one row in a pass: {hint}")
-    half = -(-micro // 2)
-    smaller = plan.model_copy(
-        update={
-            "per_device_train_batch_size": Planned(value=half, exact=True, reason=f"memory ran out with {micro}"),
-            "gradient_accumulation_steps": Planned(
-                value=-(-share // half), exact=True, reason=f"{share} rows in parts of {half}"
-            ),
-            "per_device_eval_batch_size": Planned(
-                value=min(half, plan.per_device_eval_batch_size.value), exact=True, reason="as in training"
-            ),
-        }
-    )
-    write_plan_file(job.folder, smaller)
-    return replace(job, plan=smaller)
 
 
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
@@ -241,6 +253,13 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
         card_name=plan.device_name if plan.device == "cuda" else "",
         load=None if plan.device == "cuda" else load_of_others(own),
     )
+
+
+def keep_peak(plan: Plan, peak_bytes: int) -> None:
+    """For the next plan of such a run."""
+    if plan.memory_key:
+        rows, eval_rows = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
+        keep_measured_peak(plan.memory_key, rows, eval_rows, peak_bytes)
 
 
 def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:

@@ -10,7 +10,7 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.errors import DataError, GroupOutOfMemory, InputError, RunError
@@ -33,8 +33,8 @@ from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.job import Job, Result
 
 
-def main() -> int:
-    """Exit code 1 where the run could not go on; `rank-N.json` in its `logs/` says why."""
+def main() -> NoReturn:
+    """Ends the process. Exit code 1 where the run could not go on; `rank-N.json` in its `logs/` says why."""
     prepare_environment()
     folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
     _print_to(log_path(folder, rank))
@@ -139,4 +139,4 @@ def _leave_with_the_first_process() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -42,10 +42,10 @@ class OpenRun:
     lock: RunLock
     controls: Controls
     journal: JournalWriter
-    loaded: LoadedConfig | None
-    plan: Plan | None
-    is_new: bool
     remembered: bool
+    loaded: LoadedConfig | None
+    plan: Plan | None = None
+    is_new: bool = True
     gpu: GpuChoice = None
     moved: str = ""
 
@@ -151,15 +151,7 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
         raise
     remembered = registry.remember(folder.root) is None
     return OpenRun(
-        folder=folder,
-        lock=lock,
-        controls=controls,
-        journal=journal,
-        loaded=loaded,
-        plan=None,
-        is_new=True,
-        remembered=remembered,
-        gpu=gpu,
+        folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu
     )
 
 
@@ -189,17 +181,9 @@ def open_again(
         raise
     remembered = registry.remember(folder.root) is None
     return OpenRun(
-        folder=folder,
-        lock=lock,
-        controls=controls,
-        journal=journal,
-        loaded=loaded,
-        plan=plan,
-        is_new=False,
-        remembered=remembered,
-        gpu=gpu,
-        moved=words,
-    )
+        folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu,
+        plan=plan, is_new=False, moved=words,
+    )  # fmt: skip
 
 
 def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:

@@ -183,7 +183,11 @@ def _result(folder: RunFolder, count: int, ended: dict[str, Any]) -> Result:
             case "run":
                 raise RunError(found["message"])
     if not ended and told[0].get("kind") == "done":
-        return Result(reason=told[0]["reason"], step_seconds=told[0]["step_seconds"])
+        return Result(
+            reason=told[0]["reason"],
+            step_seconds=told[0]["step_seconds"],
+            peak_memory_bytes=told[0]["peak_memory_bytes"],
+        )
     raise RankEnded(_words(folder, ended))
 
 

@@ -17,14 +17,10 @@ def main(arguments: list[str]) -> int:
     try:
         run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        # The agent itself ends the others by SIGTERM.
-        killed = [
-            (number, one)
-            for number, one in error.failures.items()
-            if one.exitcode < 0 and one.exitcode != -signal.SIGTERM
-        ]
-        rank, failure = killed[0] if killed else (rank, failure)
+        first = error.get_first_failure()
+        # One that was killed lets those fail that wait for it. The agent itself ends the others by SIGTERM.
+        killed = [one for one in error.failures.items() if -signal.SIGTERM != one[1].exitcode < 0]
+        rank, failure = (*killed, first)[0]
         print(json.dumps({"rank": rank, "exit_code": failure.exitcode}), flush=True)
         return 1
     return 0

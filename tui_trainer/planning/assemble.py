@@ -17,9 +17,10 @@ from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_b
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.processes import Group
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.times import Times
@@ -41,7 +42,8 @@ class Decisions:
     packing: Planned[bool]
     threads: Planned[int]
     memory_reason: str
-    untuned_key: str
+    memory_key: str
+    is_untuned: bool
 
 
 def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
@@ -73,20 +75,21 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "strategy": made.group.strategy,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
-        "untuned_key": made.untuned_key,
+        "memory_key": made.memory_key,
+        "untuned_key": made.memory_key if made.is_untuned else "",
         "threads": made.threads,
     }
 
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     shape, trained = made.shape, made.setup.trained_parameters
-    exact = facts.exact or not choices.is_from_scratch(loaded.config)
+    is_exact = facts.exact or not choices.is_from_scratch(loaded.config)
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
         "vocabulary": _vocabulary(loaded, facts, shape),
         "classes": facts.classes,
-        "parameters": Planned(value=shape.parameters, exact=exact, reason=_parameters_reason(loaded, shape)),
-        "trained_parameters": Planned(value=trained, exact=exact, reason=share),
+        "parameters": Planned(value=shape.parameters, exact=is_exact, reason=_parameters_reason(loaded, shape)),
+        "trained_parameters": Planned(value=trained, exact=is_exact, reason=share),
         "precision": made.choices.precision,
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
         "memory_budget_bytes": made.room.budget_bytes,
@@ -104,7 +107,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
 def _vocabulary(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[int]:
     if choices.is_from_scratch(loaded.config):
         return Planned(value=facts.vocabulary, exact=facts.exact, reason=facts.reason)
-    return Planned(value=facts.vocabulary, exact=True, reason=_parameters_reason(loaded, shape))
+    return exact(facts.vocabulary, _parameters_reason(loaded, shape))
 
 
 def _parameters_reason(loaded: LoadedConfig, shape: ModelShape) -> str:
@@ -124,10 +127,10 @@ def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps
         "train_rows": Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
         "eval_rows": Planned(value=steps.eval_rows, exact=facts.exact, reason=steps.eval_rows_reason),
         "train_tokens": Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
-        "effective_batch_size": Planned(value=cut.effective, exact=True, reason=_effective_reason(cut, facts)),
-        "per_device_train_batch_size": Planned(value=cut.micro, exact=True, reason=cut.micro_reason),
-        "gradient_accumulation_steps": Planned(value=cut.accumulation, exact=True, reason=cut.accumulation_reason),
-        "per_device_eval_batch_size": Planned(value=eval_batch, exact=True, reason=eval_reason),
+        "effective_batch_size": exact(cut.effective, _effective_reason(cut, facts)),
+        "per_device_train_batch_size": exact(cut.micro, cut.micro_reason),
+        "gradient_accumulation_steps": exact(cut.accumulation, cut.accumulation_reason),
+        "per_device_eval_batch_size": exact(eval_batch, eval_reason),
     }
 
 
@@ -145,7 +148,10 @@ def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
 
 def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     config, cut, setup = loaded.config, made.cut, made.setup
-    parts = parts_of_run(made.shape, setup, config, cut.micro, _eval_batch(loaded, cut, facts)[0])
+    eval_batch = _eval_batch(loaded, cut, facts)[0]
+    parts = parts_of_run(made.shape, setup, config, cut.micro, eval_batch)
+    peak = nearest_peak(setup.measured_peaks, cut.micro, eval_batch)
+    reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
     saved, saved_reason = checkpoint_bytes(made.shape, setup)
     final_model = final_model_bytes(made.shape.parameters, setup)
     disk, disk_reason = run_bytes(
@@ -159,7 +165,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
     total = memory.total_bytes(parts)
     return {
         "memory_parts": parts,
-        "memory_bytes": Planned(value=total, exact=False, reason=made.memory_reason),
+        "memory_bytes": Planned(value=total, exact=False, reason=reason),
         "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
         "final_model_bytes": final_model,
         "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
@@ -192,7 +198,7 @@ def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int =
     requested, key = loaded.config.training.cpu_threads, "training.cpu_threads"
     if requested == "auto":
         return threads_of(hardware, processes)
-    return Planned(value=requested, exact=True, reason=f"from {loaded.where(key)}")
+    return exact(requested, f"from {loaded.where(key)}")
 
 
 def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
@@ -201,4 +207,4 @@ def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
     reason = f"{cores} usable cores, one left for everything else" if threads < cores else f"all {cores} usable cores"
     if processes > 1:
         threads, reason = max(1, threads // processes), f"{reason}, shared by {processes} processes"
-    return Planned(value=threads, exact=True, reason=reason)
+    return exact(threads, reason)

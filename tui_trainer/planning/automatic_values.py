@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
@@ -29,10 +28,8 @@ from tui_trainer.models.targets import (
     saves_head,
 )
 from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
-
-T = TypeVar("T")
 
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
@@ -77,7 +74,7 @@ def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: M
     """What matmuls are computed in. Refusals are the matter of `precision_problems`."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
-        return _chosen("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
+        return exact("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
     return best_precision(hardware, target, shape)
 
 
@@ -87,22 +84,22 @@ def best_precision(hardware: Hardware, target: Target, shape: ModelShape) -> Pla
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
     if not native:
-        return _chosen("fp32", "this CPU computes bf16 only by emulation, slower than fp32")
+        return exact("fp32", "this CPU computes bf16 only by emulation, slower than fp32")
     if shape.hidden_size < CPU_BF16_LEAST_WIDTH:
-        return _chosen("fp32", f"at width {shape.hidden_size} the casts of bf16 cost more than it saves")
-    return _chosen("bf16", f"native on this CPU ({', '.join(native)})")
+        return exact("fp32", f"at width {shape.hidden_size} the casts of bf16 cost more than it saves")
+    return exact("bf16", f"native on this CPU ({', '.join(native)})")
 
 
 def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
     capability = target.gpu.capability if target.gpu else None
     if target.bf16 is None or capability is None:
-        return _chosen("fp32", "the card does not report what it can compute")
+        return exact("fp32", "the card does not report what it can compute")
     if target.bf16:
-        return _chosen("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
+        return exact("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
     if shape.model_type in OVERFLOWS_IN_FP16:
         kind = shape.model_type
-        return _chosen("fp32", f"compute capability {dotted(capability)} has no bf16, and {kind} overflows in fp16")
-    return _chosen("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
+        return exact("fp32", f"compute capability {dotted(capability)} has no bf16, and {kind} overflows in fp16")
+    return exact("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
@@ -165,13 +162,13 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
     """What the model's own weights are kept in: fp32 where they train, else what matmuls take."""
     requested = loaded.config.model.dtype
     if requested != "auto":
-        return _chosen(requested, f"from {loaded.where(DTYPE)}")
+        return exact(requested, f"from {loaded.where(DTYPE)}")
     if not loaded.config.tuning.has_adapter:
-        return _chosen("float32", "they train, and small updates are lost in 16 bits")
+        return exact("float32", "they train, and small updates are lost in 16 bits")
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
-        return _chosen(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
-    return _chosen(by_precision[chosen], "they are frozen, and matmuls take them as they are")
+        return exact(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
+    return exact(by_precision[chosen], "they are frozen, and matmuls take them as they are")
 
 
 def is_from_scratch(config: Config) -> bool:
@@ -184,12 +181,12 @@ def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Plann
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
         why = f"{shape.model_type} changes its logits in a way that chunks do not know"
-        return _chosen(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
+        return exact(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
     if requested != "auto":
-        return _chosen(requested, f"from {loaded.where(key)}")
+        return exact(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        return _chosen(GPU_LOSS_CHUNK_TOKENS, "auto: on a GPU the logits of all tokens take more memory than time")
-    return _chosen(0, "auto: on a CPU all at once is faster")
+        return exact(GPU_LOSS_CHUNK_TOKENS, "auto: on a GPU the logits of all tokens take more memory than time")
+    return exact(0, "auto: on a CPU all at once is faster")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,11 +244,7 @@ def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:
     """Threads that make batches ahead of the training."""
     requested, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
     if requested != "auto":
-        return _chosen(requested, f"from {loaded.where(key)}")
+        return exact(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        return _chosen(1, "auto: batches are made while the GPU computes")
-    return _chosen(0, "auto: the CPU that would make batches ahead is the one that trains")
-
-
-def _chosen(value: T, reason: str) -> Planned[T]:
-    return Planned(value=value, exact=True, reason=reason)
+        return exact(1, "auto: batches are made while the GPU computes")
+    return exact(0, "auto: the CPU that would make batches ahead is the one that trains")

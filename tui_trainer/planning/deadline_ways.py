@@ -6,6 +6,7 @@ With the step's planned seconds before the run, with measured ones while it goes
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,18 +17,17 @@ from tui_trainer.config.sections import Config, ScratchSection
 from tui_trainer.deadlines import clock_words, length_seconds
 from tui_trainer.planning.basis import changed_config
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE
-from tui_trainer.planning.cadence import every
-from tui_trainer.planning.duration import EVALUATION_SHARE, training_flops
+from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.cadence import every, times
+from tui_trainer.runs.events import WayInTime
+from tui_trainer.runs.remaining import EVALUATION_SHARE, SAMPLE_SECONDS, SAVE_BYTES_PER_SECOND
 from tui_trainer.units import format_count, format_seconds
 
 # A plan is right within 15 %: what is to fit gets so much of the time.
 _SHARE = 0.85
 _MOST_WAYS = 3
-# Until a run has measured them: a checkpoint hashed and safe on the disk, and a text of 160 tokens.
-_SAVE_BYTES_PER_SECOND = 300e6
-_SAMPLE_SECONDS = 0.5
 # The part of a step that goes in proportion to its rows.
 _PROPORTIONAL = 0.9
 # What saves less of the time is no way.
@@ -46,20 +46,6 @@ class Switch:
     patch: Mapping[str, Any]
     speed_up: float
     words: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
-    """Settings with which a run takes about so many seconds, and what they come to in words."""
-
-    words: str
-    patch: dict[str, Any]
-    seconds: float
-
-    @property
-    def line(self) -> str:
-        """`2 of 5 epochs: training.num_train_epochs = 2.0, 1 h 10 min`."""
-        return f"{self.words}: {settings_words(self.patch)}, {format_seconds(self.seconds)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,18 +94,12 @@ def run_seconds(
     rows = max(min(plan.effective_batch_size.value, plan.train_rows.value), 1)
     held_out = min(plan.eval_rows.value, config.evaluation.max_eval_rows or plan.eval_rows.value)
     evaluation = held_out * step_seconds / rows * EVALUATION_SHARE
-    save = plan.checkpoint_bytes.value / _SAVE_BYTES_PER_SECOND
+    save = plan.checkpoint_bytes.value / SAVE_BYTES_PER_SECOND
     sample = every(config.logging.sample_steps, steps)
-    samples = (steps // sample - after // sample) * _SAMPLE_SECONDS if sample else 0.0
-    evaluations = _times_left(steps, every(config.evaluation.eval_steps, steps), after)
-    saves = 1 + _times_left(steps, every(config.checkpoint.save_steps, steps), after)
+    samples = (steps // sample - after // sample) * SAMPLE_SECONDS if sample else 0.0
+    evaluations = times(steps, every(config.evaluation.eval_steps, steps), after=after)
+    saves = 1 + times(steps, every(config.checkpoint.save_steps, steps), after=after)
     return (steps - after) * step_seconds + evaluations * evaluation + saves * save + samples
-
-
-def _times_left(steps: int, every_steps: int, after: int) -> int:
-    if not every_steps:
-        return 1
-    return steps // every_steps - after // every_steps + (steps % every_steps != 0)
 
 
 def at_most_steps(plan: Plan, steps: int) -> dict[str, Any]:
@@ -130,18 +110,23 @@ def at_most_steps(plan: Plan, steps: int) -> dict[str, Any]:
     return {"training.num_train_epochs": float(whole_epochs)}
 
 
+def way_line(way: WayInTime) -> str:
+    """`2 of 5 epochs: training.num_train_epochs = 2.0, 1 h 10 min`."""
+    return f"{way.words}: {settings_words(way.patch)}, {format_seconds(way.seconds)}"
+
+
 def ways_to_make_it(
     plan: Plan, step_seconds: float, seconds: float, switches: Sequence[Switch] = ()
-) -> tuple[Way, ...]:
+) -> tuple[WayInTime, ...]:
     """Up to three ways to be done in so many seconds, what costs nothing first; none where one step takes longer."""
-    found: list[Way] = []
+    found: list[WayInTime] = []
     for way in _ways(plan, step_seconds, _SHARE * seconds, switches):
         if len(found) < _MOST_WAYS and all(way.patch != other.patch for other in found):
             found.append(way)
     return tuple(found)
 
 
-def _ways(plan: Plan, step_seconds: float, budget: float, switches: Sequence[Switch]) -> Iterator[Way]:
+def _ways(plan: Plan, step_seconds: float, budget: float, switches: Sequence[Switch]) -> Iterator[WayInTime]:
     least = _most_steps(plan, plan.config, step_seconds, budget)
     for switch in sorted(switches, key=lambda one: -one.speed_up):
         yield from _with_fewer_steps(plan, dict(switch.patch), step_seconds / switch.speed_up, budget, switch.words)
@@ -166,27 +151,27 @@ def _ways(plan: Plan, step_seconds: float, budget: float, switches: Sequence[Swi
 
 def _most_steps(plan: Plan, config: Config, step_seconds: float, budget: float) -> int:
     """The most steps that take no longer; 0 where one does."""
-    low, high = 0, plan.total_steps.value
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = run_seconds(plan, step_seconds, config=config, steps=middle) <= budget
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+    every_count = range(1, plan.total_steps.value + 1)
+    return bisect_left(
+        every_count, True, key=lambda steps: run_seconds(plan, step_seconds, config=config, steps=steps) > budget
+    )
 
 
 def _with_fewer_steps(
     plan: Plan, patch: dict[str, Any], step_seconds: float, budget: float, words: str
-) -> Iterator[Way]:
+) -> Iterator[WayInTime]:
     """The patch alone where that is enough, else with the most steps that then fit."""
     config = changed_config(plan.config, patch)
     alone = run_seconds(plan, step_seconds, config=config)
     if alone <= budget:
-        yield Way(words=words, patch=patch, seconds=alone)
+        yield WayInTime(words=words, patch=patch, seconds=alone)
     elif steps := _most_steps(plan, config, step_seconds, budget):
         yield _fewer_steps(plan, patch, config, step_seconds, steps, words)
 
 
-def _fewer_steps(plan: Plan, patch: dict[str, Any], config: Config, step_seconds: float, most: int, words: str) -> Way:
+def _fewer_steps(
+    plan: Plan, patch: dict[str, Any], config: Config, step_seconds: float, most: int, words: str
+) -> WayInTime:
     fewer = at_most_steps(plan, most)
     epochs = fewer.get("training.num_train_epochs")
     steps = round(epochs * plan.steps_per_epoch.value) if epochs else fewer["training.max_steps"]
@@ -195,7 +180,7 @@ def _fewer_steps(plan: Plan, patch: dict[str, Any], config: Config, step_seconds
     else:
         count = f"{steps:,} of {plan.total_steps.value:,} steps"
     seconds = run_seconds(plan, step_seconds, config=config, steps=steps)
-    return Way(words=f"{words}, and {count}" if words else count, patch=patch | fewer, seconds=seconds)
+    return WayInTime(words=f"{words}, and {count}" if words else count, patch=patch | fewer, seconds=seconds)
 
 
 def _uninterrupted(plan: Plan) -> dict[str, Any]:
@@ -207,7 +192,7 @@ def _uninterrupted(plan: Plan) -> dict[str, Any]:
     return patch | ({_SAMPLE: 0} if plan.sample_every_steps.value else {})
 
 
-def _fewer_held_out(plan: Plan, step_seconds: float, budget: float) -> Iterator[Way]:
+def _fewer_held_out(plan: Plan, step_seconds: float, budget: float) -> Iterator[WayInTime]:
     """Where one evaluation takes much of the time that there is."""
     rows = max(min(plan.effective_batch_size.value, plan.train_rows.value), 1)
     held_out, each = plan.eval_rows.value, step_seconds / rows * EVALUATION_SHARE
@@ -217,7 +202,7 @@ def _fewer_held_out(plan: Plan, step_seconds: float, budget: float) -> Iterator[
         yield from _with_fewer_steps(plan, {"evaluation.max_eval_rows": most}, step_seconds, budget, words)
 
 
-def _less_data(plan: Plan, step_seconds: float, share: float) -> Iterator[Way]:
+def _less_data(plan: Plan, step_seconds: float, share: float) -> Iterator[WayInTime]:
     """All epochs over a part of the data, where a setting cuts it to a known part; else as many steps of fewer rows."""
     seconds, limited = _seconds_of_share(plan, step_seconds, share), _limit_of_data(plan)
     if limited is None:
@@ -227,7 +212,7 @@ def _less_data(plan: Plan, step_seconds: float, share: float) -> Iterator[Way]:
     limit = math.floor(share * every_one)
     if limit >= 2 * plan.effective_batch_size.value:
         words = f"{format_count(limit)} of {format_count(every_one)} {'rows' if key == _ROWS else 'characters'}"
-        yield Way(words=words, patch={key: limit}, seconds=seconds)
+        yield WayInTime(words=words, patch={key: limit}, seconds=seconds)
 
 
 def _seconds_of_share(plan: Plan, step_seconds: float, share: float) -> float:
@@ -250,7 +235,7 @@ def _limit_of_data(plan: Plan) -> tuple[str, float] | None:
     return None if task == "causal_lm" else (_ROWS, plan.train_rows.value / trained)
 
 
-def _smaller_steps(plan: Plan, seconds: float, share: float) -> Iterator[Way]:
+def _smaller_steps(plan: Plan, seconds: float, share: float) -> Iterator[WayInTime]:
     training, rows = plan.config.training, math.floor(share * plan.effective_batch_size.value)
     if rows < 1 or plan.train_rows.value <= rows:
         return
@@ -258,10 +243,10 @@ def _smaller_steps(plan: Plan, seconds: float, share: float) -> Iterator[Way]:
     patch |= {ACCUMULATION: "auto"} if training.gradient_accumulation_steps != "auto" else {}
     patch |= {} if training.max_steps else {"training.max_steps": plan.total_steps.value}
     words = f"{rows} of {plan.effective_batch_size.value} rows in each of {plan.total_steps.value:,} steps"
-    yield Way(words=words, patch=patch, seconds=seconds)
+    yield WayInTime(words=words, patch=patch, seconds=seconds)
 
 
-def _smaller_model(plan: Plan, step_seconds: float, budget: float) -> Iterator[Way]:
+def _smaller_model(plan: Plan, step_seconds: float, budget: float) -> Iterator[WayInTime]:
     """From scratch with half of the layers, and so on; a pretrained model with LoRA instead of all weights."""
     scratch, tuning = plan.config.model.scratch, plan.config.tuning
     shape, setup = plan.model_shape(), plan.training_setup
@@ -299,7 +284,7 @@ def _narrower(scratch: ScratchSection) -> list[tuple[dict[str, Any], str]]:
     return found
 
 
-def _shorter_rows(plan: Plan, step_seconds: float, share: float) -> Iterator[Way]:
+def _shorter_rows(plan: Plan, step_seconds: float, share: float) -> Iterator[WayInTime]:
     """No row is longer, so that the mean is at most that; packed rows and streams would only become more rows."""
     if plan.packing.value or (plan.config.task.type in ("causal_lm", "char_lm") and not plan.config.training.max_steps):
         return
@@ -307,4 +292,4 @@ def _shorter_rows(plan: Plan, step_seconds: float, share: float) -> Iterator[Way
     length = math.floor(share * min(mean, plan.config.data.max_length))
     if length >= 16:
         seconds = _seconds_of_share(plan, step_seconds, share)
-        yield Way(words=f"rows of at most {length} tokens", patch={"data.max_length": length}, seconds=seconds)
+        yield WayInTime(words=f"rows of at most {length} tokens", patch={"data.max_length": length}, seconds=seconds)

@@ -32,8 +32,6 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
-# Forward alone is one of three equal parts of a step: the backward pass has two products for each.
-EVALUATION_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.measured_memory import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -16,7 +18,7 @@ from tui_trainer.tasks import find_task
 
 # Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
-# Passes whose rows an evaluation sorts together (`training/batches.py`).
+# Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
 # So many deviations above its mean is the fullest of some hundred passes.
 _DEVIATIONS = 3.0
@@ -69,12 +71,8 @@ def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config,
     budget = room.budget_bytes
     if budget is None:
         return limit
-    low, high = 1, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = needed_bytes(shape, setup, config, middle) <= budget
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+    fits = bisect_left(range(1, limit + 1), True, key=lambda rows: needed_bytes(shape, setup, config, rows) > budget)
+    return max(fits, 1)
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
@@ -95,17 +93,23 @@ def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: Config, micro_
 def parts_of_run(
     shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int, eval_batch: int
 ) -> tuple[memory.MemoryPart, ...]:
-    """Memory at the peak, by part, with so many rows in a pass."""
-    return memory.memory_parts(
-        shape,
-        setup,
-        micro_batch=micro_batch,
-        eval_batch=eval_batch,
-        row_tokens=row_tokens(config, setup),
-        accumulation=most_passes(config, setup, micro_batch),
-        most_labels=most_labels(config, setup, micro_batch, config.training.effective_batch_size),
-        most_eval_labels=most_labels(config, setup, eval_batch, EVALUATION_WINDOW * eval_batch),
-    )
+    """Memory at the peak, by part, with so many rows in a pass; corrected by what was measured here."""
+
+    def reckoned(rows: int, eval_rows: int) -> tuple[memory.MemoryPart, ...]:
+        return memory.memory_parts(
+            shape,
+            setup,
+            micro_batch=rows,
+            eval_batch=eval_rows,
+            row_tokens=row_tokens(config, setup),
+            accumulation=most_passes(config, setup, rows),
+            most_labels=most_labels(config, setup, rows, config.training.effective_batch_size),
+            most_eval_labels=most_labels(config, setup, eval_rows, EVALUATION_WINDOW * eval_rows),
+        )
+
+    parts = reckoned(micro_batch, eval_batch)
+    peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
+    return corrected(parts, peak, reckoned) if peak else parts
 
 
 def most_labels(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:

@@ -13,7 +13,7 @@ from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import Target
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 
 Kernels = Literal["none", "liger", "hub"]
 
@@ -25,7 +25,7 @@ LIGER_FAMILIES = frozenset(
     "exaone4 gemma gemma2 gemma3_text glm4 granite hunyuan_v1_dense llama ministral mistral mixtral nemotron olmo2 "
     "olmo3 phi3 qwen2 qwen3 qwen3_moe smollm3".split()
 )
-NOT_USED: Planned[Kernels] = Planned(value="none", exact=True, reason="the model's own operations")
+NOT_USED: Planned[Kernels] = exact("none", "the model's own operations")
 
 
 def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Kernels]:
@@ -33,7 +33,7 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     config = loaded.config
     requested = config.model.kernels
     if requested != "auto":
-        return Planned(value=requested, exact=True, reason=f"from {loaded.where(KEY)}")
+        return exact(requested, f"from {loaded.where(KEY)}")
     # Kernels of the hub are code that came from there: only on the user's word.
     why_not = lack("liger", hardware, target, shape)
     if not why_not and config.training.torch_compile:
@@ -42,7 +42,7 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     if not why_not and config.training.deterministic:
         why_not = "torch cannot tell whether kernels of a library give the same bits each time"
     if why_not:
-        return Planned(value="none", exact=True, reason=f"auto: {why_not}")
+        return exact("none", f"auto: {why_not}")
     version = hardware.libraries.get(LIBRARIES["liger"])
     return Planned(value="liger", exact=False, reason=f"auto: liger-kernel {version} knows {shape.model_type}")
 

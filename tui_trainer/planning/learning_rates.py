@@ -9,7 +9,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.optimizers import ADAPTIVE, OPTIMIZERS, PeakRate, Start
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.batching import EFFECTIVE, effective_rows
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 
 KEY = "training.learning_rate"
 _WORDS: dict[Start, tuple[str, str]] = {
@@ -23,10 +23,10 @@ def learning_rate(loaded: LoadedConfig) -> Planned[float]:
     """The peak rate."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
-        return _scaled(loaded, Planned(value=written, exact=True, reason=f"from {loaded.where(KEY)}"))
+        return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"))
     reasons = (_WORDS[_start(config)][0], OPTIMIZERS[config.training.optim].learning_rate_reason)
     reason = f"auto: {'; '.join(filter(None, reasons))}"
-    return _scaled(loaded, Planned(value=peak_rate(config).auto, exact=True, reason=reason))
+    return _scaled(loaded, exact(peak_rate(config).auto, reason))
 
 
 def _scaled(loaded: LoadedConfig, rate: Planned[float]) -> Planned[float]:
@@ -44,7 +44,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float]) -> Planned[float]:
     factor = math.sqrt(now / before) if scaling == "sqrt" else now / before
     value = float(f"{rate.value * factor:.3g}")
     how = f"{scaling} scaling from {before} rows ({where}) to {now}: {rate.value:g} -> {value:g}"
-    return Planned(value=value, exact=True, reason=f"{rate.reason}; {how}")
+    return exact(value, f"{rate.reason}; {how}")
 
 
 def peak_rate(config: Config) -> PeakRate:

@@ -1,4 +1,5 @@
-"""A run that goes on elsewhere than where it began: on another card of this machine, on another node, on the CPU.
+"""A run that goes on otherwise than it began: on another card of this machine, on another node, on the CPU, in another
+number of processes, in smaller passes.
 
 What a step learns from stays: the effective batch, the precision and the steps are those of the plan. Only how the
 batch is split into forward passes follows the memory that is there.
@@ -19,16 +20,17 @@ from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import Target, is_from_scratch
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.processes import cards_for
 from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.times import shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
@@ -46,8 +48,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     """The plan as it is carried out on this machine, and a clause about what is different; empty: nothing is.
 
     Without a choice the run stays on its card where that is here, else it takes the freest one; a run on the CPU stays
-    there. Raises ConfigError when
-    it cannot go on here, InputError for a choice that there is not.
+    there. Raises ConfigError when it cannot go on here, InputError for a choice that there is not.
     """
     if plan.device == "cpu":
         gpu = choose_gpu(hardware.gpus, chosen)[0] if isinstance(chosen, int) else None
@@ -95,24 +96,59 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
     micro = min(plan.per_device_train_batch_size.value, share)
     changes: dict[str, Any] = {
-        "processes": _exact(wanted, words),
+        "processes": exact(wanted, words),
         "nodes": nodes,
         "gpu_uuids": uuids,
         "threads": threads_of(hardware, here) if plan.config.training.cpu_threads == "auto" else plan.threads,
-        "per_device_train_batch_size": _exact(micro, words),
-        "gradient_accumulation_steps": _exact(-(-share // micro), words),
+        "per_device_train_batch_size": exact(micro, words),
+        "gradient_accumulation_steps": exact(-(-share // micro), words),
         "step_seconds": Planned(value=None, exact=False, reason=f"only a measured step can tell: {words}"),
         "duration_seconds": Planned(value=None, exact=False, reason=words),
         # Of another number of processes nothing was measured that goes under the old name.
         "shape_key": "",
+        "memory_key": "",
     }
     return plan.model_copy(update=changes), words
+
+
+def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:
+    """The plan from where memory ran out. `packed_width`: of packed rows that were made narrower.
+
+    What a step takes of time is then no longer that of its key: none is kept under it.
+    """
+    changes: dict[str, Any] = {"out_of_memory_events": plan.out_of_memory_events + 1}
+    if event.what == "evaluation":
+        changes["per_device_eval_batch_size"] = exact(event.rows, reason)
+    else:
+        changes |= {
+            "per_device_train_batch_size": exact(event.rows, reason),
+            "gradient_accumulation_steps": exact(event.passes, reason),
+            "packed_width": packed_width or plan.packed_width,
+            "shape_key": "",
+        }
+    return plan.model_copy(update=changes)
+
+
+def less_memory(plan: Plan, tokens: int) -> str:
+    """What takes less memory for a row of so many tokens, as settings of a new run."""
+    config = plan.config
+    found = [f"data.max_length = {max(tokens // 2, 1)}"]
+    if not config.training.gradient_checkpointing:
+        found.append("training.gradient_checkpointing = true")
+    if config.tuning.method == "full" and not is_from_scratch(config):
+        found.append('tuning.method = "lora"')
+    elif config.tuning.method == "lora":
+        found.append('tuning.method = "qlora" on a GPU')
+    if plan.packing.value and config.training.torch_compile:
+        # Rows of compiled layers are filled up, whatever is in them.
+        found.append("data.packing = false")
+    return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]
 
 
 def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
-    setup = replace(plan.training_setup, device=target.device)
+    setup = replace(plan.training_setup, device=target.device, measured_peaks=())
     return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
 
 
@@ -144,9 +180,10 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         if config.training.cpu_threads == "auto"
         else plan.threads,
         "training_setup": setup,
-        "per_device_train_batch_size": _exact(split.micro, words),
-        "gradient_accumulation_steps": _exact(split.accumulation, words),
-        "per_device_eval_batch_size": _exact(split.eval_batch, words),
+        "memory_key": "",
+        "per_device_train_batch_size": exact(split.micro, words),
+        "gradient_accumulation_steps": exact(split.accumulation, words),
+        "per_device_eval_batch_size": exact(split.eval_batch, words),
         "memory_parts": parts,
         "memory_bytes": Planned(value=memory.total_bytes(parts), exact=False, reason=plan.memory_bytes.reason),
         "step_seconds": Planned(value=None, exact=False, reason="only a measured step can tell: the device is another"),
@@ -164,10 +201,6 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     if problems := host_memory_problems(changes["host_memory_bytes"], hardware):
         raise ConfigError(problems)
     return plan.model_copy(update=changes), words
-
-
-def _exact(value: int, reason: str) -> Planned[int]:
-    return Planned(value=value, exact=True, reason=reason)
 
 
 def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.batching import ACCUMULATION, MICRO, TUNE, BatchCut
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
 
 KEY = "data.packing"
@@ -42,13 +42,13 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     requested = loaded.config.data.packing
     where = f", from {loaded.where(KEY)}"
     if requested is False:
-        return Planned(value=False, exact=True, reason=f"data.packing = false{where}")
+        return exact(False, f"data.packing = false{where}")
     if facts.packed_rows is None:
         task = loaded.config.task.type
         why = "rows are cut from one long text: they are full" if facts.is_stream else f"{task} reads each row alone"
-        return Planned(value=False, exact=True, reason=why)
+        return exact(False, why)
     if shape.model_type in SEES_OTHERS:
-        return Planned(value=False, exact=True, reason=f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
+        return exact(False, f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
     rows = min(effective, facts.rows)
     saving = 1 - facts.packed_rows / rows
     fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"

@@ -33,6 +33,7 @@ from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_b
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
 from tui_trainer.planning.kept_micro_batches import kept_micro_batch, micro_batch_key
+from tui_trainer.planning.measured_memory import measured_peaks
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
@@ -95,6 +96,8 @@ class Plan(BaseModel):
     train_tokens: Planned[int]
     effective_batch_size: Planned[int]
     per_device_train_batch_size: Planned[int]
+    memory_key: str = ""
+    """Under which its peak of memory is kept; empty: it would not be that of such a run."""
     untuned_key: str = ""
     """Under which its micro-batch is kept once it is measured; empty: nothing is to be measured."""
     gradient_accumulation_steps: Planned[int]
@@ -219,8 +222,9 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     if strategy.value == "fsdp":
         setup = replace(setup, shards=processes)
     tunes = config.training.per_device_train_batch_size == TUNE
-    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes) if tunes else ""
-    kept = kept_micro_batch(key) if key else None
+    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
+    setup = replace(setup, measured_peaks=measured_peaks(key))
+    kept = kept_micro_batch(key) if tunes else None
 
     def largest_fit(limit: int) -> int:
         return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
@@ -251,6 +255,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         choices=chosen,
         packing=packed,
         threads=threads,
-        untuned_key="" if kept else key,
+        memory_key=key,
+        is_untuned=tunes and not kept,
         memory_reason=memory_reason,
     )

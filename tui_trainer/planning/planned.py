@@ -17,3 +17,8 @@ class Planned(BaseModel, Generic[T]):
     value: T
     exact: bool
     reason: str
+
+
+def exact(value: T, reason: str) -> Planned[T]:
+    """What is known, not guessed."""
+    return Planned(value=value, exact=True, reason=reason)

@@ -12,14 +12,14 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 
 Strategy = Literal["ddp", "fsdp"]
 NODES, STRATEGY = "distributed.nodes", "distributed.strategy"
 # Of those whose state torch splits over processes as it splits the weights.
 SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
-COPIES: Planned[Strategy] = Planned(value="ddp", exact=True, reason="one process")
-ONE: Planned[int] = Planned(value=1, exact=True, reason="one process")
+COPIES: Planned[Strategy] = exact("ddp", "one process")
+ONE: Planned[int] = exact(1, "one process")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,15 +51,15 @@ def processes_of(loaded: LoadedConfig, hardware: Hardware, target: Target, chose
     if nodes == 1:
         return here
     reason = f"{nodes} nodes (from {loaded.where(NODES)}) of {here.count.value}: {here.count.reason}"
-    return replace(here, nodes=nodes, count=_exact(_with_rows(loaded, nodes * here.count.value), reason))
+    return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
 
 
 def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if target.gpu is None:
         if requested in ("auto", 1):
-            return Group(count=_exact(1, "one process has all cores of a CPU"))
-        return Group(count=_exact(_with_rows(loaded, int(requested)), f"from {loaded.where(PROCESSES)}"))
+            return Group(count=exact(1, "one process has all cores of a CPU"))
+        return Group(count=exact(_with_rows(loaded, int(requested)), f"from {loaded.where(PROCESSES)}"))
     cards = cards_for(hardware, target.gpu)
     if requested == "auto":
         return _automatic(loaded, cards, chosen_gpu)
@@ -78,16 +78,18 @@ def strategy_of(loaded: LoadedConfig, processes: int, fits: Callable[[int], bool
     if processes == 1:
         return COPIES
     if requested == "ddp":
-        return Planned(value="ddp", exact=True, reason=f"from {loaded.where(STRATEGY)}")
+        return exact("ddp", f"from {loaded.where(STRATEGY)}")
     if requested == "auto":
         if fits(1):
-            return Planned(value="ddp", exact=True, reason="the model fits beside its gradients in each process")
-        if not fits(processes) or split_problems(loaded):
-            return Planned(value="ddp", exact=True, reason="nor does it fit where it is split")
-        return Planned(value="fsdp", exact=True, reason="only a part of the model fits in a process")
+            return exact("ddp", "the model fits beside its gradients in each process")
+        if problems := split_problems(loaded):
+            return exact("ddp", f"the model does not fit beside its gradients, and cannot be split: {problems[0].key}")
+        if not fits(processes):
+            return exact("ddp", "the model does not fit beside its gradients, whole or split")
+        return exact("fsdp", "only a part of the model fits in a process")
     if problems := split_problems(loaded):
         raise ConfigError(problems)
-    return Planned(value="fsdp", exact=True, reason=f"from {loaded.where(STRATEGY)}")
+    return exact("fsdp", f"from {loaded.where(STRATEGY)}")
 
 
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -121,19 +123,19 @@ def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
 
 def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) -> Group:
     if isinstance(chosen_gpu, int):
-        return Group(count=_exact(1, f"GPU {chosen_gpu} was chosen"))
+        return Group(count=exact(1, f"GPU {chosen_gpu} was chosen"))
     alike = [gpu for gpu in cards if gpu.name == cards[0].name]
     if len(alike) == 1:
-        return Group(count=_exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
+        return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
     rows = loaded.config.training.effective_batch_size
     if rows < len(alike):
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
-    return _on(alike, f"{len(alike)} cards of one kind; the model fits on each")
+    return _on(alike, f"{len(alike)} cards of one kind")
 
 
 def _on(cards: list[Gpu], reason: str) -> Group:
     uuids = tuple(gpu.cuda_uuid for gpu in cards) if len(cards) > 1 else ()
-    return Group(count=_exact(len(cards), reason), gpu_uuids=uuids)
+    return Group(count=exact(len(cards), reason), gpu_uuids=uuids)
 
 
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
@@ -146,7 +148,3 @@ def _with_rows(loaded: LoadedConfig, count: int) -> int:
         message = f"is {count}, but a step has {rows} rows: each process needs one"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {rows} or less, or {EFFECTIVE} higher"))
     return count
-
-
-def _exact(value: int, reason: str) -> Planned[int]:
-    return Planned(value=value, exact=True, reason=reason)

@@ -8,8 +8,8 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batching import BatchCut
-from tui_trainer.planning.cadence import every, times
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.runs.cadence import every, times
 from tui_trainer.tasks.contract import DataFacts
 
 
@@ -23,10 +23,8 @@ class Steps:
             value=per_epoch, exact=facts.exact, reason=f"{facts.rows} rows / {cut.effective}, rounded up"
         )
         if training.max_steps:
-            self.total: Planned[int] = Planned(
-                value=training.max_steps,
-                exact=True,
-                reason=f"training.max_steps from {loaded.where('training.max_steps')}",
+            self.total: Planned[int] = exact(
+                training.max_steps, f"training.max_steps from {loaded.where('training.max_steps')}"
             )
         else:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
@@ -44,15 +42,13 @@ class Steps:
 
     def warmup(self, scheduler: str, setting: float) -> Planned[int]:
         if not LR_SCHEDULES[scheduler].warms_up:
-            return Planned(value=0, exact=True, reason="this schedule has none; constant_with_warmup has")
+            return exact(0, "this schedule has none; constant_with_warmup has")
         planned = self.cadence("warmup_steps", setting)
-        return planned if planned.value else Planned(value=0, exact=True, reason="the peak learning rate at once")
+        return planned if planned.value else exact(0, "the peak learning rate at once")
 
     def cadence(self, name: str, setting: float) -> Planned[int]:
         total = self.total
         value = every(setting, total.value)
         if 0 < setting < 1:
             return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
-        return Planned(
-            value=value, exact=True, reason=f"{name} = {setting:g}" if value else f"{name} = 0: not on the way"
-        )
+        return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not on the way")

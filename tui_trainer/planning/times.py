@@ -9,11 +9,12 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.calibration import read_calibration
-from tui_trainer.planning.duration import EVALUATION_SHARE, StepTime, step_time, training_flops
+from tui_trainer.planning.duration import StepTime, step_time, training_flops
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.registry import state_folder
+from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
 
 

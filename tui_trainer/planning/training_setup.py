@@ -24,6 +24,16 @@ class LayerBytes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredPeak:
+    """Bytes at the peak of runs with so many rows in a pass of training and of evaluation."""
+
+    rows: int
+    eval_rows: int
+    bytes: int
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetup:
     """`precision` is what matmuls are computed in, `weights` what the model's own weights are kept in.
 
@@ -67,6 +77,8 @@ class TrainingSetup:
     """Processes over which weights, gradients and the optimizer's state are split."""
     counted: LayerBytes | None = None
     """For a family without a formula: what a dry run has counted."""
+    measured_peaks: tuple[MeasuredPeak, ...] = ()
+    """Of runs of the same model, settings and machine."""
 
     @property
     def has_adapter(self) -> bool:

@@ -78,7 +78,7 @@ class Costs:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """A run that is over, or as far as it has come. `plan` is None before there is one, and for those of a version that
-    is not understood; `plan_fault` then says why."""
+    is not understood; `plan_fault` then says why. `journal_damage`: empty where it can be read."""
 
     folder: RunFolder
     status: str
@@ -86,6 +86,7 @@ class RunFacts:
     state: RunState
     plan: Plan | None
     plan_fault: str
+    journal_damage: str
     starts: tuple[Start, ...]
     asked: tuple[Asked, ...]
     config_text: str
@@ -99,7 +100,8 @@ def facts_of(folder: RunFolder) -> RunFacts:
     """Reads the whole journal: about two seconds for 100,000 steps."""
     about = overview(folder)
     state, curves, starts = RunState(name=folder.name), CurveCollector(), list[Start]()
-    for event in JournalReader(folder.journal).stream():
+    journal = JournalReader(folder.journal)
+    for event in journal.stream():
         state.apply(event)
         curves.take(event, state)
         _note_start(starts, event)
@@ -111,6 +113,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
         state=state,
         plan=plan,
         plan_fault=fault,
+        journal_damage=journal.damage,
         starts=tuple(starts),
         asked=tuple(_asked(folder)),
         config_text=_text(folder.config),

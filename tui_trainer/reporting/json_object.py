@@ -38,6 +38,7 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "settings": [asdict(setting) for setting in facts.asked],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
+        "journal_damage": facts.journal_damage,
         "data": None if data is None else asdict(data),
         "costs": asdict(facts.costs),
         "doctor": _verdict(facts),

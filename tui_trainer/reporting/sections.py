@@ -195,6 +195,8 @@ def _history(facts: RunFacts) -> Iterator[Block]:
         yield Table(("step", "problem", "what happened"), told)
     if not facts.starts:
         yield Text(("Its journal holds no start.",))
+    if facts.journal_damage:
+        yield Text((f"{facts.journal_damage[0].upper()}{facts.journal_damage[1:]}.",))
 
 
 def _start_row(start: Start, silent: str) -> tuple[str, ...]:

@@ -72,17 +72,15 @@ class Controls:
         """Requests that cannot be answered yet: `wanted` gives them once more."""
         self._put_back += requests
 
-    def has_some(self) -> bool:
-        """Whether there are requests. All of them wait on."""
+    def waiting(self) -> list[Request]:
+        """The requests that nobody has answered. All of them wait on."""
         requests = self.wanted()
         self.put_back(requests)
-        return bool(requests)
+        return requests
 
     def has_stop(self) -> bool:
-        """Whether a stop is among the requests. All of them wait on."""
-        requests = self.wanted()
-        self.put_back(requests)
-        return any(request.action == "stop" for request in requests)
+        """Whether a stop waits."""
+        return any(request.action == "stop" for request in self.waiting())
 
     def wanted(self) -> list[Request]:
         """The requests that came since the last call or were put back, each once, in order. Never raises.

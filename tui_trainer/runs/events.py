@@ -292,7 +292,7 @@ class MicroBatchReduced(RunProblem):
     rows_before: int
     rows: int
     passes: int
-    longest_row: int
+    longest_row: int | None = None
     peak_memory_bytes: int | None = None
     free_memory_bytes: int | None = None
 

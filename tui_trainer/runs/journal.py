@@ -31,7 +31,6 @@ class JournalWriter:
     def __init__(self, path: Path, *, pending_limit_bytes: int = PENDING_LIMIT_BYTES) -> None:
         """Raises FolderError when the file cannot be opened or is not a plain file of ours."""
         self.path = path
-        self.dropped_lines = 0
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
         self._lock = threading.Lock()
@@ -120,7 +119,6 @@ class JournalWriter:
             return
         start = self._pending.index(_NEWLINE) + 1 if self._mid_line else 0
         end = self._pending.find(_NEWLINE, start + excess - 1) + 1
-        self.dropped_lines += self._pending.count(_NEWLINE, start, end)
         del self._pending[start:end]
 
 
@@ -138,6 +136,12 @@ class JournalReader:
         self._inode = 0
         self._tail = b""
         self._tail_too_long = False
+
+    @property
+    def damage(self) -> str:
+        """What of it cannot be read, in a sentence; empty: nothing."""
+        several = "s" if self.skipped > 1 else ""
+        return f"left out: {self.skipped:,} line{several} of the journal that cannot be read" if self.skipped else ""
 
     def read_new(self) -> list[Event]:
         """The events of all lines that were completed since the last call."""

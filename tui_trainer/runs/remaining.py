@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from tui_trainer.runs.cadence import times
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 
-# Until one was measured: forward alone is a third of a step, and this many bytes of weights and two moments (12 a
-# parameter) are copied, hashed and synced in a second.
-_EVALUATION_SHARE: Final = 1 / 3
-_SAVE_BYTES_PER_SECOND: Final = 300e6
+# Until one was measured: forward alone is one of three equal parts of a step (the backward pass has two products for
+# each), and this many bytes of weights and two moments (12 a parameter) are copied, hashed and synced in a second.
+EVALUATION_SHARE: Final = 1 / 3
+SAVE_BYTES_PER_SECOND: Final = 300e6
 _CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
 # A text of 160 tokens from a model of four to eight layers: 0.3 to 1 s, the first one of a process the longest.
-_SAMPLE_SECONDS: Final = 0.5
+SAMPLE_SECONDS: Final = 0.5
 
 
 def eta_seconds(state: RunState) -> float | None:
@@ -37,8 +38,8 @@ def _evaluating_seconds_left(state: RunState) -> float:
     if plan is None or plan.eval_every_steps is None or plan.eval_rows is None:
         return _share_left(state, costs)
     samples_per_second = state.samples_per_second
-    guess = plan.eval_rows * _EVALUATION_SHARE / samples_per_second if samples_per_second else 0.0
-    return _times_left(state.step, state.total_steps, plan.eval_every_steps) * _mean_seconds(costs, guess)
+    guess = plan.eval_rows * EVALUATION_SHARE / samples_per_second if samples_per_second else 0.0
+    return times(state.total_steps, plan.eval_every_steps, after=state.step) * _mean_seconds(costs, guess)
 
 
 def _saving_seconds_left(state: RunState) -> float:
@@ -46,8 +47,8 @@ def _saving_seconds_left(state: RunState) -> float:
     plan = state.plan
     if plan is None or plan.save_every_steps is None:
         return _share_left(state, costs)
-    guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
-    return _times_left(state.step, state.total_steps, plan.save_every_steps) * _mean_seconds(costs, guess)
+    guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / SAVE_BYTES_PER_SECOND
+    return times(state.total_steps, plan.save_every_steps, after=state.step) * _mean_seconds(costs, guess)
 
 
 def _sampling_seconds_left(state: RunState) -> float:
@@ -55,8 +56,8 @@ def _sampling_seconds_left(state: RunState) -> float:
     if plan is None or not plan.sample_every_steps:
         return 0.0
     costs = [(done.step, done.seconds) for done in state.samples if done.seconds > 0]
-    times = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
-    return times * _mean_seconds(costs, _SAMPLE_SECONDS)
+    texts = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
+    return texts * _mean_seconds(costs, SAMPLE_SECONDS)
 
 
 def _share_left(state: RunState, costs: list[tuple[int, float]]) -> float:
@@ -67,12 +68,3 @@ def _share_left(state: RunState, costs: list[tuple[int, float]]) -> float:
 
 def _mean_seconds(costs: list[tuple[int, float]], guess: float) -> float:
     return sum(seconds for _, seconds in costs) / len(costs) if costs else guess
-
-
-def _times_left(step: int, total_steps: int, every_steps: int) -> int:
-    """How often something that happens every so many steps, and at the end, happens after `step`."""
-    if step >= total_steps:
-        return 0
-    if every_steps <= 0:
-        return 1
-    return total_steps // every_steps - step // every_steps + (total_steps % every_steps != 0)

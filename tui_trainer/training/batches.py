@@ -7,7 +7,8 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,10 +18,8 @@ from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.batching.shares import share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.planning.fit import EVALUATION_WINDOW
 from tui_trainer.training.ranks import ALONE, Ranks
-
-# Forward passes whose rows are sorted or packed together in an evaluation.
-WINDOW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +75,38 @@ def idle(batch: MicroBatch) -> MicroBatch:
     return replace(batch, samples=0, tokens=0, is_idle=True)
 
 
+class Prefetcher:
+    """Batches made ahead of the training by threads, while a GPU computes.
+
+    `ahead.at(step)`: the window of a step, and the next ones are begun. The order of steps must be ascending.
+    """
+
+    def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, ahead: int, last_step: int) -> None:
+        self._make = make
+        self._ahead, self._last_step = ahead, last_step
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
+        self._waiting: dict[int, Future[list[MicroBatch]]] = {}
+
+    def at(self, step: int) -> list[MicroBatch]:
+        for coming in range(step, min(step + self._ahead, self._last_step) + 1):
+            if coming not in self._waiting:
+                self._waiting[coming] = self._pool.submit(self._make, coming)
+        return self._waiting.pop(step).result()
+
+    def forget(self) -> None:
+        """What was made ahead is not taken: it is made anew when its step comes."""
+        for made in self._waiting.values():
+            made.cancel()
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """No more batches are begun; the threads end."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
 def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
     """The forward passes over the chosen rows, some passes' worth of them sorted or packed together."""
-    at_a_time = layout.rows * WINDOW
+    at_a_time = layout.rows * EVALUATION_WINDOW
     if layout.packed_width and len(chosen):
         mean_inputs = float(np.mean(rows.lengths[np.asarray(chosen)])) - 1
         at_a_time = max(at_a_time, int(at_a_time * layout.packed_width / mean_inputs))

@@ -23,7 +23,7 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
 from tui_trainer.training.attention_probe import check_attention
-from tui_trainer.training.batches import Batches, Layout, windows
+from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.device import device_of
@@ -33,7 +33,6 @@ from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.prefetcher import Prefetcher
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
@@ -66,7 +65,7 @@ class Components:
         self.replicas: Replicas | Sharded | None = None
         if is_split:
             layers = decoder_layers(self.model)
-            self.replicas = Sharded(ranks, self.device, self.model, layers, self.loss, self.mixed_precision)
+            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision)
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,

@@ -24,7 +24,7 @@ class ControlHandler:
         self._journal = journal
         self._paused = False
         self._stop = False
-        session.ranks.has_news = controls.has_some
+        session.ranks.has_news = controls.waiting
 
     def wants_stop(self) -> bool:
         """Do what was asked since the last step; waits here while paused."""

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from time import perf_counter
 
 from tui_trainer.deadlines import clock_words
-from tui_trainer.planning.deadline_ways import run_seconds, seconds_left, ways_to_make_it
+from tui_trainer.planning.deadline_ways import run_seconds, seconds_left, way_line, ways_to_make_it
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.events import DeadlineAtRisk, WayInTime
+from tui_trainer.runs.events import DeadlineAtRisk
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.training.session import Session
 from tui_trainer.units import format_seconds
@@ -71,7 +71,7 @@ def _at_risk(plan: Plan, step: int, step_seconds: float, expected: datetime, beg
     beginning = max((began - deadline.start).total_seconds(), 0.0) if began else 0.0
     ways = ways_to_make_it(plan, step_seconds, seconds_left(plan) - beginning)
     done, by = clock_words(expected, now), clock_words(deadline.at, now)
-    named = "; ".join(f"({number}) {way.line}" for number, way in enumerate(ways, 1))
+    named = "; ".join(f"({number}) {way_line(way)}" for number, way in enumerate(ways, 1))
     return DeadlineAtRisk(
         step=step,
         kind="deadline",
@@ -80,5 +80,5 @@ def _at_risk(plan: Plan, step: int, step_seconds: float, expected: datetime, beg
         due=deadline.at.astimezone(UTC).isoformat(),
         expected=expected.isoformat(),
         step_seconds=step_seconds,
-        ways=[WayInTime(words=way.words, patch=way.patch, seconds=way.seconds) for way in ways],
+        ways=list(ways),
     )

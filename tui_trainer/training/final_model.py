@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.training.components import Components
-from tui_trainer.training.model_card import CardFacts, model_card
+from tui_trainer.training.job import Job
+from tui_trainer.training.model_card import CardFacts, model_card, model_facts
+from tui_trainer.training.position import Position
 
 
-def write_final_model(
-    target: Path,
-    components: Components,
-    plan: Plan,
-    facts: CardFacts,
-) -> None:
-    """Write beside, sync, then rename: `model/` is there whole or not at all."""
+def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
+    """Write beside, sync, then rename: `model/` is there whole or not at all. `plan`: as the run has ended with it."""
+    model = model_facts(position, job.baselines, plan.config)
+    facts = CardFacts(data_description=job.data.source, model=model, versions=job.versions)
+    target = job.folder.model
     beside = target.with_name(f".writing-{target.name}")
     if beside.exists():
         shutil.rmtree(beside)

@@ -31,7 +31,11 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """How a run came to its end, and the median seconds of its last steps (None: too few to say)."""
+    """How a run came to its end, and the median seconds of its last steps (None: too few to say).
+
+    `peak_memory_bytes` as the plan counts; None where it is not that of a whole run with the passes of its plan.
+    """
 
     reason: Reason
     step_seconds: float | None
+    peak_memory_bytes: int | None = None

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from tui_trainer.data.batching.pack import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.rounding_probe import cut_at_embeddings
 
 Document = NDArray[np.int32]
 # Kernels go by blocks of up to 128 tokens, and some have another code for a sequence that fits into one.
@@ -57,16 +58,10 @@ def packing_leaks(run: Probed, rows: Rows, *, by_lengths: bool = False) -> str |
     `by_lengths`: as for `Layout`.
     """
     packed_rows = _documents(run, rows)
-    for module in run.model.modules():
-        # No dropout; but layers that are recomputed for the backward pass are so here, where memory may be as short.
-        module.training = bool(getattr(module, "gradient_checkpointing", False))
-    try:
-        each = [_pass(run, [[document]], packed=False) for row in packed_rows for document in row]
-        alone = _Pass(torch.cat([one.logits for one in each]), torch.cat([one.gradient for one in each]))
-        packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
-        control = _pass(run, packed_rows, packed=False)
-    finally:
-        run.model.train()
+    each = [_pass(run, [[document]], packed=False) for row in packed_rows for document in row]
+    alone = _Pass(torch.cat([one.logits for one in each]), torch.cat([one.gradient for one in each]))
+    packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
+    control = _pass(run, packed_rows, packed=False)
     return _difference(alone, packed, control, coarse=_is_coarse(run))
 
 
@@ -113,18 +108,9 @@ def _pass(run: Probed, rows: Sequence[Sequence[Document]], *, packed: bool, by_l
     batch = micro_batch(collate_packed(rows, run.pad_id), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
-    embedded: list[Tensor] = []
-
-    def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        embedded.append(output.detach().requires_grad_())
-        return embedded[-1]
-
-    handle = run.model.get_input_embeddings().register_forward_hook(detach)
-    try:
+    with cut_at_embeddings(run.model) as embedded:
         with run.mixed_precision.autocast(), known_masks(batch):
             logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
-    finally:
-        handle.remove()
-    (gradient,) = torch.autograd.grad(loss, embedded[:1])
+        (gradient,) = torch.autograd.grad(loss, embedded[:1])
     return _Pass(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())

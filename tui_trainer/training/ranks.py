@@ -32,7 +32,7 @@ class Ranks:
     count: int = 1
     host: Any = None
     """The group for values of the host."""
-    has_news: Callable[[], bool] = lambda: False
+    has_news: Callable[[], object] = lambda: False
     """Of the first process: whether there is something that all should hear before the next step."""
     hears_news: bool = field(default=True, init=False)
     """Whether it said so at the last step."""
@@ -46,7 +46,7 @@ class Ranks:
         """The same numbers of all processes added up; once for each step."""
         if self.count == 1:
             return tuple(counts)
-        numbers = torch.tensor([*counts, int(self.is_first and self.has_news())])
+        numbers = torch.tensor([*counts, int(self.is_first and bool(self.has_news()))])
         dist.all_reduce(numbers, group=self.host)
         *summed, news = numbers.tolist()
         self.hears_news = bool(news)

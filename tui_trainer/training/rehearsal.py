@@ -109,9 +109,7 @@ class Rehearsal:
             components.lay_out_anew(smaller)
         if batches.layout is planned:
             return figures
-        rows = batches.layout.rows
-        failed = f"out of memory with {planned.rows} rows in a pass, not with {rows}"
-        return figures | {"failed": failed, "is_memory": True, "works_with": {MICRO: rows}}
+        return figures | _smaller_works(MICRO, planned.rows, batches.layout.rows)
 
     def _typical(self) -> dict[str, Any]:
         started, session = perf_counter(), self.session
@@ -153,8 +151,7 @@ class Rehearsal:
         figures["evaluation_seconds"] = timed.seconds * len(numbers) / len(some)
         if layout is planned:
             return figures
-        failed = f"out of memory with {planned.rows} rows in a pass, not with {layout.rows}"
-        return figures | {"failed": failed, "is_memory": True, "works_with": {EVAL_BATCH: layout.rows}}
+        return figures | _smaller_works(EVAL_BATCH, planned.rows, layout.rows)
 
     def _checkpoint(self) -> dict[str, Any]:
         """Saved, compared file by file with what is in memory, and put back as a resumed run does."""
@@ -192,3 +189,8 @@ class Rehearsal:
 
     def _events(self, kind: type[E]) -> list[E]:
         return [one for one in read_all(self.session.job.folder.journal) if isinstance(one, kind)]
+
+
+def _smaller_works(key: str, planned: int, rows: int) -> dict[str, Any]:
+    failed = f"out of memory with {planned} rows in a pass, not with {rows}"
+    return {"failed": failed, "is_memory": True, "works_with": {key: rows}}

@@ -32,9 +32,7 @@ class _Loss(nn.Module):
         self._loss = loss
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        loss = self._loss(batch)
-        # A process without rows in this step takes part in the sum with a gradient of 0.
-        return loss * 0.0 if batch.is_idle else loss
+        return self._loss(batch)
 
 
 class Replicas:
@@ -43,12 +41,15 @@ class Replicas:
     def __init__(
         self, ranks: Ranks, model: nn.Module, loss: Callable[[MicroBatch], Tensor], optimizer: RunOptimizer
     ) -> None:
-        self._ranks, self._optimizer = ranks, optimizer
+        self._ranks = ranks
         module = _Loss(model, loss)
         self._parallel: DistributedDataParallel | None = None
         self._forward: Any = module
-        # Weights of 16 bits have their gradients summed in fp32, outside of the model: by hand, after the last pass.
-        if not optimizer.has_masters:
+        self._buckets: list[list[nn.Parameter]] = []
+        if optimizer.has_masters:
+            # Weights of 16 bits have their gradients summed in fp32, outside of the model: by hand, at the end.
+            self._buckets = list(_buckets(optimizer.trained))
+        else:
             self._forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,
@@ -68,33 +69,34 @@ class Replicas:
 
     def finish(self) -> None:
         """What was not summed in the last backward pass."""
-        if self._parallel is None:
-            sum_gradients(self._optimizer.trained)
+        for bucket in self._buckets:
+            _sum_gradients(bucket)
 
     def scale(self, labels: int) -> float:
         """What a summed loss is divided by: torch's DistributedDataParallel takes the mean over the processes."""
         return labels / self._ranks.count if self._parallel else labels
 
 
-def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+def _sum_gradients(bucket: Sequence[nn.Parameter]) -> None:
     """Of all processes, in each; what had no part in a step of this process counts as 0 there."""
-    for bucket in _buckets(parameters):
-        for parameter in bucket:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
-        for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(summed.view_as(gradient))
+    for parameter in bucket:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(summed.view_as(gradient))
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
+    size = 0
     for parameter in parameters:
         bucket.append(parameter)
-        if sum(one.nbytes for one in bucket) >= _BUCKET_BYTES:
+        size += parameter.nbytes
+        if size >= _BUCKET_BYTES:
             yield bucket
-            bucket = []
+            bucket, size = [], 0
     if bucket:
         yield bucket

@@ -71,31 +71,38 @@ def difference(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -> st
 def numbers(run: Probed, batch: MicroBatch) -> Numbers:
     """Of a forward and a backward pass without dropout; no weight gets a gradient."""
     model = run.model
-    embedded: list[Tensor] = []
     outputs: list[Any] = []
+    handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))
+    try:
+        with cut_at_embeddings(model) as embedded:
+            with run.mixed_precision.autocast():
+                loss = run.loss(batch)
+            vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
+            found = torch.autograd.grad(loss, [embedded[0], *vectors], allow_unused=True)
+    finally:
+        handle.remove()
+    gradients = torch.cat([gradient.float().flatten() for gradient in found if gradient is not None])
+    return Numbers(_with_labels(outputs[0].detach(), batch).float().flatten(), gradients)
+
+
+@contextmanager
+def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
+    """Without dropout: what the embeddings of each forward pass give, where its gradients end."""
+    embedded: list[Tensor] = []
 
     def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         embedded.append(output.detach().requires_grad_())
         return embedded[-1]
 
-    handles = (
-        model.get_input_embeddings().register_forward_hook(detach),
-        model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits)),
-    )
+    handle = model.get_input_embeddings().register_forward_hook(detach)
     for module in model.modules():
         # Layers that are recomputed for the backward pass are so here, where memory may be as short.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
-        with run.mixed_precision.autocast():
-            loss = run.loss(batch)
-        vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
-        found = torch.autograd.grad(loss, [embedded[0], *vectors], allow_unused=True)
+        yield embedded
     finally:
-        for handle in handles:
-            handle.remove()
+        handle.remove()
         model.train()
-    gradients = torch.cat([gradient.float().flatten() for gradient in found if gradient is not None])
-    return Numbers(_with_labels(outputs[0].detach(), batch).float().flatten(), gradients)
 
 
 def _with_labels(logits: Tensor, batch: MicroBatch) -> Tensor:

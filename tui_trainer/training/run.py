@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from tui_trainer.errors import RunError
-from tui_trainer.planning.cadence import due
+from tui_trainer.runs.cadence import due
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder, folder_size
@@ -17,7 +19,7 @@ from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import kernel_threads, settings_of
 from tui_trainer.training.ranks import ALONE, Ranks
-from tui_trainer.training.recorder import memory_before
+from tui_trainer.training.recorder import memory_before, peak_memory_bytes
 from tui_trainer.training.session import Session
 
 
@@ -25,13 +27,27 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
     """Carry out a plan, as one of several processes where `ranks` says so. Raises RunError when it cannot go on; the
     last checkpoint then stands.
     """
+    with opened_session(job, journal, controls.has_stop, ranks) as (session, before):
+        result = _train(session, journal, ControlHandler(controls, session, journal))
+        if result.reason == "done" and not job.checkpoint and not session.plan.out_of_memory_events:
+            peak = peak_memory_bytes(session.components.device) - before
+            result = replace(result, peak_memory_bytes=max(peak, 0))
+        return result
+
+
+@contextmanager
+def opened_session(
+    job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
+) -> Iterator[tuple[Session, int]]:
+    """What there is before the first step, in a process as the plan wants it, and the resident bytes of the libraries,
+    which the plan does not count (0 on a card)."""
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)
         journal.append(LibrariesLoaded(resident_bytes=before, threads=kernel_threads()))
-        session = Session(job, journal, controls.has_stop, ranks)
+        session = Session(job, journal, is_interrupted, ranks)
         try:
-            return _train(session, journal, ControlHandler(controls, session, journal))
+            yield session, before or 0
         finally:
             session.close()
 

@@ -10,11 +10,11 @@ from time import monotonic, perf_counter
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import FolderError, GroupOutOfMemory, RunError
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.planning.cadence import due
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
-from tui_trainer.runs.events import EpochDone, EvalDone, Progress, RunProblem, TextSampled
+from tui_trainer.runs.cadence import due
+from tui_trainer.runs.events import EpochDone, EvalDone, MicroBatchReduced, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
@@ -28,13 +28,12 @@ from tui_trainer.training.evaluate import Evaluation, Observed, answer_scores, c
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
-from tui_trainer.training.model_card import CardFacts, model_facts
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.sample import NO_MEMORY, why_no_text, write_text
 from tui_trainer.training.sharded_tensors import gather_model
-from tui_trainer.training.smaller_passes import Split, reduction, remedies, too_large, with_smaller_passes
+from tui_trainer.training.smaller_passes import Split, reduction, too_large
 from tui_trainer.training.step import StepReport, take_step
 
 _PROGRESS_SECONDS = 1.0
@@ -136,17 +135,18 @@ class Session:
         self.components.lay_out_anew(smaller)
         rows = min(self.plan.effective_batch_size.value, len(batches.rows))
         split, halves = (Split.of_step(layout, documents, rows) for layout in (before, smaller))
-        event = reduction("training", step, split, halves, documents, shortage)
-        self._journal.append(event)
+        self._follow(reduction("training", step, split, halves, documents, shortage), smaller)
         if split.passes == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
             without_cuda_graphs(self.components.model, self._problem)
-        self._follow(with_smaller_passes(self.plan, smaller, event))
 
-    def _follow(self, plan: Plan) -> None:
-        """The plan from now on, also when the run is taken up again."""
-        self.plan = plan
+    def _follow(self, event: MicroBatchReduced, smaller: Layout) -> None:
+        """From now on, also when the run is taken up again."""
+        self._journal.append(event)
+        reason = f"out of memory at step {event.step} with {event.rows_before} rows"
+        width = smaller.packed_width if event.rows == event.rows_before else 0
+        self.plan = with_smaller_passes(self.plan, event, reason, width)
         try:
-            write_plan_file(self.job.folder, plan)
+            write_plan_file(self.job.folder, self.plan)
         except FolderError as error:
             self._problem("plan not written", str(error), "a resumed run begins with the passes of before")
 
@@ -269,9 +269,7 @@ class Session:
                 return None
             components.eval_layout = smaller
             split, halves = Split.of(layout, documents), Split.of(smaller, documents)
-            event = reduction("evaluation", self.position.step, split, halves, documents, found)
-            self._journal.append(event)
-            self._follow(with_smaller_passes(self.plan, smaller, event))
+            self._follow(reduction("evaluation", self.position.step, split, halves, documents, found), smaller)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
         """It counts for nothing: neither as better nor as no improvement."""
@@ -280,7 +278,7 @@ class Session:
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
             message = f"out of memory in the evaluation with one row in a pass, the longest has {tokens:,} tokens"
-            hint = f"it is given up, and training goes on; in a new run set {remedies(self.plan, tokens)}"
+            hint = f"it is given up, and training goes on; in a new run set {less_memory(self.plan, tokens)}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
@@ -357,19 +355,14 @@ class Session:
             self._go_back_to_best()
         if self.components.is_sharded:
             gather_model(self.components.model, keep=self.ranks.is_first)
+        write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:
-            self.ranks.by_first(partial(attempt_twice, self._write_final_model, self.components.device))
+            self.ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
             step = self._checkpoints.saved_step
             stands = f"The checkpoint of step {step} stands: " if step else ""
             again = f"{stands}once there is room, `tui-trainer resume {self.job.folder.name}` goes on from there"
             raise RunError(f"the final model could not be written: {error}. {again}") from error
-
-    def _write_final_model(self) -> None:
-        folder, position = self.job.folder, self.position
-        model = model_facts(position, self.job.baselines, self.plan.config)
-        facts = CardFacts(data_description=self.job.data.source, model=model, versions=self.job.versions)
-        write_final_model(folder.model, self.components, self.plan, facts)
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""

@@ -6,12 +6,11 @@ is split is a `DTensor` (`training/sharded_tensors.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.batches import idle
@@ -20,7 +19,7 @@ from tui_trainer.training.ranks import Ranks
 
 
 class Sharded:
-    """`sharded(batch)`: the summed loss of a forward pass of this process."""
+    """The model split over `ranks`. Passes are made as with a whole one; what of them needs the others is here."""
 
     def __init__(
         self,
@@ -28,14 +27,13 @@ class Sharded:
         device: torch.device,
         model: Any,
         layers: Sequence[Any],
-        loss: Callable[[MicroBatch], Tensor],
         mixed_precision: MixedPrecision,
     ) -> None:
         """`layers` are gathered one after the other, the rest of the model for all of a pass."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        self._ranks, self._model, self._loss = ranks, model, loss
+        self._ranks, self._model = ranks, model
         policy = MixedPrecisionPolicy()
         if mixed_precision.is_coarse:
             # Gathered in 16 bits, summed in fp32.
@@ -44,11 +42,6 @@ class Sharded:
         for layer in layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-
-    def __call__(self, batch: MicroBatch) -> Tensor:
-        loss = self._loss(batch)
-        # A process without rows in this step takes part in the sum with a gradient of 0.
-        return loss * 0.0 if batch.is_idle else loss
 
     def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
         """As many forward passes as each other process has: every one of them gathers the weights."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.planning.automatic_values import is_from_scratch
-from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.moving import less_memory
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.attempt import Shortage
@@ -67,23 +64,6 @@ def reduction(
     )
 
 
-def with_smaller_passes(plan: Plan, layout: RowLayout, event: MicroBatchReduced) -> Plan:
-    """The plan from there on. What a step takes of time is no longer that of its key: none is kept under it."""
-    reason = f"out of memory at step {event.step} with {event.rows_before} rows"
-    changes: dict[str, Any]
-    if event.what == "evaluation":
-        changes = {"per_device_eval_batch_size": _exact(event.rows, reason)}
-        return plan.model_copy(update=changes | {"out_of_memory_events": plan.out_of_memory_events + 1})
-    changes = {
-        "out_of_memory_events": plan.out_of_memory_events + 1,
-        "per_device_train_batch_size": _exact(event.rows, reason),
-        "gradient_accumulation_steps": _exact(event.passes, reason),
-        "packed_width": layout.packed_width if event.rows == event.rows_before else plan.packed_width,
-        "shape_key": "",
-    }
-    return plan.model_copy(update=changes)
-
-
 def too_large(components: Components, source: str, step: int, shortage: Shortage, *, saved: bool) -> str:
     """Why a run ends whose forward passes have one row each: which row is the longest, and what to change."""
     batches = components.batches
@@ -95,25 +75,5 @@ def too_large(components: Components, source: str, step: int, shortage: Shortage
     return (
         f"out of memory at step {step} with one row in a pass ({shortage.words}). Its longest row has {tokens:,} "
         f"tokens: row {index + 1:,} of those prepared from {one_line(source)}, which begins {begins!r}. {stands}"
-        f"A new run takes less memory with {remedies(components.plan, tokens)}"
+        f"A new run takes less memory with {less_memory(components.plan, tokens)}"
     )
-
-
-def remedies(plan: Plan, tokens: int) -> str:
-    """What takes less memory for a row of so many tokens, as settings of a new run."""
-    config = plan.config
-    found = [f"data.max_length = {max(tokens // 2, 1)}"]
-    if not config.training.gradient_checkpointing:
-        found.append("training.gradient_checkpointing = true")
-    if config.tuning.method == "full" and not is_from_scratch(config):
-        found.append('tuning.method = "lora"')
-    elif config.tuning.method == "lora":
-        found.append('tuning.method = "qlora" on a GPU')
-    if plan.packing.value and config.training.torch_compile:
-        # Rows of compiled layers are filled up, whatever is in them.
-        found.append("data.packing = false")
-    return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]
-
-
-def _exact(value: int, reason: str) -> Planned[int]:
-    return Planned(value=value, exact=True, reason=reason)

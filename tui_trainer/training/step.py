@@ -94,7 +94,8 @@ def take_step(
         window = replicas.in_step(window)
     tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    compute, divisor = (replicas, replicas.scale(tokens)) if replicas else (loss_sum, tokens)
+    compute: LossSum = replicas if isinstance(replicas, Replicas) else loss_sum
+    divisor = replicas.scale(tokens) if replicas else tokens
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
     for number, batch in enumerate(window, 1):
@@ -102,6 +103,9 @@ def take_step(
         with replicas.summing(number == len(window)) if replicas else nullcontext():
             with mixed_precision.autocast():
                 loss = compute(batch)
+                if batch.is_idle:
+                    # A process without rows in this step takes part in the sum with a gradient of 0.
+                    loss = loss * 0.0
             forwards.append((before, clock.mark()))
             mixed_precision.backward(loss / divisor)
         optimizer.collect()

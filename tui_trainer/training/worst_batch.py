@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -48,17 +49,21 @@ def tokens_of(batch: MicroBatch) -> int:
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
     """Two steps of so many passes over one batch: the second has the optimizer's state as well."""
     for _ in range(2):
-        report = take_step(
-            lambda: [batch] * passes,
-            components.loss,
-            components.optimizer,
-            components.mixed_precision,
-            components.clock,
-            lr=components.learning_rate(1),
-            max_grad_norm=components.config.training.max_grad_norm,
-        )
-        # What a card has only been asked for may still fail.
-        float(report.grad_norm)
+        _step(components, lambda: [batch] * passes)
+
+
+def _step(components: Components, fetch: Callable[[], Sequence[MicroBatch]]) -> None:
+    report = take_step(
+        fetch,
+        components.loss,
+        components.optimizer,
+        components.mixed_precision,
+        components.clock,
+        lr=components.learning_rate(1),
+        max_grad_norm=components.config.training.max_grad_norm,
+    )
+    # What a card has only been asked for is not over yet, and may still fail.
+    float(report.grad_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,5 @@ class MicroBatchTries:
     def _seconds(self, step: int) -> float:
         components = self.session.components
         started = perf_counter()
-        report = take_step(
-            lambda: [batch.to(components.device) for batch in components.batches.at(step)],
-            components.loss,
-            components.optimizer,
-            components.mixed_precision,
-            components.clock,
-            lr=components.learning_rate(1),
-            max_grad_norm=components.config.training.max_grad_norm,
-        )
-        float(report.grad_norm)
+        _step(components, lambda: [batch.to(components.device) for batch in components.batches.at(step)])
         return perf_counter() - started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tui_trainer.config.changes import settings_words
 from tui_trainer.doctor.contract import Finding, Verdict
+from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
@@ -11,7 +12,6 @@ from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.spans import Line, Role, folded, labelled
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_seconds
 
 _LABEL = 5
 
@@ -54,8 +54,7 @@ class DoctorDialog(Dialog):
         at_risk = self._run.state.at_risk
         rows: list[Line] = folded([(at_risk.message if at_risk else "", "warn")], width)
         for number, way in enumerate(self._ways, 1):
-            words = f"{way.words}: {settings_words(way.patch)}, {format_seconds(way.seconds)}"
-            rows += labelled(str(number), self.glyphs.only(one_line(words)), _LABEL, width, "accent")
+            rows += labelled(str(number), self.glyphs.only(one_line(way_line(way))), _LABEL, width, "accent")
         return rows
 
     def _finding(self, one: Finding, width: int) -> list[Line]:

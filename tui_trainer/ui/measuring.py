@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from tui_trainer.bench.gain_process import GainProcess
+    from tui_trainer.bench.config_process import GainProcess
     from tui_trainer.config.document import Document
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.ui.spans import Role
@@ -45,11 +45,11 @@ class Measuring:
         """How far it is; empty where nothing is measured."""
         if self._process is None or not self._process.alive:
             return ""
-        return "ending ..." if self._process.is_cancelled else f"measuring {self._process.progress}"
+        return "ending ..." if self._process.is_cancelled else f"measuring {self._process.part}"
 
     def start(self, names: Sequence[str]) -> None:
         """Measure the checks of these names with the config as it is now."""
-        from tui_trainer.bench.gain_process import GainProcess
+        from tui_trainer.bench.config_process import GainProcess
 
         loaded = self._bench.document.loaded if self._bench.document else None
         if loaded is None or self.alive:
@@ -80,6 +80,6 @@ class Measuring:
         if process.is_cancelled:
             bench.tell("the measuring has ended; what was measured until then is kept")
         elif process.exit_code in (EXIT_DONE, EXIT_FAILED):
-            bench.tell(process.progress, "good")
+            bench.tell(process.part, "good")
         else:
-            bench.tell(f"not measured: {process.progress}", "bad")
+            bench.tell(f"not measured: {process.reason}", "bad")

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from tui_trainer.bench.config_process import ConfigProcess, RehearsalProcess, TuneProcess
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.ui.measuring import Bench
 
 
-class Command(Protocol):
-    """`lines` are what it has told, `part` is what it does now, `result` is None until it is over; `reason` says why
-    there is none."""
-
-    alive: bool
-    is_cancelled: bool
-    lines: list[str]
-    part: str
-    result: dict[str, Any] | None
-    reason: str
-
-    @property
-    def patch(self) -> Mapping[str, Any]: ...
-    @property
-    def verdict(self) -> tuple[str, bool]: ...
-    def poll(self) -> bool: ...
-    def cancel(self) -> None: ...
-    def let_go(self) -> None: ...
-
-
-C = TypeVar("C", bound=Command)
+C = TypeVar("C", bound="ConfigProcess")
 
 
 class OwnProcess(Generic[C]):
@@ -85,3 +65,21 @@ class OwnProcess(Generic[C]):
         if self.process is not None and self.process.alive:
             self.process.cancel()
             self.process.let_go()
+
+
+class Rehearsals(OwnProcess["RehearsalProcess"]):
+    what = "a rehearsal"
+
+    def _make(self, loaded: LoadedConfig, gpu: GpuChoice) -> RehearsalProcess:
+        from tui_trainer.bench.config_process import RehearsalProcess
+
+        return RehearsalProcess(loaded, gpu)
+
+
+class Tunings(OwnProcess["TuneProcess"]):
+    what = "tune"
+
+    def _make(self, loaded: LoadedConfig, gpu: GpuChoice) -> TuneProcess:
+        from tui_trainer.bench.config_process import TuneProcess
+
+        return TuneProcess(loaded, gpu)

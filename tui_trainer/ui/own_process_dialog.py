@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.own_process import Command, OwnProcess
+from tui_trainer.ui.own_process import OwnProcess
 from tui_trainer.ui.spans import Line, paragraph
 
 if TYPE_CHECKING:
+    from tui_trainer.bench.config_process import ConfigProcess
     from tui_trainer.ui.workbench import Workbench
 
 
@@ -30,7 +31,7 @@ class OwnProcessDialog(Dialog):
         """What begins it, and has the process."""
 
     @abstractmethod
-    def told(self, process: Command, width: int) -> list[Line]:
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
         """What it has told so far, or its result."""
 
     def by_clock(self) -> object:

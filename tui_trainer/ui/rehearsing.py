@@ -8,8 +8,8 @@ from tui_trainer.ui.own_process_dialog import OwnProcessDialog, offer
 from tui_trainer.ui.spans import Line, Role, paragraph
 
 if TYPE_CHECKING:
-    from tui_trainer.ui.own_process import Command
-    from tui_trainer.ui.rehearsals import Rehearsals
+    from tui_trainer.bench.config_process import ConfigProcess
+    from tui_trainer.ui.own_process import Rehearsals
     from tui_trainer.ui.workbench import Workbench
 
 
@@ -21,7 +21,7 @@ class RehearsalDialog(OwnProcessDialog):
     def command(self) -> Rehearsals:
         return self._bench.rehearsals
 
-    def told(self, process: Command, width: int) -> list[Line]:
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
         return [line for text in process.lines for line in paragraph(text, width, _role(text))]
 
 

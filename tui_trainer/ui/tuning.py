@@ -8,8 +8,8 @@ from tui_trainer.ui.own_process_dialog import OwnProcessDialog, offer
 from tui_trainer.ui.spans import Line, Role, paragraph
 
 if TYPE_CHECKING:
-    from tui_trainer.ui.own_process import Command
-    from tui_trainer.ui.rehearsals import Tunings
+    from tui_trainer.bench.config_process import ConfigProcess
+    from tui_trainer.ui.own_process import Tunings
     from tui_trainer.ui.workbench import Workbench
 
 # Of what it has told, while it goes on.
@@ -24,7 +24,7 @@ class TuneDialog(OwnProcessDialog):
     def command(self) -> Tunings:
         return self._bench.tunings
 
-    def told(self, process: Command, width: int) -> list[Line]:
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
             # The newest stands below, as what it does now.
             earlier = process.lines[:-1] if process.alive else process.lines

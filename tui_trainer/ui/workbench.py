@@ -20,7 +20,7 @@ from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.measuring import Measuring
-from tui_trainer.ui.rehearsals import Rehearsals, Tunings
+from tui_trainer.ui.own_process import Rehearsals, Tunings
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 

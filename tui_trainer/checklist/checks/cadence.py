@@ -11,7 +11,7 @@ from typing import Any
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.checklist.overheads import Overhead, evaluation_seconds, on_the_way, overheads, training_seconds
 from tui_trainer.config.load import value_of
-from tui_trainer.planning.cadence import every
+from tui_trainer.runs.cadence import every
 from tui_trainer.units import format_seconds
 
 _MOST_SHARE, _GOOD_SHARE = 0.1, 0.08

@@ -6,7 +6,7 @@ from typing import Any
 
 from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
 from tui_trainer.checklist.passes import epochs
-from tui_trainer.planning.cadence import times
+from tui_trainer.runs.cadence import times
 
 _KEY, _EVERY = "evaluation.early_stopping_patience", "evaluation.eval_steps"
 _MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1

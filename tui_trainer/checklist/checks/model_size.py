@@ -10,6 +10,7 @@ from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.automatic_values import is_from_scratch
+from tui_trainer.planning.measured_memory import LASTING
 from tui_trainer.planning.remedies import METHOD
 from tui_trainer.units import format_bytes, format_count
 
@@ -17,7 +18,6 @@ from tui_trainer.units import format_bytes, format_count
 # that, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
 _TABLE = "model.scratch."
-_LASTING = ("weights", "gradients", "optimizer")
 
 
 def look(context: Context) -> Verdict:
@@ -47,7 +47,7 @@ def _pretrained(context: Context) -> Verdict:
     """Few tokens are no fault here: what the model knows it brings along. Memory is what decides."""
     plan, room = context.planned, context.basis.room
     trained, whole = plan.trained_parameters.value, plan.parameters.value
-    lasting = sum(part.bytes for part in plan.memory_parts if part.name in _LASTING)
+    lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
     sentence = (
         f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(_tokens_read(context))} "
         f"tokens; weights, gradients and optimizer take {format_bytes(lasting)}"

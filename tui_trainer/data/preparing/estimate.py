@@ -30,8 +30,6 @@ class DataEstimate:
     eval_rows: int
     vocabulary: int
     reason: str
-    documents: int = 0
-    eval_documents: int = 0
     labels: int = 0
     longest_row: int = 0
     lengths: tuple[int, ...] = ()
@@ -74,8 +72,6 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
         eval_rows=eval_together.rows,
         vocabulary=reader.vocabulary() or _characters(sizes) + len(SPECIAL_TOKENS),
         reason=reason if cut.rows == "stream" else f"{reason}, at {_rate_words(rates)} tokens a character",
-        documents=together.documents,
-        eval_documents=eval_together.documents,
         labels=together.tokens - together.documents,
         longest_row=max((length for one in looked for length in one.lengths), default=0),
         lengths=together.lengths,

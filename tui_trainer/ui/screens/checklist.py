@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from tui_trainer.checklist.contract import ALL, Finding
 from tui_trainer.checklist.guides import GUIDES
 from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.measuring import BESIDE_A_RUN
@@ -135,7 +136,9 @@ class ChecklistPage(ListPage):
         if chosen is None:
             return
         if len(ways := chosen.verdict.ways) > 1:
-            lines = [line for number, way in enumerate(ways, 1) for line in labelled(str(number), way.line, 2, _WAYS)]
+            lines = [
+                line for number, way in enumerate(ways, 1) for line in labelled(str(number), way_line(way), 2, _WAYS)
+            ]
             answers = [
                 (str(number), "apply", partial(self._take, chosen, way.patch)) for number, way in enumerate(ways, 1)
             ]

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from tui_trainer.checklist.contract import STATUSES, Finding, Status
 from tui_trainer.checklist.guides import GUIDES, of_guide
 from tui_trainer.checklist.run import counts
+from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role, beside, fit, labelled, pad, paragraph, width_of
@@ -146,7 +147,7 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
         words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
         lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
     for number, way in enumerate(verdict.ways, 1):
-        lines += labelled(f"way {number}", one_line(way.line), _LABEL_COLUMNS, width, "accent")
+        lines += labelled(f"way {number}", one_line(way_line(way)), _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
     if check.claim or finding.alternative:

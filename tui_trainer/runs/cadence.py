@@ -15,8 +15,10 @@ def due(step: int, every_steps: int) -> bool:
     return every_steps > 0 and step % every_steps == 0
 
 
-def times(total_steps: int, every_steps: int) -> int:
-    """How often `due` is true in a run, the end counted in."""
-    if every_steps == 0:
+def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
+    """How often `due` is true after that step, the end counted in."""
+    if after >= total_steps:
+        return 0
+    if every_steps <= 0:
         return 1
-    return total_steps // every_steps + (total_steps % every_steps != 0)
+    return total_steps // every_steps - after // every_steps + (total_steps % every_steps != 0)

@@ -1,0 +1,101 @@
+"""Peaks of memory that runs and rehearsals had here, so that the next plan of such a run is not a formula's alone.
+
+Kept in the state folder under the key of a measured micro-batch (`kept_micro_batches.micro_batch_key`): machine, model,
+setup and what else decides the memory, with the last peaks of each number of rows in a pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tui_trainer.planning.calibration import read_table, table_in
+from tui_trainer.planning.memory.parts import MemoryPart
+from tui_trainer.planning.training_setup import MeasuredPeak
+from tui_trainer.runs.folder import write_atomically
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.units import MIB, format_bytes
+
+_FILE, _KEEP_KEYS, _KEEP_RUNS = "memory.json", 200, 8
+# Known to the byte.
+LASTING = ("weights", "gradients", "optimizer")
+# Of a card's memory: torch does not count them among what it has allocated.
+NOT_ALLOCATED = ("pieces", "context")
+# The same whatever goes through the model: what a measurement corrects is the rest.
+_FIXED_BYTES = 128 * MIB
+_CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
+
+
+def measured_peaks(key: str) -> tuple[MeasuredPeak, ...]:
+    """The highest peak of each number of rows; none where nothing was measured or the file is damaged."""
+    found = []
+    for cut, peaks in table_in(read_table(state_folder() / _FILE), key).items():
+        with suppress(ValueError):
+            rows, eval_rows = map(int, cut.split("+"))
+            if min(rows, eval_rows) > 0 and (known := _peaks_of(peaks)):
+                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(known), runs=len(known)))
+    return tuple(found)
+
+
+def keep_measured_peak(key: str, rows: int, eval_rows: int, peak_bytes: int) -> None:
+    """`peak_bytes` as the plan counts: on a CPU without the libraries. A folder that cannot be written is no error."""
+    everything = read_table(state_folder() / _FILE)
+    peaks: dict[str, Any] = table_in(everything, key)
+    everything.pop(key, None)
+    cut = f"{rows}+{eval_rows}"
+    peaks[cut] = [*_peaks_of(peaks.get(cut)), peak_bytes][-_KEEP_RUNS:]
+    everything[key] = peaks
+    with suppress(OSError):
+        state_folder().mkdir(parents=True, exist_ok=True)
+        kept = dict(list(everything.items())[-_KEEP_KEYS:])
+        write_atomically(state_folder() / _FILE, json.dumps(kept, indent=1).encode())
+
+
+def _peaks_of(entry: Any) -> list[int]:
+    return [peak for peak in entry if isinstance(peak, int) and peak > 0] if isinstance(entry, list) else []
+
+
+def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:
+    """That of the most similar passes; None: there is none."""
+
+    def distance(one: MeasuredPeak) -> float:
+        return abs(math.log(one.rows / rows)) + abs(math.log(one.eval_rows / eval_rows))
+
+    return min(peaks, key=distance, default=None)
+
+
+def corrected(
+    parts: tuple[MemoryPart, ...], peak: MeasuredPeak, parts_then: Callable[[int, int], tuple[MemoryPart, ...]]
+) -> tuple[MemoryPart, ...]:
+    """The parts of a plan with what `peak` teaches: those that go with the rows of a pass take as much more or less as
+    they did then. `parts_then` gives the parts of so many rows in a pass of training and of evaluation."""
+    then = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
+    total, passing, now = sum(part.bytes for part in then), _passing(then), _passing(parts)
+    if not passing or not now:
+        return parts
+    difference = peak.bytes - total
+    # What libraries take at first use, or not, is the same for any number of rows.
+    fixed = max(-_FIXED_BYTES, min(difference, _FIXED_BYTES))
+    times = max(0.0, now * (1 + (difference - fixed) / passing) + fixed) / now
+    return tuple(
+        part
+        if part.name in _CONSTANT
+        else part.model_copy(
+            update={"bytes": round(times * part.bytes), "formula": f"{part.formula}; x {times:.2f}, as measured here"}
+        )
+        for part in parts
+    )
+
+
+def _passing(parts: Sequence[MemoryPart]) -> int:
+    return sum(part.bytes for part in parts if part.name not in _CONSTANT)
+
+
+def measured_words(peak: MeasuredPeak) -> str:
+    """`1 run here, with 8 rows in a pass, had a peak of 1.2 GiB`."""
+    runs = "1 run" if peak.runs == 1 else f"{peak.runs} runs"
+    rows = f"{peak.rows} row{'s' if peak.rows != 1 else ''}"
+    return f"{runs} here, with {rows} in a pass, had a peak of {format_bytes(peak.bytes)}"
