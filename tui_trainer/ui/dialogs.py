@@ -60,7 +60,6 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
             yield Pane(lambda width, _: self.lines(width))
 
     def lines(self, width: int) -> list[Line]:
-        """The text inside, for `width` cells."""
         raise NotImplementedError
 
     def press(self, key: str, character: str | None) -> bool:
@@ -172,7 +171,6 @@ class FieldDialog(Dialog):
         return LineInput(self._text)
 
     def take(self) -> None:
-        """Enter was pressed."""
         raise NotImplementedError
 
     def take_key(self, event: Key) -> bool:

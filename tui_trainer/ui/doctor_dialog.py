@@ -7,8 +7,8 @@ from tui_trainer.doctor.contract import Finding, Verdict
 from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.spans import Line, Role, folded, labelled
+from tui_trainer.ui.starting import take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_seconds

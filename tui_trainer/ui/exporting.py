@@ -73,7 +73,6 @@ class ExportDialog(Dialog):
 
     @property
     def _process(self) -> ExportProcess | None:
-        """The newest export of this run."""
         export = self._bench.exports.newest
         return export if export is not None and export.run == self._folder else None
 
@@ -191,8 +190,3 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
 def round_seconds(seconds: float | None) -> str:
     """`41 s`, and `0 s` before the first."""
     return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)
-
-
-def offer_export(bench: Workbench, folder: RunFolder) -> None:
-    """A box with the formats that the model of a run can be written in."""
-    bench.app.open(ExportDialog(bench, folder))

@@ -68,7 +68,6 @@ class Keymap:
         return None
 
     def of(self, place: Place) -> list[Action]:
-        """The actions of one page."""
         return [action for action in self.actions if action.place == place]
 
 
@@ -87,7 +86,6 @@ def _refusal(key: str) -> str:
 
 
 def keys_file() -> Path:
-    """Where the user's own keys are written."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return home / "tui-trainer" / "keys.toml"
 

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tui_trainer.errors import FolderError, InputError, Problem
+from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.errors import ConfigError, FolderError, InputError, Problem
 from tui_trainer.lines import REHEARSAL_SECONDS
 from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs import controls
+from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import Row
-from tui_trainer.ui.rehearsing import offer_rehearsal
+from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_plan import figure_text, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
@@ -27,10 +29,10 @@ from tui_trainer.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.folder import RunFolder
 
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
+_CONFIG_LIMIT_BYTES = 1 << 20
 _NOT_YET = "This cannot start yet"
 
 
@@ -54,7 +56,7 @@ def offer_start(bench: Workbench) -> None:
     title = f"Start {one_line(plan.recipe or plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
-        answers.append(("d", "rehearse first", lambda: offer_rehearsal(bench)))
+        answers.append(("d", "rehearse first", lambda: offer(RehearsalDialog(bench), bench)))
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
     bench.app.ask(title, _what_would_happen(bench, plan), answers)
@@ -261,7 +263,24 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 
 
 def stop_and_leave(bench: Workbench) -> None:
-    """Ask the run to stop; the screens go when it has."""
     bench.leave_when_over = True
     if not bench.ask_run("stop"):
         bench.tell("saving and stopping; the screens go when it is done", "warn")
+
+
+def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
+    """Show them there, with `patch` on top; undo brings back what was there before. A sentence where it cannot be."""
+    if bench.document is None:
+        bench.tell("the config is not open yet", "dim")
+        return
+    try:
+        text = read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
+        bench.document.take(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+    except (OSError, ValueError, ConfigError) as error:
+        bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
+        return
+    remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
+    bench.go(1)
+    start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
+    words = f"the settings of {folder.name}{remedied}; {start} starts a new run, {undo} takes them back"
+    bench.note_change(words, "good")

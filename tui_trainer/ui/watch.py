@@ -47,7 +47,6 @@ class WatchedRun:
 
     @property
     def alive(self) -> bool:
-        """Whether a process owns it."""
         return owner(self.folder.lock) is not None
 
     @property
@@ -62,7 +61,6 @@ class WatchedRun:
         return ()
 
     def poll(self) -> bool:
-        """Fold what is new. Whether anything was."""
         news = self._reader.read_new()
         for event in news:
             self.state.apply(event)

@@ -182,7 +182,6 @@ class Workbench:
 
     @property
     def is_writing_text(self) -> bool:
-        """Whether a model is being tried right now."""
         return hasattr(self, "background") and self.background.is_busy(TRYING)
 
     @property
@@ -195,7 +194,6 @@ class Workbench:
         return self.run_is_alive and self.run is not None and self.run.is_ours
 
     def poll_run(self) -> bool:
-        """Take in what the run has written since. Whether anything was new."""
         return self.run is not None and self.run.poll()
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
@@ -207,7 +205,6 @@ class Workbench:
         self.app.run_changed()
 
     def take_run(self, run: WatchedRun) -> None:
-        """The same, and look at it."""
         self.put_on_the_table(run)
         self.go(TRAIN_PAGE)
 
@@ -335,7 +332,6 @@ class Workbench:
         self.app.draw()
 
     def _check(self, document: Document) -> None:
-        """Run all checks on the config as it is."""
         loaded, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
         if loaded is None:
             return
@@ -369,7 +365,6 @@ class Workbench:
         return summary(self.findings), worst if open_ones else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
-        """A fix of the checklist as one step that is undone at once."""
         if self.document is None:
             return ()
         problems = self.document.patch(patch, label)

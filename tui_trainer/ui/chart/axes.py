@@ -34,7 +34,6 @@ class Bounds:
 
     @property
     def span(self) -> float:
-        """Above zero."""
         return self.high - self.low
 
 

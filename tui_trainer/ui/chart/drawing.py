@@ -195,7 +195,6 @@ class _Picture:
         return Bounds(min(core.low, *near), max(core.high, *near)) if near else core
 
     def plot(self, bounds: Bounds, width: int, height: int) -> list[Line]:
-        """The curves with their axes."""
         from tui_trainer.ui.chart.raster import plot
 
         view, columns, inline = self.view, width - GUTTER, height + 1 < _LABELS_FROM

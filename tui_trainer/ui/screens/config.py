@@ -144,7 +144,6 @@ class ConfigPage(ListPage):
             self.table.move_to_end(-1)
 
     def action_take(self) -> None:
-        """The typed value or the filter."""
         self._typed()
         if self.editor is None or self.model.take(self.editor):
             self._close()
@@ -299,10 +298,10 @@ class ConfigPage(ListPage):
             self.bench.tell(elsewhere)
 
     def action_preview(self) -> None:
-        from tui_trainer.ui.previewing import offer_preview
+        from tui_trainer.ui.previewing import PreviewDialog
 
         if loaded := self.model.document.loaded:
-            offer_preview(self.bench, loaded)
+            self.bench.app.open(PreviewDialog(self.bench, loaded))
 
     def action_copy(self) -> None:
         if self.key:
@@ -311,14 +310,14 @@ class ConfigPage(ListPage):
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
 
     def action_rehearse(self) -> None:
-        from tui_trainer.ui.rehearsing import offer_rehearsal
+        from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
 
-        offer_rehearsal(self.bench)
+        offer(RehearsalDialog(self.bench), self.bench)
 
     def action_tune(self) -> None:
-        from tui_trainer.ui.tuning import offer_tuning
+        from tui_trainer.ui.own_process_dialog import TuneDialog, offer
 
-        offer_tuning(self.bench)
+        offer(TuneDialog(self.bench), self.bench)
 
     def action_save(self) -> None:
         from tui_trainer.ui.screens.config_files import save

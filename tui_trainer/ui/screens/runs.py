@@ -18,14 +18,13 @@ from tui_trainer.runs.overview import Overviews, RunOverview
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import Row, TextDialog
-from tui_trainer.ui.exporting import offer_export
+from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
-from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.runs_compare import CompareDialog
 from tui_trainer.ui.screens.runs_view import RunsModel
 from tui_trainer.ui.spans import Line, Role, beside
-from tui_trainer.ui.starting import offer_resume, offer_stop
+from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.line_list import LineList
@@ -90,7 +89,6 @@ class RunsPage(ListPage):
             self._read()
 
     def _read(self) -> None:
-        """Read what changed; nothing is done while nobody looks."""
         if self.is_shown:
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
@@ -223,7 +221,7 @@ class RunsPage(ListPage):
         self.copy_path(self._folder.report)
 
     def action_export(self) -> None:
-        offer_export(self.bench, self._folder)
+        self.bench.app.open(ExportDialog(self.bench, self._folder))
 
     def action_again(self) -> None:
         self._measured.clear()

@@ -41,7 +41,6 @@ class LineList(Pane):
 
     @property
     def seen_places(self) -> range:
-        """The places that are on the screen."""
         (count, chosen), height = self._extent(), self.size.height
         if chosen != self._followed and height:
             # The wheel may leave the chosen line behind; a key brings it back.

@@ -83,7 +83,6 @@ class LossChart(Pane):
         self.view = replace(self.view, cross_step=self._drawing.moved_cross(self.view.cross_step, columns))
 
     def clear_cross(self) -> None:
-        """No crosshair."""
         self.view = replace(self.view, cross_step=None)
 
     def on_mouse_down(self, event: MouseDown) -> None:

@@ -147,9 +147,6 @@ class SettingsTable(VerticalScroll, can_focus=False):
             at = places.index(self._place) if self._place in places else 0
             self._go(places[min(max(at + steps, 0), len(places) - 1)])
 
-    def move_page(self, direction: int) -> None:
-        self.move(direction * max(self.size.height - 1, 1))
-
     def move_to_end(self, direction: int) -> None:
         self.move(direction * len(self.rows))
 
