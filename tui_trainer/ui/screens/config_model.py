@@ -14,16 +14,7 @@ from typing import Any
 
 from tui_trainer.config.bumping import Direction, bump
 from tui_trainer.config.document import Document
-from tui_trainer.config.editing import (
-    EMPTY,
-    choices,
-    completions,
-    display_text,
-    edit_text,
-    parse,
-    toml_text,
-    unit_text,
-)
+from tui_trainer.config.editing import EMPTY, choices, completions, display_text, edit_text, parse, toml_text, unit_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.groups import groups
 from tui_trainer.config.load import all_settings

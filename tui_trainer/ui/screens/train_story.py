@@ -103,7 +103,10 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += _against_baselines(scene, finished.eval_loss)
         done, baselines = last_scores(state), state.baselines.scores if state.baselines else {}
         lines += [_score_row(scene, score) for score in (score_words(done.scores, baselines) if done else [])]
-        lines += [_target_row(scene, target) for target in targets_of(state)]
+        for target in targets_of(state):
+            sign, role = verdict_of(target, scene.glyphs)
+            words = scene.shown(target.words)
+            lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
@@ -146,11 +149,6 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
     what, value = score.baseline
     beside = fit([(f"  {scene.shown(what)} {number(value)} ", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
     return [*line, *beside, _verdict(bool(score.beaten), scene.glyphs)]
-
-
-def _target_row(scene: TrainScene, target: Target) -> Line:
-    sign, role = verdict_of(target, scene.glyphs)
-    return [("target   ", "dim"), (f"{scene.shown(target.words)} ", "text"), (f"{sign} {target.verdict}", role)]
 
 
 def verdict_of(target: Target, glyphs: Glyphs) -> Span:
