@@ -162,9 +162,8 @@ def link() -> None:
         step(second, "compared", "C", "held-out loss")
         second.kill()
         first.kill()
-    print(
-        f"over a link of {2000 * DELAY_SECONDS:.0f} ms, in ms: {', '.join(shown)}; while watching {watched:,.0f} bytes/s"
-    )
+    delay = 2000 * DELAY_SECONDS
+    print(f"over a link of {delay:.0f} ms, in ms: {', '.join(shown)}; while watching {watched:,.0f} bytes/s")
 
 
 def first_screen() -> None:
