@@ -72,11 +72,10 @@ class DoctorDialog(Dialog):
         return rows
 
     def press(self, key: str, character: str | None) -> bool:
-        verdict = self._verdict
-        if character and character in "123"[: len(self._ways)]:
-            take_settings_of(self._bench, self._run.folder, self._ways[int(character) - 1].patch)
-            return False
-        if character != "a" or verdict is None or not verdict.fix:
+        patches = {str(number): way.patch for number, way in enumerate(self._ways, 1)}
+        if self._verdict and self._verdict.fix:
+            patches["a"] = self._verdict.fix
+        if character not in patches:
             return True
-        take_settings_of(self._bench, self._run.folder, verdict.fix)
+        take_settings_of(self._bench, self._run.folder, patches[character])
         return False

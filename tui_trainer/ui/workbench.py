@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
-    from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.config.load import Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.planning.plan import Plan
@@ -118,10 +118,11 @@ class Workbench:
 
         request = self._make_request() if self._make_request else Request()
 
-        def judge(loaded: LoadedConfig) -> list[Problem]:
-            return [*setting_problems(loaded), *name_problems(loaded)]
-
-        return Document(request, self._choose_hardware, judge, with_rows_that_fit), draft_for(request)
+        document = Document(
+            request, self._choose_hardware,
+            lambda loaded: [*setting_problems(loaded), *name_problems(loaded)], with_rows_that_fit,
+        )  # fmt: skip
+        return document, draft_for(request)
 
     def _opened(self, result: tuple[Document, Draft | None]) -> None:
         self.document, draft = result
