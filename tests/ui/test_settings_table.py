@@ -40,7 +40,7 @@ def alone(look) -> None:
         app = Alone()
         async with app.run_test(size=(80, 12)) as pilot:
             app.table.show(ROWS, KEYS[0])
-            app.table._pane.redraw()
+            app.table._list.redraw()
             await pilot.pause()
             await look(app, app.table, pilot)
 
@@ -75,7 +75,7 @@ def test_moving_goes_from_setting_to_setting_and_keeps_the_heading_in_sight():
 def test_moving_the_cursor_sends_two_rows(monkeypatch):
     async def look(app, table, pilot) -> None:
         sent: list[Region] = []
-        monkeypatch.setattr(table._pane, "refresh", lambda *regions, **_: sent.extend(regions))
+        monkeypatch.setattr(table._list, "refresh", lambda *regions, **_: sent.extend(regions))
         table.move(1)
         assert {region.y for region in sent} == {1, 2}
 
@@ -91,7 +91,7 @@ def test_the_cursor_stays_on_its_setting_or_goes_to_the_nearest_one_left():
         table.show([row for row in ROWS if row.key != "2.3"])
         assert table.key == "2.4"
         table.show([], empty="nothing")
-        table._pane.redraw()
+        table._list.redraw()
         table.move(1)
         await pilot.pause()
         assert "nothing" in seen(app)[0]
@@ -109,7 +109,7 @@ def test_a_click_chooses_a_row_two_edit_it_and_the_wheel_scrolls():
         for _ in range(3):
             await pilot._post_mouse_events([MouseScrollDown], table)
         await pilot.pause()
-        assert table.scroll_offset.y > 0 and table.key == "0.4"
+        assert table._list.seen_places.start > 0 and table.key == "0.4"
 
     alone(look)
 
