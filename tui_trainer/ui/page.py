@@ -15,10 +15,11 @@ from textual.screen import ModalScreen, Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
 from tui_trainer.ui.application import Leaving
-from tui_trainer.ui.frame import KeyHint, first_line, footer_hints, help_hint, hint_at, hints_line, tab_at
+from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
 from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.keys_in_order import TakesKeys
 from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane

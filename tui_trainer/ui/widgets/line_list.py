@@ -15,8 +15,8 @@ _WHEEL_LINES = 3
 
 
 class LineList(Pane):
-    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and the chosen one; `lead(place)`
-    whether the line above is to be in sight with it.
+    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen; `lead`
+    says of a place whether the line above is to be in sight with it.
 
     Keys are for the page, which chooses. A click chooses, a double click opens, the wheel scrolls.
     """

@@ -37,7 +37,7 @@ class LossChart(Pane):
     def __init__(
         self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
     ) -> None:
-        super().__init__(lambda *size: self._drawing.draw(state(), self.view, *size, self.glyphs), id=id)
+        super().__init__(lambda w, h: self._drawing.draw(state(), self.view, w, h, self.glyphs), id=id)
         self.disabled = disabled
         self._state, self._drawing = state, ChartDrawing()
         self.set_reactive(LossChart.view, view)
