@@ -51,6 +51,10 @@ class LineList(Pane):
         self._top = max(min(self._top, count - height), 0)
         return range(self._top, min(self._top + height, count))
 
+    def follow(self) -> None:
+        """The chosen line comes in sight again with the next picture."""
+        self._followed = -1
+
     def on_resize(self) -> None:
         super().on_resize()
         self.post_message(self.Scrolled())

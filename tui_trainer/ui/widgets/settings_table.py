@@ -127,6 +127,8 @@ class SettingsTable(Area):
 
     def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
         """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
+        if len(rows) != len(self.rows):
+            self._list.follow()
         self.rows, self.empty = rows, empty
         before, self.key = self._place, key or self.key
         if places := self._settings:
