@@ -95,9 +95,10 @@ def test_the_cursor_stays_on_its_setting_or_goes_to_the_nearest_one_left():
         table.move(1)
         await pilot.pause()
         assert "nothing" in seen(app)[0]
-        table.show(ROWS)
-        table._list.redraw()
-        await pilot.pause()
+        for rows in (ROWS, [], ROWS):
+            table.show(rows)
+            table._list.redraw()
+            await pilot.pause()
         assert table.key == "2.4" and any(line.startswith(UNICODE.pointer) for line in seen(app))
 
     alone(look)
