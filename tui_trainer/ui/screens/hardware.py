@@ -65,7 +65,7 @@ class HardwarePage(ListPage):
     place = "hardware"
     BINDINGS = bindings("hardware")
     HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy"), (42, "-tall")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
