@@ -125,9 +125,11 @@ def test_a_field_lies_over_the_value_of_the_row_at_every_size(key):
         table.show(ROWS, key)
         app.field.put("abc")
         table.lay(app.field)
-        for width in (80, 120):
-            await pilot.resize_terminal(width, 12)
+        app.field.focus()
+        for width, height in ((80, 12), (120, 30), (80, 8)):
+            await pilot.resize_terminal(width, height)
             await pilot.pause()
+            assert app.focused is app.field
             (line,) = [line for line in seen(app) if line.startswith(UNICODE.pointer)]
             assert line.split("[")[1].rstrip() == f"abc{' ' * (value_cells(width, 12) - 5)}]"
         table.lay(None)

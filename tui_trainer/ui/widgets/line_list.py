@@ -56,6 +56,7 @@ class LineList(Pane):
         self._followed = -1
 
     def on_resize(self) -> None:
+        self.follow()
         super().on_resize()
         self.post_message(self.Scrolled())
 

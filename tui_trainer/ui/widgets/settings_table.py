@@ -179,10 +179,11 @@ class SettingsTable(Area):
 
     def on_line_list_scrolled(self) -> None:
         if self._field is not None:
-            seen = self._list.seen_places
-            self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, self._place - seen.start)
+            # Out of sight as well: what is not displayed loses the focus, and with it the keys.
+            row = self._place - self._list.seen_places.start
+            self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
             self._field.styles.width = value_cells(self.size.width, self.name_cells) - 2
-            self._field.display = self._place in seen
+            self._field.display = True
 
 
 if __name__ == "__main__":
