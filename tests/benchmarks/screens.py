@@ -38,6 +38,8 @@ FAST = ("--set", "training.effective_batch_size=8", "--set", "training.max_steps
 SHORT = ("--set", "training.max_steps=150", "--set", "training.effective_batch_size=8")
 # Of a link over an ocean, to the one side.
 DELAY_SECONDS = 0.1
+# For the end of a run, beside other work as well.
+PATIENCE_SECONDS = 900.0
 
 
 class Program:
@@ -151,11 +153,11 @@ def link() -> None:
         step(first, "left", "l", "trains on")
         second = FarProgram(Path(folder), SIZES[0], "attach")
         shown.append(f"back {1000 * (second.wait_for('step') - second.started):.0f}")
-        second.wait_for("finished")
+        second.wait_for("finished", PATIENCE_SECONDS)
         first.drain(3.0)
         step(second, "plan of a second run", "t", "Enter start")
         step(second, "start", "\r", "ETA")
-        second.wait_for("finished")
+        second.wait_for("finished", PATIENCE_SECONDS)
         step(second, "runs", "5", "2 here")
         step(second, "marked", " ", "1 marked")
         step(second, "marked", " ", "2 marked")
@@ -272,7 +274,7 @@ def with_screens() -> float:
     with tempfile.TemporaryDirectory() as folder:
         program = Program(Path(folder), (80, 24), *SHORT)
         program.start_run()
-        program.wait_for("finished")
+        program.wait_for("finished", PATIENCE_SECONDS)
         program.kill()
         return training_seconds(folder)
 
