@@ -54,6 +54,7 @@ class Photographer:
         """What is shown now, at both sizes."""
         from svg import to_svg
 
+        print(name, flush=True)
         for columns, rows in SIZES:
             await self._pilot.resize_terminal(columns, rows)
             await self._pilot.pause()

@@ -2,7 +2,8 @@
 picture, speed of training.
 
     uv run python tests/benchmarks/screens.py                  # all of it, about ten minutes
-    uv run python tests/benchmarks/screens.py traffic          # one of: first, idle, traffic, keys, throughput
+    uv run python tests/benchmarks/screens.py traffic          # one of: first, idle, traffic, keys, throughput, link
+    PYTHONPATH=OTHER uv run python tests/benchmarks/screens.py traffic     # of the program in the folder OTHER
 
 Run it on a machine that does nothing else. The program runs under a real pseudo-terminal, with the quickstart recipe.
 """
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections import deque
 from pathlib import Path
 from statistics import median
 
@@ -34,6 +36,10 @@ PAIRS = 5
 # Small enough for more than five steps a second on two cores, evaluating and saving as usual.
 FAST = ("--set", "training.effective_batch_size=8", "--set", "training.max_steps=100000")
 SHORT = ("--set", "training.max_steps=150", "--set", "training.effective_batch_size=8")
+# Of a link over an ocean, to the one side.
+DELAY_SECONDS = 0.1
+# For the end of a run, beside other work as well.
+PATIENCE_SECONDS = 900.0
 
 
 class Program:
@@ -90,6 +96,76 @@ class Program:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.fd)
+
+
+class FarProgram(Program):
+    """The same behind a link: what is sent arrives a tenth of a second later, in both directions."""
+
+    def __init__(self, home: Path, size: tuple[int, int], *arguments: str) -> None:
+        self._keys: deque[tuple[float, bytes]] = deque()
+        self._pictures: deque[tuple[float, bytes]] = deque()
+        super().__init__(home, size, *arguments)
+
+    def read(self, seconds: float) -> bool:
+        until = time.perf_counter() + max(seconds, 0)
+        while True:
+            now = time.perf_counter()
+            while self._keys and self._keys[0][0] <= now:
+                os.write(self.fd, self._keys.popleft()[1])
+            if self._pictures and self._pictures[0][0] <= now:
+                data = self._pictures.popleft()[1]
+                self.bytes_read += len(data)
+                self._stream.feed(data)
+                return True
+            if now >= until:
+                return False
+            soonest = min([until, *(due for due, _ in (*list(self._keys)[:1], *list(self._pictures)[:1]))])
+            if select.select([self.fd], [], [], max(soonest - now, 0))[0]:
+                try:
+                    self._pictures.append((time.perf_counter() + DELAY_SECONDS, os.read(self.fd, 65536)))
+                except OSError:  # the program has ended
+                    time.sleep(max(soonest - now, 0))
+
+    def press(self, keys: str) -> float:
+        self._keys.append((time.perf_counter() + DELAY_SECONDS, keys.encode()))
+        return time.perf_counter()
+
+
+def link() -> None:
+    """Start, watch, leave, come back and compare over a link of 200 ms, at 80x24: from each key to its picture."""
+    shown: list[str] = []
+
+    def step(program: Program, what: str, keys: str, text: str) -> None:
+        pressed = program.press(keys)
+        shown.append(f"{what} {1000 * (program.wait_for(text) - pressed):.0f}")
+
+    with tempfile.TemporaryDirectory() as folder:
+        first = FarProgram(Path(folder), SIZES[0], *SHORT)
+        shown.append(f"first screen {1000 * (first.wait_for('t start') - first.started):.0f}")
+        first.drain(3.0)
+        step(first, "plan", "t", "Enter start")
+        step(first, "start", "\r", "4 Train")
+        first.wait_for("ETA")
+        before = first.bytes_read
+        first.drain(5.0)
+        watched = (first.bytes_read - before) / 5.0
+        step(first, "question before leaving", "q", "train on")
+        step(first, "left", "l", "trains on")
+        second = FarProgram(Path(folder), SIZES[0], "attach")
+        shown.append(f"back {1000 * (second.wait_for('step') - second.started):.0f}")
+        second.wait_for("finished", PATIENCE_SECONDS)
+        first.drain(3.0)
+        step(second, "plan of a second run", "t", "Enter start")
+        step(second, "start", "\r", "ETA")
+        second.wait_for("finished", PATIENCE_SECONDS)
+        step(second, "runs", "5", "2 here")
+        step(second, "marked", " ", "1 marked")
+        step(second, "marked", " ", "2 marked")
+        step(second, "compared", "C", "held-out loss")
+        second.kill()
+        first.kill()
+    delay = 2000 * DELAY_SECONDS
+    print(f"over a link of {delay:.0f} ms, in ms: {', '.join(shown)}; while watching {watched:,.0f} bytes/s")
 
 
 def first_screen() -> None:
@@ -198,7 +274,7 @@ def with_screens() -> float:
     with tempfile.TemporaryDirectory() as folder:
         program = Program(Path(folder), (80, 24), *SHORT)
         program.start_run()
-        program.wait_for("finished")
+        program.wait_for("finished", PATIENCE_SECONDS)
         program.kill()
         return training_seconds(folder)
 
@@ -224,6 +300,7 @@ def main() -> None:
         ("keys", keys),
         ("traffic", traffic),
         ("throughput", throughput),
+        ("link", link),
     ):
         if not chosen or name in chosen:
             measure()

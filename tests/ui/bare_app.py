@@ -13,9 +13,9 @@ from textual.filter import LineFilter
 import tui_trainer.ui
 from tests.ui.pictures import picture
 from tui_trainer.ui.app import TERMINAL_THEME
-from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keys_in_order import KeysInOrder
+from tui_trainer.ui.theme import AsciiOnly
 
 
 class BareApp(KeysInOrder, inherit_bindings=False):

@@ -35,8 +35,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.own_process_dialog import TuneDialog
 from tui_trainer.ui.previewing import PreviewDialog
-from tui_trainer.ui.tuning import TuneDialog
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench

@@ -7,6 +7,7 @@ import pytest
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
+from tui_trainer.ui.actions import ACTIONS, key_sign
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines
 from tui_trainer.ui.screens.train_lines import memory_role, memory_words, part_shares, stack, training_memory_bytes
@@ -104,6 +105,7 @@ def gauges(share=0.6, cards=0):
     )  # fmt: skip
 
 
+KEYS = {action.id: key_sign(action.keys[0]) for action in ACTIONS}
 TOLD = (("step 50: saved", "dim"),)
 
 
@@ -111,7 +113,7 @@ def scene(events, *, cards=0, told=TOLD, on=("TF32: no GPU",), glyphs=UNICODE, *
     return TrainScene(
         state=None if events is None else fold(events), glyphs=glyphs, gauges=gauges(cards=cards),
         sparks={"cpu": [0.5] * 12}, events=list(told), what_is_on=on, run_folder="runs/q",
-        **{"resume": "tui-trainer resume q", **options},
+        **{"resume": "tui-trainer resume q", "key_of": KEYS.__getitem__, **options},
     )  # fmt: skip
 
 
@@ -192,7 +194,7 @@ def test_memory_is_told_as_the_plan_counts_it():
 
 
 def test_before_a_run_the_key_and_what_would_happen_are_named():
-    text = drawn(scene(None, offer=["about 500 steps in 70 s"], start_key="t"))
+    text = drawn(scene(None, offer=["about 500 steps in 70 s"]))
     assert "Press t to start" in text
     assert "about 500 steps in 70 s" in text
     assert "CPU" in text

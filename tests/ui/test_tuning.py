@@ -10,7 +10,7 @@ from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
 from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.own_process import Rehearsals, Tunings
-from tui_trainer.ui.tuning import TuneDialog, offer_tuning
+from tui_trainer.ui.own_process_dialog import TuneDialog, offer
 
 
 @pytest.fixture
@@ -71,16 +71,16 @@ def test_its_end_is_a_notice_and_a_run_ends_it(bench):
 
 def test_one_measurement_at_a_time(bench):
     bench.rehearsals.process = SimpleNamespace(alive=True)
-    offer_tuning(bench)
+    offer(TuneDialog(bench), bench)
     assert bench.told == [("a rehearsal goes on: each would disturb the other", "warn")] and not bench.opened
     bench.rehearsals.process = None
     bench.measuring.alive = True
-    offer_tuning(bench)
+    offer(TuneDialog(bench), bench)
     bench.measuring.alive = False
-    offer_tuning(bench)
+    offer(TuneDialog(bench), bench)
     assert [words for words, _ in bench.told[1:]] == [
         "gains are being measured: each would disturb the other", "the config is still being read"
     ]  # fmt: skip
     bench.tunings.process = FakeTune(is_over=False)
-    offer_tuning(bench)
+    offer(TuneDialog(bench), bench)
     assert len(bench.opened) == 1

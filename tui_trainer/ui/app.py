@@ -25,17 +25,16 @@ from textual.widget import AwaitMount
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, Place, key_sign
 from tui_trainer.ui.application import Leaving
-from tui_trainer.ui.ascii_only import AsciiOnly
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import Keymap, textual_key
 from tui_trainer.ui.keys_in_order import KeysInOrder
-from tui_trainer.ui.page import Page, Pages, bindings
+from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.too_small import TooSmall
+from tui_trainer.ui.theme import AsciiOnly
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ _TOO_SMALL = "too small"
 
 
 class TrainerApp(KeysInOrder, inherit_bindings=False):
-    """The screens."""
-
     TITLE = "tui-trainer"
     CSS_PATH = "app.tcss"
     COMMANDS: ClassVar = {ActionCommands}
@@ -125,7 +122,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.draw()
 
     def find_living_runs(self) -> None:
-        """In the background."""
         self.bench.background.do("runs", _living_runs, self._found_runs)
 
     def _found_runs(self, living: list[RunFolder]) -> None:
@@ -162,7 +158,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return self.screen if isinstance(self.screen, Dialog) else None
 
     def show_page(self, number: int) -> None:
-        """Another screen."""
         if not self.is_running:
             return
         self.switch_mode(PLACES[1 + number])
@@ -287,11 +282,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.carry_out(f"app.{name}")
 
     def open(self, dialog: Dialog) -> None:
-        """Lay a dialog on the screen."""
         self.push_screen(dialog, mode=self.page.place)
 
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
-        """A question with a key for each answer."""
         self.open(ChoiceDialog(heading, rows, answers))
 
     def open_next(self, dialog: Dialog) -> None:
@@ -358,7 +351,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.refresh(layout=True)
 
     def action_save_screen(self) -> None:
-        """As a picture (SVG), for a report."""
         try:
             path = self.save_screenshot(f"tui-trainer-screen-{os.getpid()}.svg", path=str(Path.cwd()))
         except OSError as error:

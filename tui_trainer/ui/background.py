@@ -12,6 +12,11 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
+
+class GivenUp(Exception):
+    """Raised by work that nobody waits for any more: there is no answer."""
+
+
 Work = Callable[[], Any]
 Answer = Callable[[Any], None]
 
@@ -50,12 +55,11 @@ class Background:
                 name, (work, answer) = self._waiting.popitem(last=False)
                 self._busy_with = name
             try:
-                result = work()
+                self._tell(self._answer, (name, answer, work()))
+            except GivenUp:
+                pass
             except Exception as error:  # what it was is told in the event loop, where it would have happened
                 self._tell(self._failed, error)
-                result = None
-            else:
-                self._tell(self._answer, (name, answer, result))
             with self._changed:
                 self._busy_with = ""
 

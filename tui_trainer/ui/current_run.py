@@ -52,7 +52,6 @@ class CurrentRun(WatchedRun):
         return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until it has ended, or so long."""
         self._thread.join(timeout_seconds)
 
     def poll(self) -> bool:

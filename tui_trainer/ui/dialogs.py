@@ -26,6 +26,7 @@ from tui_trainer.ui.widgets.pane import Pane
 _KEYS_WIDTH = 16
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
+_VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}
 Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
 Row = str | Span | Line
@@ -60,7 +61,6 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
             yield Pane(lambda width, _: self.lines(width))
 
     def lines(self, width: int) -> list[Line]:
-        """The text inside, for `width` cells."""
         raise NotImplementedError
 
     def press(self, key: str, character: str | None) -> bool:
@@ -97,21 +97,13 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
     def scrolls(self, key: str) -> bool:
         """Scroll what is inside; whether the key means that."""
-        scrolled = self.query(VerticalScroll)
-        if not scrolled:
-            return False
-        inside = scrolled.first()
-        page = inside.size.height
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page}
-        if key in steps:
-            inside.scroll_relative(y=steps[key], animate=False)
-        elif key in ("home", "g"):
-            inside.scroll_home(animate=False)
-        elif key in ("end", "G"):
-            inside.scroll_end(animate=False)
-        else:
-            return False
-        return True
+        for inside in self.query(VerticalScroll):
+            page, whole = inside.size.height, inside.virtual_size.height
+            steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
+            if lines := steps.get(_VI_KEYS.get(key, key)):
+                inside.scroll_relative(y=lines, animate=False)
+                return True
+        return False
 
 
 class DialogKeys(Pane):
@@ -172,7 +164,6 @@ class FieldDialog(Dialog):
         return LineInput(self._text)
 
     def take(self) -> None:
-        """Enter was pressed."""
         raise NotImplementedError
 
     def take_key(self, event: Key) -> bool:

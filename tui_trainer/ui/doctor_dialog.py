@@ -8,8 +8,8 @@ from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.spans import Line, Role, folded, labelled
+from tui_trainer.ui.starting import take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 
@@ -71,11 +71,10 @@ class DoctorDialog(Dialog):
         return rows
 
     def press(self, key: str, character: str | None) -> bool:
-        verdict = self._verdict
-        if character and character in "123"[: len(self._ways)]:
-            take_settings_of(self._bench, self._run.folder, self._ways[int(character) - 1].patch)
-            return False
-        if character != "a" or verdict is None or not verdict.fix:
+        patches = {str(number): way.patch for number, way in enumerate(self._ways, 1)}
+        if self._verdict and self._verdict.fix:
+            patches["a"] = self._verdict.fix
+        if character not in patches:
             return True
-        take_settings_of(self._bench, self._run.folder, verdict.fix)
+        take_settings_of(self._bench, self._run.folder, patches[character])
         return False

@@ -27,5 +27,4 @@ class PatientDriver(LinuxDriver):
         self._patient = None if wanted is None else PatientWriter(wanted.fileno())
 
     def take_lost(self) -> bool:
-        """See PatientWriter."""
         return self._patient is not None and self._patient.take_lost()

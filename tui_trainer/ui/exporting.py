@@ -43,9 +43,6 @@ class ExportDialog(Dialog):
         yield Pane(lambda width, _: self.lines(width), id="about")
 
     def on_mount(self) -> None:
-        self._look()
-
-    def _look(self) -> None:
         self._bench.background.do(FORMATS, self._ask, self._found)
 
     def _ask(self) -> tuple[tuple[Choice, ...], int] | str:
@@ -60,20 +57,15 @@ class ExportDialog(Dialog):
         if isinstance(result, str):
             self._refusal = result
         else:
-            is_first = not self._choices
             self._choices, self._free_bytes = result
-            names = [one.name for one in self._choices]
-            if is_first and (process := self._process):
-                self._chosen = names.index(process.name)
-            elif is_first:
-                self._chosen = next((at for at, one in enumerate(self._choices) if not one.refusal), 0)
+            name = self._process.name if self._process else next((one.name for one in result[0] if not one.refusal), "")
+            self._chosen = next((at for at, one in enumerate(self._choices) if one.name == name), 0)
         if self.is_attached:
             self._list.styles.height = len(self._choices)
             self.redraw()
 
     @property
     def _process(self) -> ExportProcess | None:
-        """The newest export of this run."""
         export = self._bench.exports.newest
         return export if export is not None and export.run == self._folder else None
 
@@ -166,18 +158,15 @@ class ExportDialog(Dialog):
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
     """An export as it goes, and what came of it."""
-    outcome = process.outcome
-    if outcome is not None:
-        lines = [
-            line for words in outcome.words for line in paragraph(words, width, "text" if outcome.folder else "bad")
-        ]
-        where = paragraph(outcome.folder, width, "dim") if outcome.folder else []
+    if (outcome := process.outcome) is not None:
+        role: Role = "text" if outcome.folder else "bad"
+        lines = [line for words in outcome.words for line in paragraph(words, width, role)]
         if not outcome.folder:
             return lines
         verdict: Line = [(f"{glyphs.good} as it was trained", "good")]
         if not outcome.is_good:
             verdict = [(f"{glyphs.bad} not as it was trained; its folder is kept under another name", "bad")]
-        return [verdict, *lines, *where]
+        return [verdict, *lines, *paragraph(outcome.folder, width, "dim")]
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]
     what, done, total, unit = process.progress
@@ -191,8 +180,3 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
 def round_seconds(seconds: float | None) -> str:
     """`41 s`, and `0 s` before the first."""
     return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)
-
-
-def offer_export(bench: Workbench, folder: RunFolder) -> None:
-    """A box with the formats that the model of a run can be written in."""
-    bench.app.open(ExportDialog(bench, folder))

@@ -23,7 +23,6 @@ class Exports:
         return self.newest if self.newest is not None and self.newest.alive else None
 
     def start(self, folder: RunFolder, name: str) -> None:
-        """Export a run to a format."""
         from tui_trainer.launching.export import ExportProcess
 
         if self.alive:
@@ -34,7 +33,6 @@ class Exports:
             self._bench.tell(f"no process can be started: {error.strerror or error}", "bad")
 
     def is_of(self, root: Path) -> bool:
-        """Whether the run in this folder is being exported."""
         return self.alive is not None and self.alive.run.root == root
 
     def poll(self) -> None:

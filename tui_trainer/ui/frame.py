@@ -36,7 +36,6 @@ def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
 
 
 def hint_at(hints: Sequence[KeyHint], x: int, width: int, glyphs: Glyphs) -> KeyHint | None:
-    """The hint on cell `x` of `hints_line`."""
     placed = _placed(hints, width, glyphs)
     return next((hint for begin, hint in placed if begin <= x < begin + width_of(hint.line(glyphs))), None)
 

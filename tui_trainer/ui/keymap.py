@@ -61,14 +61,10 @@ class Keymap:
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:
         """The action for a key press on a page; what the page has goes before what is everywhere."""
-        for where in (place, "app"):
-            for name in (character, key):
-                if name and (found := self._by_key.get((where, name))):
-                    return found
-        return None
+        names = [(where, name) for where in (place, "app") for name in (character, key) if name]
+        return next((self._by_key[name] for name in names if name in self._by_key), None)
 
     def of(self, place: Place) -> list[Action]:
-        """The actions of one page."""
         return [action for action in self.actions if action.place == place]
 
 
@@ -87,7 +83,6 @@ def _refusal(key: str) -> str:
 
 
 def keys_file() -> Path:
-    """Where the user's own keys are written."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return home / "tui-trainer" / "keys.toml"
 

@@ -94,7 +94,10 @@ def run_screens(
             code = _afterwards(app, bench, signals, logs)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
-        _leave_at_once(code)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
     return code
 
 
@@ -180,13 +183,6 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: 
                 tell(words)
             told = words
         run.wait(_WAIT_SECONDS)
-
-
-def _leave_at_once(code: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def _tell_crash(report: str, logs: Path) -> None:

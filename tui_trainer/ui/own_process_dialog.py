@@ -1,4 +1,7 @@
-"""What a command measures of the config on the table, in a box: how far it is, what came of it, and its patch."""
+"""What a command measures of the config on the table, in a box: how far it is, what came of it, and its patch.
+
+`tune` looks for the fastest settings, a rehearsal tries what could fail.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.own_process import OwnProcess
-from tui_trainer.ui.spans import Line, paragraph
+from tui_trainer.ui.spans import Line, Role, paragraph
 
 if TYPE_CHECKING:
     from tui_trainer.bench.config_process import ConfigProcess
     from tui_trainer.ui.workbench import Workbench
+
+# Of what it has told, while it goes on.
+_SHOWN = 12
 
 
 class OwnProcessDialog(Dialog):
@@ -69,6 +75,42 @@ class OwnProcessDialog(Dialog):
         if key == "enter" and (reason := self.command.start()):
             self._bench.tell(reason, "warn")
         return True
+
+
+class TuneDialog(OwnProcessDialog):
+    heading = "Tune"
+    apply_words, patch_words = "apply the fastest", "what tune found"
+
+    @property
+    def command(self) -> OwnProcess[Any]:
+        return self._bench.tunings
+
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        if process.result is None:
+            # The newest stands below, as what it does now.
+            earlier = process.lines[:-1] if process.alive else process.lines
+            return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
+        from tui_trainer.bench.tuning import measured_table, notes_of
+
+        lines: list[Line] = [[(text, "text")] for text in measured_table(process.result, width)]
+        lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
+        role: Role = "good" if process.result["patch"] else "text"
+        return [*lines, *paragraph(process.result["sentence"], width, role)]
+
+
+class RehearsalDialog(OwnProcessDialog):
+    heading = "Rehearsal"
+    apply_words, patch_words = "apply what works", "what the rehearsal found"
+
+    @property
+    def command(self) -> OwnProcess[Any]:
+        return self._bench.rehearsals
+
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        def role(text: str) -> Role:
+            return "bad" if "FAILED" in text else "good" if text.startswith("nothing failed") else "text"
+
+        return [line for text in process.lines for line in paragraph(text, width, role(text))]
 
 
 def offer(dialog: OwnProcessDialog, bench: Workbench) -> None:

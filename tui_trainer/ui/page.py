@@ -11,14 +11,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.stylesheet import Stylesheet
 from textual.events import Click, Key, ScreenResume
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
+from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
 from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.keys_in_order import TakesKeys
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.tabs import first_line, tab_at
+from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -201,3 +203,31 @@ class KeyHints(Pane):
         width = self.size.width
         if hint := hint_at(self._hints(width), event.x, width, self._page.bench.glyphs):
             self.app.simulate_key(textual_key(hint.key.split()[0]))
+
+
+class TooSmall(ModalScreen[None], inherit_bindings=False):
+    """Stands for screens that do not fit; only leaving is possible."""
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def compose(self) -> ComposeResult:
+        yield Pane(self._lines)
+
+    def _lines(self, *_: int) -> list[Line]:
+        size, training = self.app.size, ["training goes on"] * self._bench.run_is_alive
+        below: list[Line] = [[(text, "dim")] for text in (f"this is {size.width}x{size.height}", *training)]
+        return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *below]
+
+    def redraw(self) -> None:
+        # It is asked for before its pane is there as well.
+        for pane in self.query(Pane):
+            pane.redraw()
+
+    def take_key(self, event: Key) -> bool:
+        if event.key in ("q", "ctrl+q", "ctrl+c"):
+            # There is no room for a question: nothing is lost, and a run trains on.
+            alive = self._bench.run_is_ours_and_alive
+            self._bench.app.leave(Leaving.TRAINING_ON if alive else Leaving.QUIT)
+        return True

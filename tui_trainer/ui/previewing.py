@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
+from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.spans import Line, Role, paragraph, wrapped
@@ -23,10 +24,6 @@ _BAR_CELLS = 30
 _ROLES: Final[dict[str, Role]] = {
     "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
 }  # fmt: skip
-
-
-class _Closed(Exception):
-    """Nobody waits for the preview any more."""
 
 
 class PreviewDialog(Dialog):
@@ -51,15 +48,12 @@ class PreviewDialog(Dialog):
         self._bench.background.do(PREVIEW, self._make, self._made)
 
     def _make(self) -> Preview | tuple[str, ...]:
-        """In the background's thread."""
         from tui_trainer.launching.preview import make_preview
 
         try:
             return make_preview(self._loaded, _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
-        except _Closed:
-            return ()
 
     def by_clock(self) -> object:
         return self._far
@@ -67,7 +61,7 @@ class PreviewDialog(Dialog):
     def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
         self._far = (what, done, total, unit)
         if self._is_closed:
-            raise _Closed
+            raise GivenUp
 
     def _made(self, result: Preview | tuple[str, ...]) -> None:
         if self._is_closed:
@@ -148,8 +142,3 @@ class PreviewDialog(Dialog):
     def close(self) -> None:
         self._is_closed = True
         super().close()
-
-
-def offer_preview(bench: Workbench, loaded: LoadedConfig) -> None:
-    """A box with what this config would learn from."""
-    bench.app.open(PreviewDialog(bench, loaded))

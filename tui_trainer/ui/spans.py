@@ -27,7 +27,6 @@ Line = list[Span]
 
 
 def width_of(line: Line) -> int:
-    """Cells that the line takes."""
     return sum(cell_len(text) for text, _ in line)
 
 
@@ -85,7 +84,6 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def paragraph(text: str, width: int, role: Role = "text") -> list[Line]:
-    """The words in lines of one role."""
     return [[(row, role)] for row in wrapped(text, width)]
 
 

@@ -8,29 +8,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tui_trainer.errors import FolderError, InputError, Problem
+from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.errors import ConfigError, InputError, Problem
 from tui_trainer.lines import REHEARSAL_SECONDS
 from tui_trainer.planning.summary import threads_words, tuning_words
-from tui_trainer.runs import controls
+from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
-from tui_trainer.ui.dialogs import Row
-from tui_trainer.ui.rehearsing import offer_rehearsal
+from tui_trainer.ui.dialogs import Answer, Row
+from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_plan import figure_text, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
+from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.folder import RunFolder
 
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
+_CONFIG_LIMIT_BYTES = 1 << 20
 _NOT_YET = "This cannot start yet"
 
 
@@ -54,7 +56,7 @@ def offer_start(bench: Workbench) -> None:
     title = f"Start {one_line(plan.recipe or plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
-        answers.append(("d", "rehearse first", lambda: offer_rehearsal(bench)))
+        answers.append(("d", "rehearse first", lambda: offer(RehearsalDialog(bench), bench)))
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
     bench.app.ask(title, _what_would_happen(bench, plan), answers)
@@ -203,50 +205,42 @@ def _stop(bench: Workbench, folder: RunFolder | None) -> None:
     if folder is None or (bench.run is not None and bench.run.folder == folder):
         bench.ask_run("stop")
         return
-    try:
-        controls.request(folder.control, "stop")
-    except FolderError as error:
-        bench.tell(str(error), "bad")
-    else:
-        bench.tell(f"asked {folder.name} to stop", "dim")
+    problem = WatchedRun(folder).ask("stop")
+    bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
 
 
 def offer_quit(bench: Workbench) -> None:
     """Leave; with a run alive only after an answer, with unsaved edits after a word."""
+
+    def cancel_and_leave() -> None:
+        if bench.exports.newest is not None:
+            bench.exports.newest.cancel()
+        bench.app.leave()
+
+    def save_config() -> None:
+        bench.go(1)
+        bench.app.carry_out("config.save")
+
+    rows: list[Row]
     if bench.run_is_ours_and_alive:
-        rows: list[Row] = [
-            "A run is alive in this process.",
-            ("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim"),
-            ("`tui-trainer attach` shows the run again.", "dim"),
-        ]
-        answers = [
+        rows = ["A run is alive in this process."]
+        rows.append(("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim"))
+        rows.append(("`tui-trainer attach` shows the run again.", "dim"))
+        answers: list[Answer] = [
             ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
         ]
-        bench.app.ask("Leave?", rows, answers)
     elif export := bench.exports.alive:
         rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]
-        answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", lambda: _cancel_and_leave(bench))]
-        bench.app.ask("Leave?", rows, answers)
+        answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", cancel_and_leave)]
     elif bench.has_unsaved_edits:
         rows = ["Settings that you changed are in no file yet."]
         rows.append(("They are kept aside and offered at the next start.", "dim"))
-        bench.app.ask(
-            "Leave?", rows, [("q", "leave", bench.app.leave), ("s", "save first", lambda: _save_config(bench))]
-        )
+        answers = [("q", "leave", bench.app.leave), ("s", "save first", save_config)]
     else:
         bench.app.leave()
-
-
-def _cancel_and_leave(bench: Workbench) -> None:
-    if bench.exports.newest is not None:
-        bench.exports.newest.cancel()
-    bench.app.leave()
-
-
-def _save_config(bench: Workbench) -> None:
-    bench.go(1)
-    bench.app.carry_out("config.save")
+        return
+    bench.app.ask("Leave?", rows, answers)
 
 
 def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
@@ -261,7 +255,24 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 
 
 def stop_and_leave(bench: Workbench) -> None:
-    """Ask the run to stop; the screens go when it has."""
     bench.leave_when_over = True
     if not bench.ask_run("stop"):
         bench.tell("saving and stopping; the screens go when it is done", "warn")
+
+
+def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
+    """Show them there, with `patch` on top; undo brings back what was there before. A sentence where it cannot be."""
+    if bench.document is None:
+        bench.tell("the config is not open yet", "dim")
+        return
+    try:
+        text = read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
+        bench.document.take(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+    except (OSError, ValueError, ConfigError) as error:
+        bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
+        return
+    remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
+    bench.go(1)
+    start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
+    words = f"the settings of {folder.name}{remedied}; {start} starts a new run, {undo} takes them back"
+    bench.note_change(words, "good")

@@ -28,7 +28,6 @@ Tab = tuple[str, str]
 
 
 def first_line(bench: Workbench, width: int) -> Line:
-    """The header of every screen."""
     machine = machine_summary(bench.hardware, _MACHINE_CELLS)
     host = one_line(bench.hardware.host, _HOST_CELLS)
     return header(host, machine, _tabs(bench, width), bench.current, width)

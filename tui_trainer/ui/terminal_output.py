@@ -126,7 +126,6 @@ class LastWords:
         sys.stdout, sys.stderr = self._streams
 
     def end(self) -> None:
-        """What was said is on the terminal, or nobody reads it."""
         for writer in self._writers.values():
             writer.stop()
 

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.cells import split_graphemes
+from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
+from textual.filter import LineFilter
 
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Role
@@ -64,8 +67,6 @@ def role_styles(app: App[Any]) -> dict[str, Style]:
 
 
 class HasGlyphs:
-    """A widget or a screen that draws with the signs of this terminal."""
-
     app: Any
 
     @property
@@ -80,3 +81,17 @@ def _hex(variables: Mapping[str, str], word: str) -> str:
     background = Color.parse(variables["background"])
     value = variables[word].replace("auto", variables["foreground"]) if "auto" in variables[word] else variables[word]
     return (background + Color.parse(value)).rich_color.name
+
+
+class AsciiOnly(LineFilter):
+    """Question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(in_ascii(text), style, control) for text, style, control in segments]
+
+
+def in_ascii(text: str) -> str:
+    if text.isascii():
+        return text
+    signs = ((text[start:end], width) for start, end, width in split_graphemes(text)[0])
+    return "".join(sign if sign.isascii() else "?" * width for sign, width in signs)

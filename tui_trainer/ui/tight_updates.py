@@ -24,7 +24,6 @@ def tighten(screen: Screen[Any]) -> None:
             """Stretches `(line, first cell, cell behind the last)`, cut at both ends."""
 
             def render_segments(self, console: Console) -> str:
-                """The bytes for the terminal."""
                 sequences: list[str] = []
                 for y, x1, x2 in self.spans:
                     for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
@@ -35,8 +34,6 @@ def tighten(screen: Screen[Any]) -> None:
                 return "".join(sequences)
 
         class TightCompositor(Compositor):
-            """Says what changed with tight stretches."""
-
             def render_partial_update(self) -> ChopsUpdate | None:
                 update = super().render_partial_update()
                 return None if update is None else TightUpdate(update.chops, update.spans, update.chop_ends)

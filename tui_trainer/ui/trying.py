@@ -13,6 +13,7 @@ from textual.widget import Widget
 from tui_trainer.errors import FolderError, TuiTrainerError
 from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
+from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import FieldDialog
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.pane import Pane
@@ -100,7 +101,6 @@ class TryDialog(FieldDialog):
         super().close()
 
     def _write(self, prompt: str, seed: int) -> tuple[str, str, str]:
-        """In the background's thread."""
         from tui_trainer.exporting.generate import Sampling
 
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
@@ -117,8 +117,6 @@ class TryDialog(FieldDialog):
             return "", "\n\n".join(both), f"weights of {source}"
         except TuiTrainerError as error:
             return "", "", one_line(str(error))
-        except _Closed:
-            return "", "", ""
 
     def _load(self) -> str:
         """Load what is not there yet; the name of the folder of the weights. Raises TuiTrainerError."""
@@ -156,7 +154,7 @@ class TryDialog(FieldDialog):
 
     def _hear(self, piece: str) -> None:
         if self._is_closed:
-            raise _Closed
+            raise GivenUp
         self._transcript.append(piece)
 
     def _wrote(self, result: tuple[str, str, str]) -> None:
@@ -167,12 +165,7 @@ class TryDialog(FieldDialog):
             self.redraw()
 
 
-class _Closed(Exception):
-    """Nobody reads the answer any more."""
-
-
 def _made(writer: Writer, prompt: str, sampling: Sampling) -> tuple[str, str]:
-    """The prompt, and what a model makes of it."""
     if not writer.continues:
         return prompt, f"\n\n{writer.answer(prompt, sampling)}"
     pieces: list[str] = []

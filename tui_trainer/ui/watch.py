@@ -63,7 +63,6 @@ class WatchedRun:
         return ()
 
     def poll(self) -> bool:
-        """Fold what is new. Whether anything was."""
         news = self._reader.read_new()
         for event in news:
             self.state.apply(event)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
-    from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.config.load import Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.planning.plan import Plan
@@ -118,10 +118,11 @@ class Workbench:
 
         request = self._make_request() if self._make_request else Request()
 
-        def judge(loaded: LoadedConfig) -> list[Problem]:
-            return [*setting_problems(loaded), *name_problems(loaded)]
-
-        return Document(request, self._choose_hardware, judge, with_rows_that_fit), draft_for(request)
+        document = Document(
+            request, self._choose_hardware,
+            lambda loaded: [*setting_problems(loaded), *name_problems(loaded)], with_rows_that_fit,
+        )  # fmt: skip
+        return document, draft_for(request)
 
     def _opened(self, result: tuple[Document, Draft | None]) -> None:
         self.document, draft = result
@@ -182,7 +183,6 @@ class Workbench:
 
     @property
     def is_writing_text(self) -> bool:
-        """Whether a model is being tried right now."""
         return hasattr(self, "background") and self.background.is_busy(TRYING)
 
     @property
@@ -195,7 +195,6 @@ class Workbench:
         return self.run_is_alive and self.run is not None and self.run.is_ours
 
     def poll_run(self) -> bool:
-        """Take in what the run has written since. Whether anything was new."""
         return self.run is not None and self.run.poll()
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
@@ -207,7 +206,6 @@ class Workbench:
         self.app.run_changed()
 
     def take_run(self, run: WatchedRun) -> None:
-        """The same, and look at it."""
         self.put_on_the_table(run)
         self.go(TRAIN_PAGE)
 
@@ -335,7 +333,6 @@ class Workbench:
         self.app.draw()
 
     def _check(self, document: Document) -> None:
-        """Run all checks on the config as it is."""
         loaded, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
         if loaded is None:
             return
@@ -369,7 +366,6 @@ class Workbench:
         return summary(self.findings), worst if open_ones else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
-        """A fix of the checklist as one step that is undone at once."""
         if self.document is None:
             return ()
         problems = self.document.patch(patch, label)

@@ -34,7 +34,6 @@ class Bounds:
 
     @property
     def span(self) -> float:
-        """Above zero."""
         return self.high - self.low
 
 
@@ -80,17 +79,12 @@ def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bo
     return Bounds(begin, begin + length)
 
 
-def nice_step(span: float, most: int) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that divides `span` into at most `most` parts."""
-    least = span / max(most, 1)
-    base = 10.0 ** math.floor(math.log10(least))
-    return next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
-
-
 def ticks(bounds: Bounds, most: int) -> list[Tick]:
     """At most `most` nice values within the bounds, from low to high."""
     for parts in range(most + 1, 0, -1):
-        step = nice_step(bounds.span, parts)
+        least = bounds.span / parts
+        base = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
         first = math.ceil(bounds.low / step - _NEARLY)
         last = math.floor(bounds.high / step + _NEARLY)
         values = [number * step for number in range(first, last + 1)]

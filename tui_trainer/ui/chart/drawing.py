@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SMOOTHINGS: Final = (0.9, 0.98, 0.0, 0.6)
 MOST_HALVINGS: Final = 12
-_SMALLEST = (GUTTER + 10, 4)
+_SMALLEST = (GUTTER + 10, 3)
 _TICKS_TALL: Final = 5
 # A chart lower than this has its x labels within the axis.
 _LABELS_FROM: Final = 11
@@ -195,7 +195,6 @@ class _Picture:
         return Bounds(min(core.low, *near), max(core.high, *near)) if near else core
 
     def plot(self, bounds: Bounds, width: int, height: int) -> list[Line]:
-        """The curves with their axes."""
         from tui_trainer.ui.chart.raster import plot
 
         view, columns, inline = self.view, width - GUTTER, height + 1 < _LABELS_FROM

@@ -63,7 +63,6 @@ class Raster:
         self._roles[painted] = _ROLES.index(role)
 
     def mark(self, column: int, row: int, sign: str, role: Role) -> None:
-        """One sign in one cell."""
         self._signs[row, column], self._roles[row, column] = sign, _ROLES.index(role)
 
     def cross(self, column: int, sign: str) -> None:

@@ -110,7 +110,6 @@ class Series:
         return int(np.abs(self.steps - step).argmin()) if len(self.steps) else None
 
     def nearest_step(self, step: float) -> int | None:
-        """The step of that point."""
         at = self.nearest(step)
         return None if at is None else int(self.steps[at])
 
@@ -120,7 +119,6 @@ class Series:
         return int((values < bounds.low).sum()), int((values > bounds.high).sum())
 
     def _within(self, window: Bounds) -> Floats:
-        """The finite values of the window."""
         begin, end = np.searchsorted(self.steps, [window.low, window.high + 1])
         values = self.values[begin:end]
         return values[np.isfinite(values)]

@@ -71,7 +71,6 @@ class ChecklistPage(ListPage):
         return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
 
     def on_line_list_chosen(self, event: LineList.Chosen) -> None:
-        """A click on a line."""
         self.move(event.place - self.model.cursor)
         if self._chosen_fix:
             self.action_show_fix()
@@ -86,7 +85,6 @@ class ChecklistPage(ListPage):
         return self._list.size.height
 
     def found(self, findings: list[Finding]) -> None:
-        """Newer findings."""
         self.model.replace(findings)
         if not self.is_shown:
             # Nobody looks at the list: the worst may come first again.

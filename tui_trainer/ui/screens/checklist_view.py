@@ -75,7 +75,6 @@ class ChecklistModel:
 
     @property
     def selected(self) -> Finding | None:
-        """The chosen finding; None when nothing is listed."""
         visible = self.visible
         return visible[self.cursor] if visible else None
 
@@ -137,7 +136,6 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
 
 
 def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
-    """The finding in full."""
     check, verdict = finding.check, finding.verdict
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]

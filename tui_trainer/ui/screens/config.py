@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial, partialmethod
-from typing import TYPE_CHECKING
 
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
+from tui_trainer.data.samples import samples
+from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
+from tui_trainer.tasks import task_names
 from tui_trainer.ui.actions import Action
+from tui_trainer.ui.own_process_dialog import RehearsalDialog, TuneDialog, offer
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
+from tui_trainer.ui.previewing import PreviewDialog
+from tui_trainer.ui.screens import config_files as files
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
+from tui_trainer.ui.screens.config_recipes import RecipeChooser, RecipeDialog
+from tui_trainer.ui.screens.config_view import ConfigPanes
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from tui_trainer.ui.screens.config_model import ConfigModel, Editor
-    from tui_trainer.ui.screens.config_recipes import RecipeChooser
-    from tui_trainer.ui.screens.config_view import ConfigPanes
 
 
 class ConfigPage(ListPage):
@@ -44,11 +47,6 @@ class ConfigPage(ListPage):
     @cached_property
     def model(self) -> ConfigModel:
         """From the time on when the config was read; there is no action of this page before."""
-        from tui_trainer.data.samples import samples
-        from tui_trainer.data.sources.hub import names_in_the_cache
-        from tui_trainer.tasks import task_names
-        from tui_trainer.ui.screens.config_model import ConfigModel, name_cells
-
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
         data_sets = [*(f"sample:{name}" for name in samples()), *names_in_the_cache()]
@@ -57,8 +55,6 @@ class ConfigPage(ListPage):
 
     @cached_property
     def panes(self) -> ConfigPanes:
-        from tui_trainer.ui.screens.config_view import ConfigPanes
-
         return ConfigPanes(self.bench, self.model)
 
     def body(self) -> Iterable[Widget]:
@@ -144,7 +140,6 @@ class ConfigPage(ListPage):
             self.table.move_to_end(-1)
 
     def action_take(self) -> None:
-        """The typed value or the filter."""
         self._typed()
         if self.editor is None or self.model.take(self.editor):
             self._close()
@@ -262,8 +257,6 @@ class ConfigPage(ListPage):
         self.bench.note_change(self.model.reset_all())
 
     def action_recipe(self) -> None:
-        from tui_trainer.ui.screens.config_recipes import RecipeChooser, RecipeDialog
-
         try:
             self.bench.app.open(RecipeDialog(RecipeChooser(self.model.document), self._take_recipe))
         except ConfigError as error:
@@ -299,10 +292,8 @@ class ConfigPage(ListPage):
             self.bench.tell(elsewhere)
 
     def action_preview(self) -> None:
-        from tui_trainer.ui.previewing import offer_preview
-
         if loaded := self.model.document.loaded:
-            offer_preview(self.bench, loaded)
+            self.bench.app.open(PreviewDialog(self.bench, loaded))
 
     def action_copy(self) -> None:
         if self.key:
@@ -311,26 +302,16 @@ class ConfigPage(ListPage):
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
 
     def action_rehearse(self) -> None:
-        from tui_trainer.ui.rehearsing import offer_rehearsal
-
-        offer_rehearsal(self.bench)
+        offer(RehearsalDialog(self.bench), self.bench)
 
     def action_tune(self) -> None:
-        from tui_trainer.ui.tuning import offer_tuning
-
-        offer_tuning(self.bench)
+        offer(TuneDialog(self.bench), self.bench)
 
     def action_save(self) -> None:
-        from tui_trainer.ui.screens.config_files import save
-
-        save(self.bench, self.model.document)
+        files.save(self.bench, self.model.document)
 
     def action_save_as(self) -> None:
-        from tui_trainer.ui.screens.config_files import save_as
-
-        save_as(self.bench, self.model.document)
+        files.save_as(self.bench, self.model.document)
 
     def action_editor(self) -> None:
-        from tui_trainer.ui.screens.config_files import edit
-
-        self._refused_text = edit(self.app, self.bench, self.model.document, self._refused_text)
+        self._refused_text = files.edit(self.app, self.bench, self.model.document, self._refused_text)

@@ -41,7 +41,6 @@ def save(bench: Workbench, document: Document) -> None:
 
 
 def save_as(bench: Workbench, document: Document) -> None:
-    """To a file whose name is asked for."""
     rows: list[Row] = [("Your own values are written, on top of the recipe's name.", "dim"), ""]
     start = str(document.file or Path.cwd() / _DEFAULT_FILE)
 
@@ -147,7 +146,6 @@ def _in_foreground(pid: int) -> int:
 
 
 def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
-    """Edits of an earlier session that were never saved."""
 
     def restore() -> None:
         bench.old_edits = {}

@@ -14,16 +14,7 @@ from typing import Any
 
 from tui_trainer.config.bumping import Direction, bump
 from tui_trainer.config.document import Document
-from tui_trainer.config.editing import (
-    EMPTY,
-    choices,
-    completions,
-    display_text,
-    edit_text,
-    parse,
-    toml_text,
-    unit_text,
-)
+from tui_trainer.config.editing import EMPTY, choices, completions, display_text, edit_text, parse, toml_text, unit_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.groups import groups
 from tui_trainer.config.load import all_settings
@@ -80,7 +71,6 @@ class Editor:
         self.error = reason(value) if isinstance(value, Problem) and not self.options else ""
 
     def choose(self, steps: int) -> None:
-        """Another option becomes the text."""
         if self.options:
             self.chosen = steps - 1 if self.chosen < 0 and steps > 0 else self.chosen + steps
             self.chosen %= len(self.options)
@@ -186,11 +176,9 @@ class ConfigModel:
         return str(problem) if problem else ""
 
     def toggle(self, key: str) -> str:
-        """True or false, the next choice."""
         return self.bump(key, 1) if choices(all_settings()[key]) else ""
 
     def reset(self, key: str) -> str:
-        """Back to what the presets give."""
         setting, document = all_settings()[key], self.document
         if not document.is_changed(key) and not document.is_edited(key):
             return f"{setting.name} is as the presets say"
@@ -241,7 +229,6 @@ def _row(document: Document, setting: Setting, matched: tuple[int, ...]) -> Row:
 
 
 def value_text(setting: Setting, value: object) -> str:
-    """The value with its unit."""
     return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()
 
 

@@ -15,13 +15,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason, value_text
-from tui_trainer.ui.screens.config_plan import (
-    PlanSummary,
-    estimate_column,
-    estimate_lines,
-    memory_budget,
-    memory_lines,
-)
+from tui_trainer.ui.screens.config_plan import PlanSummary, estimate_column, estimate_lines, memory_budget, memory_lines
 from tui_trainer.ui.spans import Line, Span, beside, labelled, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.settings_table import MARK_CELLS, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench

@@ -63,7 +63,6 @@ def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
 
 
 def card_gauges(card: GpuGauge) -> Iterator[Gauge]:
-    """How busy the card is, and its memory."""
     heat = "" if card.temperature_celsius is None else f"{card.temperature_celsius:3.0f} C"
     power = "" if card.power_watts is None else f"{card.power_watts:4.0f} W"
     tail = " ".join(filter(None, [heat, power]))

@@ -65,7 +65,7 @@ class HardwarePage(ListPage):
     place = "hardware"
     BINDINGS = bindings("hardware")
     HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO_COLUMNS, "-two"), (180, "-three")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-dense"), (30, "-airy"), (42, "-tall")]  # noqa: RUF012
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
@@ -117,22 +117,17 @@ class HardwarePage(ListPage):
                     part.redraw()
 
     def _show_gauges(self) -> None:
-        """The newest figures, and the minutes before them."""
-        gauges, sparks = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic())
-        ours = {gauge.spark: gauge for gauge in gauges_of(gauges, 0)}
-        found = {"busy": replace(ours["cpu"], label="busy"), "memory": replace(ours["memory"], label="memory")}
-        gpu = self._diagnosis.gpu
+        gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic()), self._diagnosis.gpu
         self._trail.set_class(gpu is None, "-empty")
         self.set_class(not self.bench.hardware.gpus, "-no-gpu")
-        for card in gauges.gpus:
-            if gpu is not None and card.index == gpu.index:
-                busy, memory = card_gauges(card)
-                found |= {"gpu-busy": replace(busy, label="busy"), "gpu-memory": replace(memory, label="memory")}
-        for name, gauge in found.items():
+        shown = dict(zip(("busy", "memory"), gauges_of(gauges, 0), strict=False))
+        if cards := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
+            shown |= zip(("gpu-busy", "gpu-memory"), card_gauges(cards[0]), strict=True)
+        for name, gauge in shown.items():
             # A change too small to be seen is none.
             share = None if gauge.share is None else round(gauge.share, 3)
-            shown = replace(gauge, share=share, label=pad(gauge.label, LABEL))
-            self._bars[name].show(shown, sparks.get(gauge.spark, ()))
+            label = pad(name.removeprefix("gpu-"), LABEL)
+            self._bars[name].show(replace(gauge, share=share, label=label), sparks.get(gauge.spark, ()))
 
     def refusal(self, action: Action) -> str:
         can = len(self.bench.hardware.gpus) > 1 if action.name == "next_gpu" else self._scroller.is_overflowing

@@ -58,7 +58,6 @@ class Machine:
         return labelled(label, text, LABEL, self.width, role)
 
     def rows(self, title: str, rows: list[describe.Row]) -> Section:
-        """A section of labelled rows; none without any."""
         lines = [line for label, text in rows for line in self.row(label, text)]
         return self.titled(title, lines) if rows else []
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 from textual.app import ComposeResult
 from textual.events import ScreenResume
@@ -18,14 +20,13 @@ from tui_trainer.runs.overview import Overviews, RunOverview
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import Row, TextDialog
-from tui_trainer.ui.exporting import offer_export
+from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
-from tui_trainer.ui.run_settings import take_settings_of
 from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.runs_compare import CompareDialog
 from tui_trainer.ui.screens.runs_view import RunsModel
-from tui_trainer.ui.spans import Line, Role, beside
-from tui_trainer.ui.starting import offer_resume, offer_stop
+from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.line_list import LineList
@@ -33,6 +34,7 @@ from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
+T = TypeVar("T")
 _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
 _MEASURING_SECONDS = 0.2
@@ -90,7 +92,6 @@ class RunsPage(ListPage):
             self._read()
 
     def _read(self) -> None:
-        """Read what changed; nothing is done while nobody looks."""
         if self.is_shown:
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
@@ -223,7 +224,7 @@ class RunsPage(ListPage):
         self.copy_path(self._folder.report)
 
     def action_export(self) -> None:
-        offer_export(self.bench, self._folder)
+        self.bench.app.open(ExportDialog(self.bench, self._folder))
 
     def action_again(self) -> None:
         self._measured.clear()
@@ -252,10 +253,9 @@ class RunsPage(ListPage):
         if own is not None:
             # To its end, where its journal still lies: the shell is told how it ended.
             own.poll()
-        try:
-            problem = at_rest.rename(path, name)
-        except FolderError as error:
-            return _sentence(error)
+        problem = _tried(lambda path: at_rest.rename(path, name), path)
+        if isinstance(problem, str):
+            return problem
         bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
         self.model.path = path.with_name(name)
         if bench.run is not None and bench.run.folder.root == path:
@@ -269,7 +269,9 @@ class RunsPage(ListPage):
         """Say what would be freed; a walk through the folder may take a while."""
         one = self._chosen
         self.bench.tell("looking what that frees ...", "dim")
-        self.bench.background.do("deleting", partial(_freed_bytes, one.path), partial(self._ask_to_delete, one))
+        self.bench.background.do(
+            "deleting", partial(_tried, at_rest.bytes_to_free, one.path), partial(self._ask_to_delete, one)
+        )
 
     def _ask_to_delete(self, one: RunOverview, freed: int | str) -> None:
         self.bench.notice = (freed, "bad") if isinstance(freed, str) else None
@@ -290,10 +292,14 @@ class RunsPage(ListPage):
             bench.put_on_the_table(None)
         if bench.own_run is not None and bench.own_run.folder.root == one.path and not bench.own_run.alive:
             bench.own_run = None
-        bench.background.do("deleting", partial(_deleted, one), self._said_and_read)
+        bench.background.do("deleting", partial(_tried, at_rest.delete, one.path), partial(self._deleted, one))
 
-    def _said_and_read(self, said: tuple[str, Role]) -> None:
-        self.bench.tell(*said)
+    def _deleted(self, one: RunOverview, deleted: at_rest.Deleted | str) -> None:
+        if isinstance(deleted, str):
+            self.bench.tell(deleted, "bad")
+        else:
+            kept = f"; what no run made stays there: {', '.join(deleted.kept)}" if deleted.kept else ""
+            self.bench.tell(f"deleted {one.name}: {format_bytes(deleted.freed_bytes)} freed{kept}", "good")
         self.bench.app.draw()
         self._read()
 
@@ -319,24 +325,10 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _sentence(error: FolderError) -> str:
-    """Without the path, which the list shows."""
-    problem = error.problems[0]
-    return one_line(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
-
-
-def _freed_bytes(path: Path) -> int | str:
-    """What deleting the run would free, or why it is refused."""
+def _tried(work: Callable[[Path], T], path: Path) -> T | str:
+    """What comes of it, or why the folder is left alone: without the path, which the list shows."""
     try:
-        return at_rest.bytes_to_free(path)
+        return work(path)
     except FolderError as error:
-        return _sentence(error)
-
-
-def _deleted(one: RunOverview) -> tuple[str, Role]:
-    try:
-        deleted = at_rest.delete(one.path)
-    except FolderError as error:
-        return _sentence(error), "bad"
-    kept = f"; what no run made stays there: {', '.join(deleted.kept)}" if deleted.kept else ""
-    return f"deleted {one.name}: {format_bytes(deleted.freed_bytes)} freed{kept}", "good"
+        problem = error.problems[0]
+        return one_line(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)

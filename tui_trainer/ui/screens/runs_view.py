@@ -128,7 +128,6 @@ def summary(model: RunsModel) -> str:
 
 
 def head(width: int) -> Line:
-    """The titles of the columns."""
     titles = {title: title for title in ("run", *(title for title, _ in _columns(width)))}
     return [("  ", "text"), *((text, "dim") for text, _ in _cells(titles, width))]
 
@@ -171,7 +170,6 @@ def _name_cells(width: int) -> int:
 
 
 def _cells(values: dict[str, str], width: int) -> list[tuple[str, str]]:
-    """Each value in the cells of its column, and the title of that."""
     cells = [(pad(one_line(values["run"]), _name_cells(width)), "run")]
     for title, size in _columns(width):
         text = one_line(values[title])

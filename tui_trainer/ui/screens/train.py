@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partialmethod
 from time import monotonic
 
 from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.runs import controls
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
 from tui_trainer.ui.doctor_dialog import DoctorDialog
-from tui_trainer.ui.exporting import offer_export
+from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.screens.train_scene import TrainScene
@@ -40,7 +42,6 @@ _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
 def _of_the_chart(method: Callable[..., None], *arguments: int) -> Callable[[TrainPage], None]:
-    """An action that is a method of the chart."""
     return lambda page: method(page._chart, *arguments)
 
 
@@ -107,13 +108,8 @@ class TrainPage(Page):
             table_open=self._table_open,
             frozen=self._frozen,
             events_back=self._events_back,
-            start_key=key_of("app.start"),
-            doctor_key=key_of("train.doctor"),
-            try_key=key_of("train.try_model"),
-            export_key=key_of("train.export"),
-            report_key=key_of("train.report"),
+            key_of=key_of,
             report=str(run.folder.report) if run and run.state.finished and run.folder.report.is_file() else "",
-            freeze_key=key_of("train.freeze"),
             resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
             run_folder=str(run.folder.root) if run else "",
             offer=[] if run else self._offer(),
@@ -220,30 +216,26 @@ class TrainPage(Page):
         else:
             offer_resume(self.bench)
 
-    def action_save(self) -> None:
-        self.bench.ask_run("save")
+    def _ask(self, action: controls.Action) -> None:
+        self.bench.ask_run(action)
 
-    def action_evaluate(self) -> None:
-        self.bench.ask_run("evaluate")
+    action_save, action_evaluate = partialmethod(_ask, "save"), partialmethod(_ask, "evaluate")
 
     def action_stop(self) -> None:
-        """Save and stop, after one more key."""
         offer_stop(self.bench)
 
     def action_try_model(self) -> None:
-        """Let the newest weights continue a text."""
         offer_try(self.bench)
 
     def action_export(self) -> None:
         if self.bench.run is not None:
-            offer_export(self.bench, self.bench.run.folder)
+            self.bench.app.open(ExportDialog(self.bench, self.bench.run.folder))
 
     def action_report(self) -> None:
         if self.bench.run is not None:
             self.copy_path(self.bench.run.folder.report)
 
     def action_doctor(self) -> None:
-        """What ails the run, with the remedies."""
         if self.bench.run is not None:
             self.bench.app.open(DoctorDialog(self.bench, self.bench.run))
 

@@ -172,7 +172,7 @@ def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
         evidence = scene.shown(leading.found.evidence)
         cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
         found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
-    more: Line = [("  ", "text"), (scene.doctor_key, "key"), (" more", "dim")]
+    more: Line = [("  ", "text"), (scene.key_of("train.doctor"), "key"), (" more", "dim")]
     return [beside(fit(found, max(width - width_of(more), 8), scene.glyphs.ellipsis), more, width)]
 
 
@@ -190,7 +190,6 @@ def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """What this machine does now."""
     return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
 
 
@@ -208,7 +207,6 @@ def readings_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
-    """The last epochs as a table."""
     rows: list[Line] = [[("epoch   mean loss        time    rows/s  tokens/s", "dim")]]
     for done in scene.run.epochs[-_MOST_EPOCHS:]:
         rates = f"{done.samples_per_second:>8.1f}  {format_count(done.tokens_per_second):>8}"
@@ -246,7 +244,7 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
     """When the last checkpoint was written, in steps: what a crash would cost."""
     state = scene.run
     if scene.frozen:
-        return "events", f"held still: {scene.freeze_key} goes on"
+        return "events", f"held still: {scene.key_of('train.freeze')} goes on"
     if not state.checkpoints:
         return "events", "not saved yet"
     age = max(state.step - state.checkpoints[-1].step, 0)
@@ -254,14 +252,12 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
 
 
 def log_rows(scene: TrainScene, _: int, height: int) -> list[Line]:
-    """The tail of what programs wrote; a word when that is nothing."""
     tail = scene.log_lines[-height:] if height > 0 else []
     rows: list[Line] = [[(scene.shown(text), "dim")] for text in tail]
     return rows or [[("nothing has been written to standard output or error", "dim")]]
 
 
 def switched_on(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """What makes training faster or smaller, and what could not be switched on."""
     return [line for text in scene.what_is_on for line in scene.wrapped(text, width, most=2, indent="  ")]
 
 
@@ -298,7 +294,6 @@ def memory_role(state: RunState) -> Role:
 
 
 def is_tuned(plan: PlanMade | None) -> bool:
-    """Whether the run starts from a pretrained model."""
     return plan is not None and bool(plan.base_model) and plan.trained_parameters is not None
 
 

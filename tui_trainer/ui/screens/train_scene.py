@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -40,13 +40,8 @@ class TrainScene:
     table_open: bool = False
     frozen: bool = False
     events_back: int = 0
-    start_key: str = "t"
-    doctor_key: str = "d"
-    try_key: str = "w"
-    export_key: str = "x"
-    report_key: str = "Y"
+    key_of: Callable[[str], str] = str
     report: str = ""
-    freeze_key: str = "Space"
     resume: str = "tui-trainer resume last"
     run_folder: str = ""
     offer: Sequence[str] = ()
@@ -74,5 +69,4 @@ class TrainScene:
         return [fit([(row, role)], min(cell_len(row), width)) for row in rows]
 
     def labelled(self, label: str, text: str, width: int, cells: int, role: Role = "text") -> list[Line]:
-        """A word in so many cells and a text beside it, on as many lines as it takes."""
         return hanging([(label.ljust(cells), "dim")], self.wrapped(text, width - cells, role=role))

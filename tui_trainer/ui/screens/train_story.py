@@ -28,7 +28,7 @@ _BASELINE_WIDTH: Final = 36
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     """For the one who has not started a run: which key does, and what would happen then."""
     room = min(width, _READING_WIDTH) - 4
-    press: Line = [("Press ", "text"), (scene.start_key, "key")]
+    press: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     press.append((" to start. You see the plan first, and confirm it.", "text"))
     lines: list[Line] = [[], [("Nothing is training yet.", "bold")], [], press, []]
     for text in scene.offer:
@@ -103,7 +103,10 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += _against_baselines(scene, finished.eval_loss)
         done, baselines = last_scores(state), state.baselines.scores if state.baselines else {}
         lines += [_score_row(scene, score) for score in (score_words(done.scores, baselines) if done else [])]
-        lines += [_target_row(scene, target) for target in targets_of(state)]
+        for target in targets_of(state):
+            sign, role = verdict_of(target, scene.glyphs)
+            words = scene.shown(target.words)
+            lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if best := best_before(state):
             lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
     if finished.model_path:
@@ -114,11 +117,13 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
             lines += scene.labelled("on", state.plan.base_model, width, _LABEL)
         does = "says what it makes of" if state.task in LABELLING else "continues"
         words = f"  the model {does} a text that you type"
-        lines.append([("try it".ljust(_LABEL), "dim"), (scene.try_key, "key"), (words, "text")])
+        lines.append([("try it".ljust(_LABEL), "dim"), (scene.key_of("train.try_model"), "key"), (words, "text")])
         words = "  in another form: merged, ONNX, int8, GGUF"
-        lines.append([("export".ljust(_LABEL), "dim"), (scene.export_key, "key"), (words, "text")])
+        lines.append([("export".ljust(_LABEL), "dim"), (scene.key_of("train.export"), "key"), (words, "text")])
     if scene.report:
-        lines += scene.labelled("report", f"{scene.report}  ({scene.report_key} copies the path)", width, _LABEL)
+        lines += scene.labelled(
+            "report", f"{scene.report}  ({scene.key_of('train.report')} copies the path)", width, _LABEL
+        )
     return lines
 
 
@@ -146,19 +151,12 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
     return [*line, *beside, _verdict(bool(score.beaten), scene.glyphs)]
 
 
-def _target_row(scene: TrainScene, target: Target) -> Line:
-    sign, role = verdict_of(target, scene.glyphs)
-    return [("target   ", "dim"), (f"{scene.shown(target.words)} ", "text"), (f"{sign} {target.verdict}", role)]
-
-
 def verdict_of(target: Target, glyphs: Glyphs) -> Span:
-    """Its sign, and how it is coloured."""
     met = target.met
     return (glyphs.dot, "dim") if met is None else (glyphs.good, "good") if met else (glyphs.bad, "bad")
 
 
 def target_rows(scene: TrainScene, *_: int) -> list[Line]:
-    """Every target, and how far it is."""
     targets = targets_of(scene.run)
     return [[verdict_of(target, scene.glyphs), (f" {scene.shown(target.words)}", "text")] for target in targets]
 
@@ -168,7 +166,6 @@ def _newest_table(state: RunState) -> EvalDone | None:
 
 
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
-    """What the newest table is of, and when it was made."""
     done = _newest_table(scene.run)
     if done is None:
         return "scores", ""

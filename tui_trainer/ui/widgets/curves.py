@@ -84,11 +84,11 @@ class Curves(Pane):
     """Shows `curves`; `unit` is what the x axis counts. `redraw` after a change."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(self._picture, id=id)
+        super().__init__(self._draw_curves, id=id)
         self.curves: Sequence[Curve] = ()
         self.unit, self.is_log = "steps", False
 
-    def _picture(self, width: int, height: int) -> list[Line]:
+    def _draw_curves(self, width: int, height: int) -> list[Line]:
         return curves_lines(self.curves, self.unit, width, height, self.glyphs, log=self.is_log)
 
 

@@ -9,8 +9,6 @@ from textual.widget import Widget
 
 
 class Demo(App[None]):
-    """Shows what `widgets` makes."""
-
     def __init__(self, widgets: Callable[[], Iterable[Widget]]) -> None:
         super().__init__()
         self._widgets = widgets

@@ -35,10 +35,6 @@ class Gauge:
     tail: str = ""
     spark: str = ""
 
-    @property
-    def is_on_target(self) -> bool:
-        return self.share is not None and self.band is not None and self.band[0] <= self.share <= self.band[1]
-
 
 def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
     """A bar in which the part of the target that is not reached yet is shaded. None: `--`."""
@@ -59,7 +55,8 @@ def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most
     percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
     line: Line = [(gauge.label.ljust(_LABEL), "text")]
     line += target_bar(gauge.share, _WIDE_BAR if wide else _BAR, gauge.band, glyphs)
-    line.append((f" {percent:>5} ", "good" if gauge.is_on_target else "text"))
+    is_on_target = gauge.share is not None and gauge.band is not None and gauge.band[0] <= gauge.share <= gauge.band[1]
+    line.append((f" {percent:>5} ", "good" if is_on_target else "text"))
     parts = max(min(width - width_of(line) - _TAIL - 2, most_parts), 0) if wide else _TAIL - 1
     if wide or not gauge.tail:
         values = sparks.get(gauge.spark, ())

@@ -15,7 +15,8 @@ _WHEEL_LINES = 3
 
 
 class LineList(Pane):
-    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and the chosen one.
+    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen; `lead`
+    says of a place whether the line above is to be in sight with it.
 
     Keys are for the page, which chooses. A click chooses, a double click opens, the wheel scrolls.
     """
@@ -33,23 +34,29 @@ class LineList(Pane):
         """The wheel or another size shows other lines."""
 
     def __init__(
-        self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *, id: str | None = None
-    ) -> None:
+        self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *,
+        lead: Callable[[int], bool] = lambda _: False, id: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(lambda width, _: [draw_row(place, width) for place in self.seen_places], id=id)
-        self._extent = extent
+        self._extent, self._lead = extent, lead
         self._top, self._followed = 0, -1
 
     @property
     def seen_places(self) -> range:
-        """The places that are on the screen."""
         (count, chosen), height = self._extent(), self.size.height
         if chosen != self._followed and height:
             # The wheel may leave the chosen line behind; a key brings it back.
-            self._followed, self._top = chosen, min(max(self._top, chosen - height + 1), chosen)
+            self._followed = chosen
+            self._top = min(max(self._top, chosen - height + 1), chosen - self._lead(chosen))
         self._top = max(min(self._top, count - height), 0)
         return range(self._top, min(self._top + height, count))
 
+    def follow(self) -> None:
+        """The chosen line comes in sight again with the next picture."""
+        self._followed = -1
+
     def on_resize(self) -> None:
+        self.follow()
         super().on_resize()
         self.post_message(self.Scrolled())
 

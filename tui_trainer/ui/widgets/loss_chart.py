@@ -15,7 +15,6 @@ from textual.reactive import reactive
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, SMOOTHINGS, ChartDrawing, ChartView
-from tui_trainer.ui.spans import Line
 from tui_trainer.ui.widgets.pane import Pane
 
 _TAIL_HALVINGS = 2
@@ -38,7 +37,7 @@ class LossChart(Pane):
     def __init__(
         self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
     ) -> None:
-        super().__init__(self._chart_lines, id=id)
+        super().__init__(lambda w, h: self._drawing.draw(state(), self.view, w, h, self.glyphs), id=id)
         self.disabled = disabled
         self._state, self._drawing = state, ChartDrawing()
         self.set_reactive(LossChart.view, view)
@@ -47,9 +46,6 @@ class LossChart(Pane):
         """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
         self._drawing = ChartDrawing()
         self.set_reactive(LossChart.view, replace(self.view, halvings=0, cross_step=None, log=False))
-
-    def _chart_lines(self, width: int, height: int) -> list[Line]:
-        return self._drawing.draw(self._state(), self.view, width, height, self.glyphs)
 
     def watch_view(self) -> None:
         self.redraw()
@@ -83,7 +79,6 @@ class LossChart(Pane):
         self.view = replace(self.view, cross_step=self._drawing.moved_cross(self.view.cross_step, columns))
 
     def clear_cross(self) -> None:
-        """No crosshair."""
         self.view = replace(self.view, cross_step=None)
 
     def on_mouse_down(self, event: MouseDown) -> None:

@@ -43,7 +43,6 @@ class Pane(HasGlyphs, Widget):
 
     @property
     def lines(self) -> Sequence[Line]:
-        """What is shown."""
         return self._lines
 
     def redraw(self) -> None:

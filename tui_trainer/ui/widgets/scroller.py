@@ -12,8 +12,6 @@ from tui_trainer.ui.widgets.section import Area
 
 
 class _Scrolled(VerticalScroll, Area, can_focus=False):
-    """Without a colour where nothing stands."""
-
     DEFAULT_CSS = "_Scrolled { scrollbar-size: 0 0; }"
 
 

@@ -33,12 +33,11 @@ class Section(Pane):
     def __init__(
         self, heading: Callable[[], tuple[str, str]], draw: Callable[[int, int], list[Line]], *, id: str | None = None
     ) -> None:
-        super().__init__(self._with_heading, id=id)
-        self._heading, self._draw_rows = heading, draw
+        def with_heading(width: int, height: int) -> list[Line]:
+            title, note = heading()
+            return [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
 
-    def _with_heading(self, width: int, height: int) -> list[Line]:
-        title, note = self._heading()
-        return [title_rule(title, width, self.glyphs, note), *self._draw_rows(width, height - 1)]
+        super().__init__(with_heading, id=id)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-from textual.events import Click
-from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
 
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.spans import Line, Role, pad, title_rule
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.line_list import LineList
+from tui_trainer.ui.widgets.section import Area
 
 MARK_CELLS = 3
 PRESET_CELLS = 23
@@ -83,12 +81,15 @@ def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
     return glyphs.ellipsis + text
 
 
-class SettingsTable(VerticalScroll, can_focus=False):
+class _Rows(LineList):
+    ALLOW_SELECT = True
+
+
+class SettingsTable(Area):
     """The rows, with a cursor on one of the settings. A field laid into it lies over the value of that row."""
 
     DEFAULT_CSS = """
-    SettingsTable { layers: base above; scrollbar-size: 0 0; }
-    SettingsTable > .rows { height: auto; }
+    SettingsTable { width: 1fr; height: 1fr; layers: base above; overflow: hidden; }
     SettingsTable > .field { layer: above; position: absolute; height: 1; display: none; }
     """
 
@@ -105,50 +106,41 @@ class SettingsTable(VerticalScroll, can_focus=False):
         self.rows: Sequence[Row] = ()
         self.key, self.empty, self.name_cells = "", "", name_cells
         self._place = 0
-        self._pane = Pane(self._draw, classes="rows")
+        self._list = _Rows(self._line, lambda: (max(len(self.rows), 1), self._place), lead=self._has_heading)
         self._field: Widget | None = None
-        self._drawn: tuple[object, list[Line]] = (None, [])
 
     def compose(self) -> ComposeResult:
-        yield self._pane
+        yield self._list
 
-    def _draw(self, width: int, _: int) -> list[Line]:
-        state = (self.rows, self.key, self._field, self.empty, width)
-        if self._drawn[0] != state:
-            lines = [
-                row_line(
-                    row, width, self.name_cells, self._pane.glyphs, here=here, edited=here and self._field is not None
-                )
-                for row in self.rows
-                for here in [bool(row.key) and row.key == self.key]
-            ]
-            self._drawn = state, lines or [[(" " * MARK_CELLS + self.empty, "dim")]]
-        return self._drawn[1]
+    def _line(self, place: int, width: int) -> Line:
+        if not self.rows:
+            return [(" " * MARK_CELLS + self.empty, "dim")]
+        here = bool(self.rows[place].key) and place == self._place
+        edited = here and self._field is not None
+        return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
+
+    def _has_heading(self, place: int) -> bool:
+        """Whether the setting is the first of its group: the heading is to be in sight with it."""
+        return 0 < place <= len(self.rows) and not self.rows[place - 1].key
 
     # The cursor
 
     def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
         """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
-        same_count, self.rows, self.empty = len(rows) == len(self.rows), rows, empty
+        if len(rows) != len(self.rows):
+            self._list.follow()
+        self.rows, self.empty = rows, empty
         before, self.key = self._place, key or self.key
         if places := self._settings:
             # Of settings that are as near, the one below.
             self._place = min(places, key=lambda at: (rows[at].key != self.key, abs(at - before), before - at))
             self.key = rows[self._place].key
-        if not same_count:
-            # The rows are laid out before they can be scrolled to.
-            self.call_after_refresh(self._follow)
-        elif self._place != before:
-            self._follow()
 
     def move(self, steps: int) -> None:
         """Over settings, not over headings; at an end it stays."""
         if places := self._settings:
             at = places.index(self._place) if self._place in places else 0
             self._go(places[min(max(at + steps, 0), len(places) - 1)])
-
-    def move_page(self, direction: int) -> None:
-        self.move(direction * max(self.size.height - 1, 1))
 
     def move_to_end(self, direction: int) -> None:
         self.move(direction * len(self.rows))
@@ -166,23 +158,14 @@ class SettingsTable(VerticalScroll, can_focus=False):
 
     def _go(self, place: int) -> None:
         self._place, self.key = place, self.rows[place].key
-        self._pane.redraw()
-        self._follow()
+        self._list.redraw()
 
-    def _follow(self) -> None:
-        """The cursor in sight, with its heading where it is the first of its group."""
-        if self.rows and self.is_attached:
-            at = self._place
-            top = at - 1 if at and not self.rows[at - 1].key else at
-            self.scroll_to_region(Region(0, top, 1, at - top + 1), animate=False, immediate=True)
-
-    def on_click(self, event: Click) -> None:
-        place = event.screen_y - self._pane.region.y
-        is_in_field = self._field is not None and place == self._place
-        if not is_in_field and place < len(self.rows) and (key := self.rows[place].key):
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        is_in_field = self._field is not None and message.place == self._place
+        if not is_in_field and message.place < len(self.rows) and (key := self.rows[message.place].key):
             if self._field is None:
-                self._go(place)
-            self.post_message(self.Clicked(key, event.chain == 2))
+                self._go(message.place)
+            self.post_message(self.Clicked(key, message.opens))
 
     # The field over the value
 
@@ -191,19 +174,16 @@ class SettingsTable(VerticalScroll, can_focus=False):
         if self._field is not None:
             self._field.display = False
         self._field = field
-        self._follow()
-        self._place_field()
-        self._pane.redraw()
+        self.on_line_list_scrolled()
+        self._list.redraw()
 
-    def _place_field(self) -> None:
+    def on_line_list_scrolled(self) -> None:
         if self._field is not None:
-            self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, self._place)
+            # Out of sight as well: what is not displayed loses the focus, and with it the keys.
+            row = self._place - self._list.seen_places.start
+            self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
             self._field.styles.width = value_cells(self.size.width, self.name_cells) - 2
             self._field.display = True
-
-    def on_resize(self) -> None:
-        self._place_field()
-        self.call_after_refresh(self._follow)
 
 
 if __name__ == "__main__":
