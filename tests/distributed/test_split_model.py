@@ -49,18 +49,18 @@ SAVED = SPLIT | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_of_a_split_model_costs_no_bit(tiny_run, forked_ranks, rank):
-    whole, _ = tiny_run("whole", SAVED)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (1, rank) else ""
+def test_a_killed_process_of_a_split_model_costs_no_bit(reference_group, tiny_run, forked_ranks, rank):
+    whole = reference_group(SAVED)
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""
     folder, outcome = tiny_run("killed", SAVED)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 3
+    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
     assert same(folder, whole)
 
 
-def test_a_split_model_goes_on_whole_and_in_copies(tiny_run, forked_ranks):
+def test_a_split_model_goes_on_whole_and_in_copies(reference_group, tiny_run, forked_ranks):
     """What is saved is whole: it does not matter how the one before was split."""
-    whole, _ = tiny_run("whole", SAVED)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+    whole = reference_group(SAVED)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
     folder, outcome = tiny_run("stopped", SAVED)
     assert outcome.exit_code == 3
     assert carry_out(open_again(folder, processes=1)).exit_code == 0

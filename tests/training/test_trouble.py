@@ -230,8 +230,10 @@ def failing_generate(monkeypatch, error):
     ],
     ids=["value", "gpu memory", "host memory", "cpu allocator"],
 )
-def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(tiny_run, monkeypatch, error, words):
-    whole, _ = tiny_run("whole", SAMPLING)
+def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(
+    reference_run, tiny_run, monkeypatch, error, words
+):
+    whole = reference_run(SAMPLING)
     asked = failing_generate(monkeypatch, error)
     folder, outcome = tiny_run("failing", SAMPLING)
     assert outcome.exit_code == EXIT_DONE, outcome
