@@ -29,12 +29,15 @@ def each_value_once(*axes: Iterable[Any]) -> list[Any]:
     ]
 
 
-def each_pair_once(*axes: Iterable[Any], is_possible: Callable[..., bool] = lambda *_: True) -> list[Any]:
-    """What is possible of the product of `axes`. In the default run is as little of it as has each pair of values of
-    two axes that any of it has; the rest, hours of it, has the mark slow."""
+def each_pair_once(*axes: Iterable[Any], is_possible: Callable[..., bool], rest: bool) -> list[Any]:
+    """As little of the product of `axes` as has each pair of values of two axes that any of what is possible has; with
+    `rest` all that is possible, hours of it with the mark slow."""
     possible = [values for values in product(*axes) if is_possible(*values)]
     default = set(_covering(possible))
-    return [pytest.param(*values, marks=() if values in default else pytest.mark.slow) for values in possible]
+    return [
+        pytest.param(*values, marks=() if values in default else pytest.mark.slow)
+        for values in (possible if rest else filter(default.__contains__, possible))
+    ]
 
 
 def _covering(possible: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
