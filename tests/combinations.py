@@ -30,21 +30,24 @@ def each_value_once(*axes: Iterable[Any]) -> list[Any]:
 
 
 def each_pair_once(*axes: Iterable[Any], is_possible: Callable[..., bool], rest: bool) -> list[Any]:
-    """As little of the product of `axes` as has each pair of values of two axes that any of what is possible has; with
-    `rest` all that is possible, hours of it with the mark slow."""
+    """As little of the product of `axes` as has each pair of values of two axes that any of what is possible has. So
+    much of it as has each value is in the default run, the others have the mark e2e. With `rest` all that is possible,
+    hours of it with the mark slow."""
     possible = [values for values in product(*axes) if is_possible(*values)]
-    default = set(_covering(possible))
+    pairs = list(_covering(possible, 2))
+    default = set(_covering(pairs, 1))
+    marks = {values: () if values in default else pytest.mark.e2e for values in pairs}
     return [
-        pytest.param(*values, marks=() if values in default else pytest.mark.slow)
-        for values in (possible if rest else filter(default.__contains__, possible))
+        pytest.param(*values, marks=marks.get(values, pytest.mark.slow))
+        for values in (possible if rest else filter(marks.__contains__, possible))
     ]
 
 
-def _covering(possible: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Whichever has the most pairs that are still missing, until none is."""
-    pairs = {values: set(combinations(enumerate(values), 2)) for values in possible}
-    missing = set().union(*pairs.values())
+def _covering(possible: Sequence[tuple[Any, ...]], together: int) -> Iterator[tuple[Any, ...]]:
+    """Whichever has the most values, or pairs of values `together`, that are still missing, until none is."""
+    found = {values: set(combinations(enumerate(values), together)) for values in possible}
+    missing = set().union(*found.values())
     while missing:
-        best = max(possible, key=lambda values: len(pairs[values] & missing))
-        missing -= pairs[best]
+        best = max(possible, key=lambda values: len(found[values] & missing))
+        missing -= found[best]
         yield best

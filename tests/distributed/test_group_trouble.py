@@ -66,7 +66,7 @@ def same(mine, theirs):
     return losses(mine) == losses(theirs) and all(tensor.equal(two[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.e2e)])
 def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(reference_group, tiny_run, forked_ranks, rank):
     whole = reference_group(TWO)
     forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""

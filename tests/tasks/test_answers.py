@@ -53,6 +53,7 @@ def pairs_of_real_texts():
     return [" ".join(some) for some in answers], [" ".join(some) for some in references]
 
 
+@pytest.mark.e2e
 def test_rouge_of_english_is_that_of_its_own_words():
     """Its own tokenizer keeps a to z and digits; an underscore, which joins words here, parts them there."""
     answers, references = ([text.replace("_", " ") for text in texts] for texts in pairs_of_real_texts())

@@ -316,6 +316,7 @@ def test_a_question_about_them_stays_in_its_frame(ascii_only):
     asyncio.run(look())
 
 
+@pytest.mark.e2e
 def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_terminal, small_config, recipes, tmp_path):
     """At 80x24 through a whole run, and then all screens again at 200x50, which shows more of the same."""
     folder = tmp_path / HOSTILE.encode("utf-8", "replace")[:200].decode(errors="ignore")
