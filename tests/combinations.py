@@ -14,6 +14,11 @@ def first_by_default(values: Iterable[Any], count: int = 1) -> list[Any]:
     return [pytest.param(value, marks=() if n < count else pytest.mark.e2e) for n, value in enumerate(values)]
 
 
+def in_the_sweep(*values: Any) -> Any:
+    """One case of several, which is not in the default run."""
+    return pytest.param(*values, marks=pytest.mark.e2e)
+
+
 def each_value_once(*axes: Iterable[Any]) -> list[Any]:
     """The product of `axes`. The k-th values of all axes, shorter ones from their start again, are in the default run:
     each value of each axis is. The rest has the mark e2e.

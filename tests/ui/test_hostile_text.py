@@ -133,7 +133,7 @@ def hardware_of(text: str) -> Hardware:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", first_by_default(SIZES))
 def test_the_hardware_screen_shows_them_and_nothing_happens(size):
     width, wide = size[0], size[0] >= 120
     swept = 0
@@ -247,7 +247,7 @@ def phases_of(text: str) -> list[list[e.Event]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", first_by_default(SIZES))
 @pytest.mark.parametrize("glyphs", first_by_default([UNICODE, ASCII]), ids=["unicode", "ascii"])
 def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     swept = 0
