@@ -14,6 +14,11 @@ def first_by_default(values: Iterable[Any], count: int = 1) -> list[Any]:
     return [pytest.param(value, marks=() if n < count else pytest.mark.e2e) for n, value in enumerate(values)]
 
 
+def in_the_sweep(*values: Any) -> Any:
+    """One case of several, which is not in the default run."""
+    return pytest.param(*values, marks=pytest.mark.e2e)
+
+
 def each_value_once(*axes: Iterable[Any]) -> list[Any]:
     """The product of `axes`. The k-th values of all axes, shorter ones from their start again, are in the default run:
     each value of each axis is. The rest has the mark e2e.
@@ -29,19 +34,25 @@ def each_value_once(*axes: Iterable[Any]) -> list[Any]:
     ]
 
 
-def each_pair_once(*axes: Iterable[Any], is_possible: Callable[..., bool] = lambda *_: True) -> list[Any]:
-    """What is possible of the product of `axes`. In the default run is as little of it as has each pair of values of
-    two axes that any of it has; the rest, hours of it, has the mark slow."""
+def each_pair_once(*axes: Iterable[Any], is_possible: Callable[..., bool], rest: bool) -> list[Any]:
+    """As little of the product of `axes` as has each pair of values of two axes that any of what is possible has. So
+    much of it as has each value is in the default run, the others have the mark e2e. With `rest` all that is possible,
+    hours of it with the mark slow."""
     possible = [values for values in product(*axes) if is_possible(*values)]
-    default = set(_covering(possible))
-    return [pytest.param(*values, marks=() if values in default else pytest.mark.slow) for values in possible]
+    pairs = list(_covering(possible, 2))
+    default = set(_covering(pairs, 1))
+    marks = {values: () if values in default else pytest.mark.e2e for values in pairs}
+    return [
+        pytest.param(*values, marks=marks.get(values, pytest.mark.slow))
+        for values in (possible if rest else filter(marks.__contains__, possible))
+    ]
 
 
-def _covering(possible: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Whichever has the most pairs that are still missing, until none is."""
-    pairs = {values: set(combinations(enumerate(values), 2)) for values in possible}
-    missing = set().union(*pairs.values())
+def _covering(possible: Sequence[tuple[Any, ...]], together: int) -> Iterator[tuple[Any, ...]]:
+    """Whichever has the most values, or pairs of values `together`, that are still missing, until none is."""
+    found = {values: set(combinations(enumerate(values), together)) for values in possible}
+    missing = set().union(*found.values())
     while missing:
-        best = max(possible, key=lambda values: len(pairs[values] & missing))
-        missing -= pairs[best]
+        best = max(possible, key=lambda values: len(found[values] & missing))
+        missing -= found[best]
         yield best

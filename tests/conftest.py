@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from tests.programs import run_program
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.launching import carry_out as carry_out_module
 from tui_trainer.launching.carry_out import Outcome, carry_out
@@ -70,6 +72,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_collection_finish() -> None:
+    """Tests and their runs compute on one core, whatever a plan says: they run side by side, and two threads that wait
+    for each other take a second a step where others use the cores too."""
+    if process := sys.modules.get("tui_trainer.training.process"):
+        process.torch.set_num_threads(1)
+        process._THREADS = replace(process._THREADS, set=lambda _: process.torch.set_num_threads(1))
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()
 
@@ -110,9 +120,19 @@ def no_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sheep(tmp_path: Path) -> Path:
     """A small text file of 36 lines."""
-    path = tmp_path / "sheep.txt"
+    return _write_sheep(tmp_path)
+
+
+def _write_sheep(folder: Path) -> Path:
+    path = folder / "sheep.txt"
     path.write_text("\n".join(f"{n} times {m} is {n * m}, said the {n}th sheep." for n in range(12) for m in range(3)))
     return path
+
+
+def _load_tiny(folder: Path, data: Path, name: str, changes: dict[str, Any] | None) -> LoadedConfig:
+    settings = {**TINY, "output.runs_dir": folder / "runs", "output.name": name, **(changes or {})}
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)}))
 
 
 @pytest.fixture
@@ -120,9 +140,7 @@ def tiny_config(tmp_path: Path, sheep: Path) -> Callable[..., LoadedConfig]:
     """`tiny_config(name, {"training.max_steps": 5})`: a loaded config of a run of seconds."""
 
     def make(name: str, changes: dict[str, Any] | None = None) -> LoadedConfig:
-        settings = {**TINY, "output.runs_dir": tmp_path / "runs", "output.name": name, **(changes or {})}
-        assignments = tuple(f"{key}={value}" for key, value in settings.items())
-        return load_config(Request(assignments=assignments, shortcuts={"data.path": str(sheep)}))
+        return _load_tiny(tmp_path, sheep, name, changes)
 
     return make
 
@@ -137,6 +155,27 @@ def tiny_run(tiny_config: Callable[..., LoadedConfig]) -> Callable[..., tuple[Ru
         run = open_new(tiny_config(name, changes))
         before(run)
         return run.folder, carry_out(run)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolder]:
+    """`reference_run(changes)`: the folder of a tiny run in which nothing happened, trained once for all tests that
+    compare with it; it must not be changed, and not be asked for once a test has planted something."""
+    found: dict[str, RunFolder] = {}
+
+    def make(changes: dict[str, Any] | None = None) -> RunFolder:
+        key = repr(sorted((changes or {}).items()))
+        if key not in found:
+            place = tmp_path_factory.mktemp("reference")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TUI_TRAINER_HOME", str(place / "home"))
+                run = open_new(_load_tiny(place, _write_sheep(place), "reference", changes))
+                outcome = carry_out(run)
+            assert outcome.exit_code == EXIT_DONE, outcome
+            found[key] = run.folder
+        return found[key]
 
     return make
 

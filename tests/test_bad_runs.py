@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.combinations import each_value_once
 from tests.trained_runs import asked_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.runs.folder import RunFolder
@@ -133,9 +134,11 @@ def test_what_reads_the_journal_alone_takes_every_run(spoil, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody", "~nobody/x", LONG]
+    ("command", "name"),
+    each_value_once(
+        COMMANDS, ["../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody", "~nobody/x", LONG]
+    ),
 )
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_name_of_no_run_is_refused_in_one_sentence(command, name, run, tmp_path, capsys):
     refused([command, name, *COMMANDS[command]], "", tmp_path, capsys)
 

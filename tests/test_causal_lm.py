@@ -16,7 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.combinations import each_value_once, first_by_default
+from tests.combinations import each_value_once, first_by_default, in_the_sweep
 from tests.programs import run_program
 from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
@@ -200,13 +200,13 @@ def losses(tune):
         ("lora", {"training.gradient_checkpointing": "true"}, 0.0),
         ("full", {"dataloader.num_workers": 2, "dataloader.prefetch_factor": 3}, 0.0),
         ("full", {"training.loss_chunk_tokens": 16}, 1e-5),
-        ("full", {"training.per_device_train_batch_size": 1}, 1e-5),
+        in_the_sweep("full", {"training.per_device_train_batch_size": 1}, 1e-5),
         pytest.param("full", {"training.mixed_precision": "bf16"}, 0.02, marks=pytest.mark.e2e),
         pytest.param(
             "full", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.02, marks=pytest.mark.e2e
         ),
-        ("lora", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.03),
-        ("full", {"model.attn_implementation": "eager"}, 1e-5),
+        in_the_sweep("lora", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.03),
+        in_the_sweep("full", {"model.attn_implementation": "eager"}, 1e-5),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.combinations import first_by_default, in_the_sweep
 from tests.test_predict import TASKS
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
@@ -81,7 +82,7 @@ def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapt
     assert len(lines) == 7 + 2 * 3
 
 
-@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("room", first_by_default([True, False]))
 def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted, monkeypatch, capsys):
     loaded, load = [], evaluating.load_model
 
@@ -103,7 +104,7 @@ def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted,
     ("task", "family"),
     [
         ("sequence_classification", "bert"),
-        ("token_classification", "bert"),
+        in_the_sweep("token_classification", "bert"),
         pytest.param("seq2seq", "t5", marks=pytest.mark.e2e),
         pytest.param("chat", "llama", marks=pytest.mark.e2e),
     ],

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from tests.combinations import in_the_sweep
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import format_names, format_of
@@ -84,8 +85,8 @@ def logits(model) -> torch.Tensor:
     [
         ("llama", {}),
         ("llama", {"tuning.modules_to_save": "embed_tokens"}),
-        ("gpt2", {"tuning.use_rslora": "true"}),
-        ("qwen2", {"tuning.use_dora": "true"}),
+        in_the_sweep("gpt2", {"tuning.use_rslora": "true"}),
+        in_the_sweep("qwen2", {"tuning.use_dora": "true"}),
         *(
             pytest.param(family, changes, marks=pytest.mark.e2e)
             for family, changes in {
@@ -152,7 +153,7 @@ def without_weights(folder: Path) -> None:
     ("spoil", "words"),
     [
         (swapped, "its logits differ"),
-        (without_tokenizer, "there is no tokenizer beside it"),
+        in_the_sweep(without_tokenizer, "there is no tokenizer beside it"),
         (without_weights, "it cannot be loaded again"),
     ],
 )

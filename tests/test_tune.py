@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import first_by_default
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.bench import micro_batch_child, tuning
 from tui_trainer.cli import main
@@ -178,7 +179,7 @@ def without_memory_for(monkeypatch, rows: int) -> None:
     monkeypatch.setattr(worst_batch, "take_step", checked)
 
 
-@pytest.mark.parametrize("limit", [1, 3, 8])
+@pytest.mark.parametrize("limit", first_by_default([3, 1, 8]))
 def test_the_largest_is_that_of_an_exhaustive_search_with_a_planted_limit(settings, plan, here, monkeypatch, limit):
     without_memory_for(monkeypatch, limit)
     found = tried_of(settings, plan)

@@ -111,6 +111,11 @@ def test_each_cut_says_why(user, profile, fits, words):
     assert words in cut(user, profile, fits=fits).micro_reason
 
 
+def test_a_micro_batch_of_the_whole_batch_is_no_more_than_it():
+    assert cut({"e": 8, "m": 8}).micro_reason == "from --set"
+    assert "which says 9: no more than the effective batch" in cut({"e": 8, "m": 9}).micro_reason
+
+
 def test_the_effective_batch_says_where_it_comes_from():
     assert cut({}).effective_reason == "from recipe char-lm"
     assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"

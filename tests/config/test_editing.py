@@ -44,6 +44,7 @@ ALL = all_settings()
         ("output.name", "none", ""),
         ("output.name", "", ""),
         ("output.name", '"none"', "none"),
+        ("output.name", '""', ""),
         ("output.name", r'"a\tb"', "a\tb"),
         ("hardware_profile", "none", "none"),
         ("data.path", "my texts/*.txt", "my texts/*.txt"),
@@ -102,7 +103,15 @@ def test_a_placeholder_is_shown_and_never_edited():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(2.5e-4, "2.5e-4"), (1e-3, "1e-3"), (0.05, "0.05"), (3.0, "3"), (9999, "9999"), (1_000_000, "1_000_000")],
+    [
+        (2.5e-4, "2.5e-4"),
+        (1e-3, "1e-3"),
+        (0.05, "0.05"),
+        (3.0, "3"),
+        (9999, "9999"),
+        (10_000, "10_000"),
+        (1_000_000, "1_000_000"),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert number_text(value) == text

@@ -157,3 +157,4 @@ def test_documents_of_one_length_need_no_packing():
     expected = expected_padding([512] * 10, capacity=512, documents=32, micro_batch=8)
     assert (expected.packed_rows, expected.packed_share, expected.unpacked_share) == (32, 0, 0)
     assert expected_packed_rows([512], 512, 100_000) == 100_000
+    assert expected_packed_rows([512], 512, 1) == 1 and expected_packed_rows([512], 512, 0) == 0

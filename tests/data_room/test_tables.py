@@ -238,7 +238,7 @@ LARGE: dict[str, Callable[[Path, Rows], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", first_by_default(LARGE, 2))
+@pytest.mark.parametrize("name", first_by_default(LARGE))
 def test_a_large_table_is_read_in_bounded_memory(tmp_path, name):
     words = random.Random(0).choices([f"word{number}" for number in range(5000)], k=200_000)
     text = " ".join(words)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.distributed.forked_ranks import ForkedRanks
 from tui_trainer.launching import torchrun
+from tui_trainer.runs.folder import RunFolder
 
 
 @pytest.fixture
@@ -25,3 +27,16 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(torchrun, "_start", start)
     return told
+
+
+@pytest.fixture
+def reference_group(forked_ranks: SimpleNamespace, reference_run: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
+    """`reference_run` of several processes, which are none of those that this test has `started`."""
+
+    def make(changes: dict[str, Any]) -> RunFolder:
+        before = len(forked_ranks.started)
+        folder = reference_run(changes)
+        del forked_ranks.started[before:]
+        return folder
+
+    return make

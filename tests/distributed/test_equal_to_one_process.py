@@ -91,7 +91,15 @@ def compare(tmp_path, task, changes, processes):
         check_equal(alone, train(tmp_path, f"of-{count}", task, changes | {"distributed.processes": count}))
 
 
-@pytest.mark.parametrize("case", CASES)
+# Tags and chat are below with two and four processes.
+TWO = [
+    pytest.param(case, marks=() if case in ("classifier", "packed") else pytest.mark.e2e)
+    for case in CASES
+    if case not in ("tags", "chat")
+]
+
+
+@pytest.mark.parametrize("case", TWO)
 def test_two_processes_learn_what_one_does(tmp_path, forked_ranks, case):
     compare(tmp_path, *CASES[case], processes=[2])
     assert len(forked_ranks.started) == 1
@@ -110,7 +118,9 @@ def test_four_processes_learn_what_one_does(tmp_path, forked_ranks, case):
     compare(tmp_path, task, changes, processes=[2, 4])
 
 
-@pytest.mark.parametrize("changes", [{}, ACCUMULATED | UNEVEN], ids=["whole", "accumulated"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({}, marks=pytest.mark.e2e), ACCUMULATED | UNEVEN], ids=["whole", "accumulated"]
+)
 def test_two_processes_train_the_same_adapter(tmp_path, forked_ranks, changes):
     model = save_tiny_model(tmp_path / "base", "llama")
     base = {"model.init": "pretrained", "model.model_name_or_path": model, "model.scratch.vocab_size": 300}

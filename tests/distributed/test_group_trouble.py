@@ -67,12 +67,12 @@ def same(mine, theirs):
     return losses(mine) == losses(theirs) and all(tensor.equal(two[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(tiny_run, forked_ranks, rank):
-    whole, _ = tiny_run("whole", TWO)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (1, rank) else ""
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.e2e)])
+def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(reference_group, tiny_run, forked_ranks, rank):
+    whole = reference_group(TWO)
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""
     folder, outcome = tiny_run("killed", TWO)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 3
+    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
     [problem] = events(folder, RunProblem)
     assert (problem.kind, problem.step) == ("process ended", 4)
     assert f"process {rank} has ended (SIGKILL)" in problem.message and f"rank-{rank}.txt" in problem.message
@@ -136,8 +136,8 @@ def ask(*actions):
     return before
 
 
-def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(tiny_run, forked_ranks):
-    plain, _ = tiny_run("plain", TWO)
+def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(reference_group, tiny_run, forked_ranks):
+    plain = reference_group(TWO)
     folder, outcome = tiny_run("asked", TWO, before=ask("save", "evaluate", "pause", "resume"))
     assert outcome.exit_code == 0
     assert [event.action for event in events(folder, ControlApplied)] == ["save", "evaluate", "pause", "resume"]
@@ -146,23 +146,23 @@ def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(tiny_run, f
     assert same(folder, plain)
 
 
-def test_a_stop_saves_and_another_number_of_processes_goes_on(tiny_run, forked_ranks):
-    whole, _ = tiny_run("whole", TWO)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+def test_a_stop_saves_and_another_number_of_processes_goes_on(reference_group, tiny_run, forked_ranks):
+    whole = reference_group(TWO)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
     folder, outcome = tiny_run("stopped", TWO)
     assert outcome.exit_code == 3
     saved = events(folder, CheckpointSaved)[-1]
     assert saved.reason == "stopped" and saved.step in (5, 6)
     run = open_again(folder, processes=1)
     assert "going on in 1 process instead of 2" in run.moved
-    assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 2
+    assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 1
     mine, theirs = losses(folder), losses(whole)
     assert mine == pytest.approx(theirs, rel=1e-4) and mine.keys() == theirs.keys()
 
 
-def test_it_goes_on_in_as_many_as_before_to_the_bit(tiny_run, forked_ranks):
-    whole, _ = tiny_run("whole", TWO)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+def test_it_goes_on_in_as_many_as_before_to_the_bit(reference_group, tiny_run, forked_ranks):
+    whole = reference_group(TWO)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
     folder, outcome = tiny_run("stopped", TWO)
     assert outcome.exit_code == 3
     run = open_again(folder)

@@ -16,7 +16,13 @@ from tui_trainer.runs.events import RunProblem
 SPLIT = {"distributed.processes": 2, "distributed.strategy": "fsdp"}
 
 
-@pytest.mark.parametrize("case", ["classifier", "sequences", "packed", "characters"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case == "packed" else pytest.mark.e2e)
+        for case in ("classifier", "sequences", "packed", "characters")
+    ],
+)
 def test_a_split_model_learns_what_a_whole_one_does(tmp_path, forked_ranks, case):
     task, changes = CASES[case]
     alone = train(tmp_path, "alone", task, changes)
@@ -37,7 +43,9 @@ def test_four_parts_learn_what_a_whole_model_does(tmp_path, forked_ranks, case):
     check_equal(alone, train(tmp_path, "split", task, changes | SPLIT | {"distributed.processes": 4}))
 
 
-@pytest.mark.parametrize("changes", [{}, ACCUMULATED | UNEVEN], ids=["whole", "accumulated"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({}, marks=pytest.mark.e2e), ACCUMULATED | UNEVEN], ids=["whole", "accumulated"]
+)
 def test_an_adapter_on_a_split_model_is_the_same(tmp_path, forked_ranks, changes):
     model = save_tiny_model(tmp_path / "base", "llama")
     base = LORA | {"model.init": "pretrained", "model.model_name_or_path": model} | changes
@@ -48,19 +56,19 @@ def test_an_adapter_on_a_split_model_is_the_same(tmp_path, forked_ranks, changes
 SAVED = SPLIT | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training.effective_batch_size": 6}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_of_a_split_model_costs_no_bit(tiny_run, forked_ranks, rank):
-    whole, _ = tiny_run("whole", SAVED)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (1, rank) else ""
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.e2e), 1])
+def test_a_killed_process_of_a_split_model_costs_no_bit(reference_group, tiny_run, forked_ranks, rank):
+    whole = reference_group(SAVED)
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""
     folder, outcome = tiny_run("killed", SAVED)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 3
+    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
     assert same(folder, whole)
 
 
-def test_a_split_model_goes_on_whole_and_in_copies(tiny_run, forked_ranks):
+def test_a_split_model_goes_on_whole_and_in_copies(reference_group, tiny_run, forked_ranks):
     """What is saved is whole: it does not matter how the one before was split."""
-    whole, _ = tiny_run("whole", SAVED)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
+    whole = reference_group(SAVED)
+    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
     folder, outcome = tiny_run("stopped", SAVED)
     assert outcome.exit_code == 3
     assert carry_out(open_again(folder, processes=1)).exit_code == 0

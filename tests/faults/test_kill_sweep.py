@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_program
 
-@pytest.mark.parametrize("each", [pytest.param(1, marks=pytest.mark.e2e), 30])
-def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(each):
+
+def in_its_own_process(arguments):
     script = Path(__file__).with_name("kill_sweep.py")
-    done = subprocess.run(
-        [sys.executable, script, "--json", "--each", str(each)], capture_output=True, text=True, timeout=580
-    )
+    return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=580)
+
+
+def in_a_fork(arguments):
+    return run_program(arguments, module="tests.faults.kill_sweep", folder=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize(
+    ("each", "start"), [pytest.param(1, in_its_own_process, marks=pytest.mark.e2e), (30, in_a_fork)]
+)
+def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(each, start):
+    done = start(["--json", "--each", str(each)])
     report = json.loads(done.stdout)
     seen, swept = report["seen"], report["swept"]
     print(f"killed before {len(swept)} of {len(seen)} changes on the disk")

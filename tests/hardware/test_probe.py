@@ -176,6 +176,10 @@ def test_a_quota_takes_cores_away():
     assert processor.usable_cores(Limits(cores=1000)) == free
 
 
+def test_from_four_cores_on_one_is_left_free():
+    assert [processor.training_threads(cores) for cores in (1, 2, 3, 4, 5, 16)] == [1, 2, 3, 3, 4, 15]
+
+
 def threads_of(root: Path, *siblings: str) -> Path:
     folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     return write(root, {folder.format(index): f"{text}\n" for index, text in enumerate(siblings)})

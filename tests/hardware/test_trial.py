@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import replace
 
 import pytest
 
+from tests.programs import run_program
 from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.kernel_log import gpu_reports
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import trial as trials
-from tui_trainer.models import child
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.units import GIB
 
@@ -119,9 +118,16 @@ def test_reports_of_the_kernel_are_read_where_they_may_be(tmp_path):
     assert gpu_reports(tmp_path / "none") == []
 
 
-def test_the_machine_is_tried_in_a_child_and_kept(capsys, monkeypatch):
+def hear_a_fork(module, question, **_):
+    done = run_program((), module=module, text=question)
+    assert done.returncode == 0, done.stderr
+    return map(json.loads, done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("hear", [hear_a_fork, pytest.param(trials.hear_child, marks=pytest.mark.e2e)])
+def test_the_machine_is_tried_in_a_child_and_kept(capsys, monkeypatch, hear):
     """The real one, on this machine's processor."""
-    monkeypatch.setattr(child, "subprocess", subprocess)
+    monkeypatch.setattr(trials, "hear_child", hear)
     assert trials.kept_trial(probe(), "none") is None
     assert main(["diagnose", "--try", "--gpu", "none", "--json"]) in (0, 1)
     tried = json.loads(capsys.readouterr().out)["tried"]

@@ -227,7 +227,7 @@ def test_a_block_that_sets_nothing_is_no_config_and_its_reason_is_told(capsys, t
     assert "sets nothing that there is here: provider: unsloth (not yet: Hugging Face's libraries build" in shown.err
 
 
-@pytest.mark.parametrize("name", first_by_default(AS_THEY_STAND, 8))
+@pytest.mark.parametrize("name", first_by_default(AS_THEY_STAND, 3))
 def test_a_block_trains_one_step(name, block):
     imported = block(name)
     train(imported, imported.open({}), {})
@@ -246,7 +246,7 @@ def test_a_block_that_compiles_trains_one_step(name, block):
     assert [event.kind for event in other_mode] == ["another compile mode"] * (name == "guide_b_compile.yaml")
 
 
-@pytest.mark.parametrize("name", first_by_default(REFUSED, 4))
+@pytest.mark.parametrize("name", first_by_default(REFUSED, 2))
 def test_a_block_that_a_cpu_cannot_train_is_refused_and_its_hints_are_true(name, block):
     imported = block(name)
     told, changes, run = refusals(imported)

@@ -64,6 +64,7 @@ def test_a_model_is_downloaded_found_and_not_fetched_again(hub, environment, lla
     assert again.returncode == 0 and "model.safetensors" not in hub.asked
 
 
+@pytest.mark.e2e
 def test_without_a_terminal_and_without_yes_nothing_is_fetched(hub, environment):
     done = download("org/tiny", environment=environment)
     assert done.returncode == 2
@@ -108,8 +109,8 @@ def test_a_gated_model_says_where_to_accept_and_how_to_log_in(hub, environment):
     ("arguments", "words"),
     [
         (("org/none",), "the hub has no model org/none"),
-        (("org/tiny", "--revision", "v9"), "org/tiny has no revision v9"),
-        (("../tiny",), "cannot be a name on the hub"),
+        pytest.param(("org/tiny", "--revision", "v9"), "org/tiny has no revision v9", marks=pytest.mark.e2e),
+        pytest.param(("../tiny",), "cannot be a name on the hub", marks=pytest.mark.e2e),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_sentence(arguments, words, environment):
@@ -118,6 +119,7 @@ def test_what_the_hub_does_not_have_is_one_sentence(arguments, words, environmen
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.e2e
 def test_without_a_network_the_other_way_is_named(environment):
     gone = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     done = download("org/tiny", "--yes", environment=gone)
@@ -147,6 +149,7 @@ def test_no_network_and_a_broken_connection_are_told_apart(error, words, monkeyp
     assert ("cannot be reached" in told) != isinstance(error, ConnectionResetError)
 
 
+@pytest.mark.e2e
 def test_a_model_of_images_is_refused_before_its_weights_are_fetched(hub, environment):
     hub.info = {"config": {"model_type": "llava", "architectures": ["LlavaForGeneration"], "vision_config": {}}}
     done = download("org/tiny", "--yes", environment=environment)
@@ -175,6 +178,7 @@ def test_a_stopped_download_keeps_what_it_has_and_goes_on(hub, environment):
     assert not {*first[:-1]} & {*hub.asked}
 
 
+@pytest.mark.e2e
 def test_a_connection_that_breaks_goes_on_where_it_broke(hub, environment, llama_folder):
     hub.cut = {"model.safetensors": 5000}
     assert download("org/tiny", "--yes", environment=environment).returncode == 0

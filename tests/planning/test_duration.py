@@ -2,6 +2,7 @@ import pytest
 
 from tests.planning.families import config_of, setup_of
 from tui_trainer.hardware.catalogue import CARDS, Card, Rates
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
 from tui_trainer.planning.calibration import Calibration
@@ -38,6 +39,15 @@ def test_a_machine_without_any_run_is_timed_with_numpy(matrices_at_100_gflops):
     found = step_time(50e9, 150, Calibration())
     assert found.seconds == pytest.approx(0.5 / 0.5)
     assert "numpy" in found.reason
+
+
+def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config):
+    plan = estimated_plan(tiny_config("evaluated", {"evaluation.eval_steps": 2}))
+    step_seconds = plan.step_seconds.value
+    evaluations_seconds = plan.duration_seconds.value - plan.total_steps.value * step_seconds
+    assert "10 steps and 5 evaluations" in plan.duration_seconds.reason
+    each_seconds = step_seconds / plan.effective_batch_size.value / 3
+    assert evaluations_seconds == pytest.approx(5 * plan.eval_rows.value * each_seconds)
 
 
 def test_wider_models_come_nearer_to_the_rate_of_matrix_products():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import in_the_sweep
 from tests.models_room.headed import headed
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.duration import training_flops
@@ -66,8 +67,8 @@ def kept_by(model, inputs):
 
 @pytest.mark.parametrize(
     ("variant", "head"),
-    [("bert", "sequence_classification"), ("llama-tied", "sequence_classification"), ("t5-gated", "seq2seq_lm"),
-     ("bart", "seq2seq_lm")],
+    [in_the_sweep("bert", "sequence_classification"), ("llama-tied", "sequence_classification"),
+     ("t5-gated", "seq2seq_lm"), in_the_sweep("bart", "seq2seq_lm")],
 )  # fmt: skip
 def test_layers_keep_what_the_dry_run_counted(variant, head):
     """All layers of the real model, its ends taken away by a model with fewer."""
@@ -106,6 +107,7 @@ def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
     assert found["cpu"] - found["cuda"] == pytest.approx(scores, rel=0.1)
 
 
+@pytest.mark.e2e
 def test_longer_answers_keep_more():
     content = headed("t5", "seq2seq_lm").config
     short, long = (

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from tests.combinations import each_value_once
+from tests.combinations import each_value_once, first_by_default
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, setup_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run_child
@@ -41,7 +41,7 @@ def test_a_real_layer_keeps_what_the_formula_says(family, name):
     assert layer.made == pytest.approx(counted["made"], rel=0.09)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "phi"])
+@pytest.mark.parametrize("family", first_by_default(["llama", "qwen2", "phi"]))
 def test_an_adapter_on_queries_and_values_keeps_only_their_input(family):
     setup = setup_of(family, lora=True, targets=("q_proj", "v_proj"))
     counted = dry_run_child.count(config_of(family), asdict(setup), ROW_TOKENS)

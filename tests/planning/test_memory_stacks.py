@@ -61,13 +61,13 @@ def both(name, head, more=None, **changes):
 
 
 # One of each kind of layer; the others of a family, and fields that change little, are in the sweep.
-DEFAULT = ("bert", {}), ("distilbert", {}), ("t5-gated", {}), ("bart", {})
+DEFAULT = ("bert", {}, False), ("distilbert", {}, True), ("t5-gated", {}, False), ("bart", {}, True)
 
 
 @pytest.mark.parametrize(
     ("model", "lora"),
     [
-        pytest.param(model, lora, marks=() if (model[0], model[2]) in DEFAULT else pytest.mark.e2e)
+        pytest.param(model, lora, marks=() if (model[0], model[2], lora) in DEFAULT else pytest.mark.e2e)
         for model in MODELS
         for lora in (False, True)
     ],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.combinations import each_value_once
 from tui_trainer.config.load import LoadedConfig, Origin, Request, load
 from tui_trainer.config.profiles import all_profiles
 from tui_trainer.errors import ConfigError
@@ -276,8 +277,7 @@ def endless_disk(monkeypatch):
     monkeypatch.setattr(planning, "disk_free_bytes", lambda path: None)
 
 
-@pytest.mark.parametrize("name", HARDWARE)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(("recipe", "name"), each_value_once(RECIPES, HARDWARE))
 def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe, name, endless_disk):
     hardware = machine_of(name)
     loaded = loaded_on(hardware, recipe, ANY_MODEL if recipe == "finetune" else ())

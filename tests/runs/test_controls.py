@@ -37,6 +37,13 @@ def test_what_was_asked_of_an_earlier_start_is_left_out(path):
     assert actions(controls.wanted()) == ["save"]
 
 
+def test_where_another_process_knows_the_last_request_of_before_later_ones_are_answered(path):
+    for action in ("save", "pause", "stop"):
+        request(path, action)
+    assert actions(Controls(path, asked_before=2).wanted()) == ["stop"]
+    assert actions(Controls(path, asked_before=0).wanted()) == ["save", "pause", "stop"]
+
+
 def test_what_is_put_back_comes_once_more_and_first(path):
     controls = Controls(path)
     request(path, "pause")

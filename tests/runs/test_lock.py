@@ -52,6 +52,13 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_the_run_free(path):
     assert held_by.pid == child.pid
 
 
+def test_what_this_process_left_behind_itself_does_not_lock_it_out(path):
+    mine = psutil.Process()
+    named(path, pid=mine.pid, process_started=mine.create_time())
+    with RunLock(path):
+        assert owner(path).pid == mine.pid
+
+
 def test_the_lock_is_private_and_its_file_is_emptied_on_release(path):
     before = os.umask(0)
     try:

@@ -41,6 +41,12 @@ def columns(state):
             state.step_seconds]  # fmt: skip
 
 
+def test_the_first_two_steps_of_a_start_are_no_part_of_its_times():
+    state = fold([started(), step(1, seconds=9.0), step(2, seconds=8.0), step(3), step(4)])
+    assert (state.times.whole.steps, state.times.whole.step_seconds) == (2, 1.0)
+    assert [done.step for done in state.recent] == [3, 4]
+
+
 def test_a_resumed_run_loses_what_came_after_its_checkpoint():
     before = [started(), *steps(1, 4), evaluated(4, 1.5), saved(4), e.EpochDone(
         step=4, epoch=1, mean_loss=2.0, seconds=2.0, samples_per_second=1.0, tokens_per_second=1.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 from collections import Counter
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -66,10 +65,19 @@ def settings_of(task, method, precision, layout, switch, optim, kernels):
     return chosen | packing | SWITCHES[switch]
 
 
-@pytest.mark.parametrize(
-    ("task", "method", "precision", "layout", "switch", "optim", "kernels"),
-    each_pair_once(TASKS, METHODS, PRECISIONS, LAYOUTS, SWITCHES, OPTIMIZERS_HERE, KERNELS, is_possible=is_possible),
-)
+AXES = {
+    "task": TASKS, "method": METHODS, "precision": PRECISIONS, "layout": LAYOUTS, "switch": SWITCHES,
+    "optim": OPTIMIZERS_HERE, "kernels": KERNELS,
+}  # fmt: skip
+
+
+def pytest_generate_tests(metafunc):
+    """Thousands of cases that nobody asked for take seconds to collect, in each process."""
+    if AXES.keys() <= set(metafunc.fixturenames):
+        rest = "not slow" not in metafunc.config.option.markexpr
+        metafunc.parametrize(tuple(AXES), each_pair_once(*AXES.values(), is_possible=is_possible, rest=rest))
+
+
 def test_two_steps_an_evaluation_and_checkpoints(task, method, precision, layout, switch, optim, kernels, run_on_card):
     settings = settings_of(task, method, precision, layout, switch, optim, kernels)
     card, folder, failure = run_on_card(task, settings, layout)

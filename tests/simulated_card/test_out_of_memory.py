@@ -38,7 +38,13 @@ def too_large(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "precision"), [("lora", "fp16"), ("qlora", "bf16"), ("full", "bf16")], ids=["fp16", "4 bits", "masters"]
+    ("method", "precision"),
+    [
+        ("lora", "fp16"),
+        pytest.param("qlora", "bf16", marks=pytest.mark.e2e),
+        pytest.param("full", "bf16", marks=pytest.mark.e2e),
+    ],
+    ids=["fp16", "4 bits", "masters"],
 )
 def test_the_same_batch_goes_again_on_a_card(method, precision, run_on_card, too_large):
     settings = {**DROPOUT, "tuning.method": method, "training.mixed_precision": precision}

@@ -5,7 +5,6 @@ import re
 import string
 
 import pytest
-from rouge_score.rouge_scorer import RougeScorer
 
 from tui_trainer.data.samples.python_docstrings import SAMPLE
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores, normalised
@@ -54,9 +53,13 @@ def pairs_of_real_texts():
     return [" ".join(some) for some in answers], [" ".join(some) for some in references]
 
 
+@pytest.mark.e2e
 def test_rouge_of_english_is_that_of_its_own_words():
     """Its own tokenizer keeps a to z and digits; an underscore, which joins words here, parts them there."""
     answers, references = ([text.replace("_", " ") for text in texts] for texts in pairs_of_real_texts())
+    # It loads nltk and SciPy's statistics, seconds in each process that collects this file.
+    from rouge_score.rouge_scorer import RougeScorer
+
     plain = RougeScorer(["rouge1", "rouge2", "rougeL"])
     scored = [plain.score(reference, answer) for answer, reference in zip(answers, references, strict=True)]
     found = mean_scores(answers, references)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
@@ -43,7 +44,7 @@ def several(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", first_by_default(["lora", "full"]))
 def test_a_run_saves_resumes_and_leaves_a_model_whose_templates_load_again(several, tmp_path, monkeypatch, method):
     rows = [
         {"messages": [{"role": "user", "content": f"Number {n}?"}, {"role": "assistant", "content": "Sheep."}]}

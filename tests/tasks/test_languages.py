@@ -14,6 +14,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 
+from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model, save_tiny_translator, tiny_model
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -110,7 +111,7 @@ def test_the_decoder_reads_the_labels_one_place_later_and_writes_in_the_target_l
     assert first is None or begins[1] == first
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", first_by_default(["lora", "full"]))
 def test_a_run_its_model_and_the_command_that_tries_it_all_write_in_the_target_language(
     method, loaded, capsys, monkeypatch
 ):

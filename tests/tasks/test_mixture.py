@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.combinations import first_by_default
 from tests.tasks.test_resume import SETTINGS, hashes
 from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
@@ -78,7 +79,7 @@ def test_every_task_reads_sources_of_its_own_columns_and_follows_their_weights(t
     assert len({rows.row(index).tobytes() for index in range(len(rows))}) <= used[0] // 2 + used[1]
 
 
-@pytest.mark.parametrize("task", ["causal_lm", "sequence_classification"])
+@pytest.mark.parametrize("task", first_by_default(["causal_lm", "sequence_classification"]))
 def test_a_resumed_run_on_weighted_sources_ends_with_the_same_bytes(task, tmp_path):
     run = open_new(loaded(tmp_path, task))
     assert carry_out(run).exit_code == 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.combinations import first_by_default
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_again, open_new
@@ -90,7 +91,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in weights}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.task)
+@pytest.mark.parametrize("case", first_by_default(CASES, 2), ids=lambda case: case.task)
 def test_a_resumed_run_ends_with_the_same_bytes(case, tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in case.rows))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -265,7 +266,7 @@ def test_other_kinds_of_labels_train_and_load_again(classify, kind, metric):
     assert model.config.num_labels == (6 if several else 1)
 
 
-@pytest.mark.parametrize("family", ["roberta", "gpt2"])
+@pytest.mark.parametrize("family", first_by_default(["roberta", "gpt2"]))
 def test_an_adapter_with_its_head_is_saved_and_gives_the_same_labels(classify, tmp_path, family, capsys):
     """Without a padding token of its own, too: a decoder looks for the last token before it."""
     from peft import PeftModel

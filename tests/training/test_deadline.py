@@ -70,6 +70,7 @@ def test_a_late_run_is_told_within_twenty_steps_with_three_ways(tiny_run, stoppi
     assert "(by " in report
 
 
+@pytest.mark.e2e
 def test_each_way_is_kept_by_a_real_run(tiny_run, tiny_config, monkeypatch, slow_steps):
     with monkeypatch.context() as patch:
         plain = Session.take_step

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.combinations import first_by_default
 from tests.tiny_models import tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
@@ -58,7 +59,7 @@ def fall(optim, start, batch):
     return losses[0] - losses[-1]
 
 
-@pytest.mark.parametrize("start", START)
+@pytest.mark.parametrize("start", first_by_default(START))
 def test_other_optimizers_lower_the_loss_about_as_far_as_adamw(start, batch):
     reference = fall("adamw_torch_fused", start, batch)
     assert reference > 0.002

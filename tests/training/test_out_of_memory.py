@@ -120,8 +120,8 @@ def shortage(monkeypatch):
     [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError(), CPU_ALLOCATOR],
     ids=["gpu", "host", "cpu allocator"],
 )
-def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(tiny_run, shortage, error):
-    small, _ = tiny_run("small", WHOLE | {MICRO: 1})
+def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(reference_run, tiny_run, shortage, error):
+    small = reference_run(WHOLE | {MICRO: 1})
     shortage.steps, shortage.rows, shortage.error = {1}, 1, error
     folder, outcome = tiny_run("failing", WHOLE)
     assert outcome.exit_code == EXIT_DONE, outcome
@@ -142,9 +142,9 @@ def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(tin
     ]
 
 
-def test_a_cut_that_is_not_put_back_would_be_seen(tiny_run, shortage, monkeypatch):
+def test_a_cut_that_is_not_put_back_would_be_seen(reference_run, tiny_run, shortage, monkeypatch):
     """The control: without the generators put back, dropout draws other numbers."""
-    small, _ = tiny_run("small", WHOLE | {MICRO: 2})
+    small = reference_run(WHOLE | {MICRO: 2})
     monkeypatch.setattr(attempt, "restore_random", lambda tensors: None)
     shortage.steps, shortage.rows = {1}, 2
     folder, _ = tiny_run("failing", WHOLE)
@@ -166,9 +166,9 @@ CASES = {
     ("case", "place"),
     [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
 )
-def test_however_a_step_is_made_and_wherever_it_fails(tiny_run, shortage, case, place):
+def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place):
     changes, rows = CASES[case]
-    small, _ = tiny_run("small", WHOLE | changes | {MICRO: rows})
+    small = reference_run(WHOLE | changes | {MICRO: rows})
     shortage.steps, shortage.rows, shortage.place = {1}, rows, place
     folder, outcome = tiny_run("failing", WHOLE | changes)
     assert outcome.exit_code == EXIT_DONE, outcome
@@ -269,9 +269,9 @@ def test_a_late_step_without_memory_goes_on_as_a_run_that_was_cut_anew_there(tin
     assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (56, "out of memory")
 
 
-def test_a_late_step_is_close_to_a_run_begun_with_the_smaller_passes(tiny_run, shortage):
+def test_a_late_step_is_close_to_a_run_begun_with_the_smaller_passes(reference_run, tiny_run, shortage):
     without_dropout = LATE | {"model.scratch.attention_dropout": 0}
-    small, _ = tiny_run("small", without_dropout | {MICRO: 2})
+    small = reference_run(without_dropout | {MICRO: 2})
     shortage.steps, shortage.rows = {57}, 2
     folder, _ = tiny_run("failing", without_dropout)
     mine, theirs = (load_file(run.model / "model.safetensors") for run in (folder, small))
@@ -330,8 +330,10 @@ def test_one_row_that_is_too_large_ends_the_run_with_its_name_and_a_checkpoint(t
         assert saved == wanted, name
 
 
-def test_memory_for_the_state_of_the_optimizer_is_missed_before_any_weight_has_changed(tiny_run, monkeypatch):
-    small, _ = tiny_run("small", WHOLE | {MICRO: 2})
+def test_memory_for_the_state_of_the_optimizer_is_missed_before_any_weight_has_changed(
+    reference_run, tiny_run, monkeypatch
+):
+    small = reference_run(WHOLE | {MICRO: 2})
     begin, calls = AdamW._init_group, []  # torch._dynamo gives each class its own
 
     def failing(self, group, *arguments):
@@ -367,9 +369,11 @@ def test_an_update_that_may_be_half_done_ends_the_run_and_saves_nothing(tiny_run
 
 
 @pytest.mark.parametrize(("call", "exit_code"), [(1, EXIT_DONE), (2, EXIT_FAILED)], ids=["none moved", "one moved"])
-def test_an_optimizer_that_goes_weight_by_weight_tries_again_before_the_first(tiny_run, monkeypatch, call, exit_code):
+def test_an_optimizer_that_goes_weight_by_weight_tries_again_before_the_first(
+    reference_run, tiny_run, monkeypatch, call, exit_code
+):
     settings = WHOLE | {"training.optim": "adafactor"}
-    small, _ = tiny_run("small", settings | {MICRO: 2})
+    small = reference_run(settings | {MICRO: 2})
     plain, calls = Adafactor._get_options, []
 
     def failing(group, shape):
@@ -416,8 +420,8 @@ def evaluations(folder):
     return [(event.step, event.loss_sum, event.tokens, event.best) for event in of_kind(folder, EvalDone)]
 
 
-def test_an_evaluation_goes_again_in_smaller_passes(tiny_run, no_memory_to_evaluate):
-    small, _ = tiny_run("small", EVALUATED | {EVAL_MICRO: 2})
+def test_an_evaluation_goes_again_in_smaller_passes(reference_run, tiny_run, no_memory_to_evaluate):
+    small = reference_run(EVALUATED | {EVAL_MICRO: 2})
     failed = no_memory_to_evaluate(2)
     folder, outcome = tiny_run("failing", EVALUATED)
     assert outcome.exit_code == EXIT_DONE, outcome
@@ -431,8 +435,8 @@ def test_an_evaluation_goes_again_in_smaller_passes(tiny_run, no_memory_to_evalu
     assert fold(read_all(folder.journal)).plan.per_device_train_batch_size == 4
 
 
-def test_no_weight_depends_on_an_evaluation_that_ran_out_of_memory(tiny_run, no_memory_to_evaluate):
-    whole, _ = tiny_run("whole", EVALUATED)
+def test_no_weight_depends_on_an_evaluation_that_ran_out_of_memory(reference_run, tiny_run, no_memory_to_evaluate):
+    whole = reference_run(EVALUATED)
     no_memory_to_evaluate(2)
     folder, _ = tiny_run("failing", EVALUATED)
     assert weights_of(folder) == weights_of(whole)
@@ -451,9 +455,9 @@ def test_an_evaluation_of_one_row_without_memory_is_given_up_and_told_once(tiny_
     assert state.status == "finished" and state.finished.eval_loss is None
 
 
-def test_a_sample_without_memory_changes_no_weight(tiny_run, monkeypatch):
+def test_a_sample_without_memory_changes_no_weight(reference_run, tiny_run, monkeypatch):
     settings = WHOLE | {"logging.sample_steps": 2}
-    whole, _ = tiny_run("whole", settings)
+    whole = reference_run(settings)
 
     def fails(self, *args, **kwargs):
         torch.rand(3)
@@ -506,8 +510,8 @@ def no_memory_to_save(monkeypatch):
     return lambda times: left.__setitem__(0, times)
 
 
-def test_a_save_without_memory_is_tried_once_more(tiny_run, no_memory_to_save):
-    whole, _ = tiny_run("whole", WHOLE)
+def test_a_save_without_memory_is_tried_once_more(reference_run, tiny_run, no_memory_to_save):
+    whole = reference_run(WHOLE)
     no_memory_to_save(1)
     folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 2})
     assert outcome.exit_code == EXIT_DONE
@@ -517,8 +521,8 @@ def test_a_save_without_memory_is_tried_once_more(tiny_run, no_memory_to_save):
     assert not [path for path in folder.checkpoints.iterdir() if path.name.startswith(".")]
 
 
-def test_a_save_without_memory_twice_is_a_failed_save(tiny_run, no_memory_to_save):
-    whole, _ = tiny_run("whole", WHOLE)
+def test_a_save_without_memory_twice_is_a_failed_save(reference_run, tiny_run, no_memory_to_save):
+    whole = reference_run(WHOLE)
     no_memory_to_save(2)
     folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 2})
     assert outcome.exit_code == EXIT_DONE
@@ -535,8 +539,8 @@ def test_three_saves_without_memory_end_the_run(tiny_run, no_memory_to_save):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")], ids=["memory", "disk"])
-def test_a_final_model_that_cannot_be_written_leaves_a_run_that_goes_on(tiny_run, monkeypatch, error):
-    whole, _ = tiny_run("whole", WHOLE)
+def test_a_final_model_that_cannot_be_written_leaves_a_run_that_goes_on(reference_run, tiny_run, monkeypatch, error):
+    whole = reference_run(WHOLE)
     with monkeypatch.context() as patch:
 
         def fails(*_):

@@ -36,9 +36,8 @@ def ask_at(monkeypatch):
     return candidates
 
 
-def test_pressing_keys_leaves_every_figure_equal(tiny_run, ask_at):
-    plain, outcome = tiny_run("plain", DROPOUT)
-    assert outcome.exit_code == EXIT_DONE
+def test_pressing_keys_leaves_every_figure_equal(reference_run, tiny_run, ask_at):
+    plain = reference_run(DROPOUT)
     ask_at |= {2: ["save", "evaluate"], 4: ["pause", "save", "resume"], 7: ["evaluate", "evaluate"], 9: ["save"]}
     pressed, outcome = tiny_run("pressed", DROPOUT)
     assert outcome.exit_code == EXIT_DONE
@@ -52,8 +51,8 @@ def test_pressing_keys_leaves_every_figure_equal(tiny_run, ask_at):
     assert figures(pressed) == figures(plain)
 
 
-def test_a_stop_saves_and_the_resumed_curve_has_no_gap(tiny_run, ask_at):
-    plain, _ = tiny_run("plain", DROPOUT)
+def test_a_stop_saves_and_the_resumed_curve_has_no_gap(reference_run, tiny_run, ask_at):
+    plain = reference_run(DROPOUT)
     ask_at[6] = ["stop"]
     stopped, outcome = tiny_run("stopped", DROPOUT)
     assert outcome.exit_code == EXIT_STOPPED

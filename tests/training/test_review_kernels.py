@@ -97,6 +97,7 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
 # torch.compile
 
 
+@pytest.mark.e2e
 def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, monkeypatch):
     seen, limit = [], torch._dynamo.config.recompile_limit
 

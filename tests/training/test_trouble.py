@@ -197,6 +197,15 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best():
     assert (position.best_eval_loss, position.best_step) == (3.0, 4)
 
 
+def test_an_evaluation_that_is_only_as_good_is_not_better():
+    position = Position(step=2)
+    assert position.judge(3.0, -3.0, threshold=0.0)
+    for step, loss, threshold in ((4, 3.0, 0.0), (6, 2.5, 0.5)):
+        position.step = step
+        assert not position.judge(loss, -loss, threshold=threshold)
+    assert (position.best_step, position.evaluations_without_improvement) == (2, 2)
+
+
 SAMPLING = {"training.max_steps": 6, "logging.sample_steps": 2}
 
 
@@ -230,8 +239,10 @@ def failing_generate(monkeypatch, error):
     ],
     ids=["value", "gpu memory", "host memory", "cpu allocator"],
 )
-def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(tiny_run, monkeypatch, error, words):
-    whole, _ = tiny_run("whole", SAMPLING)
+def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(
+    reference_run, tiny_run, monkeypatch, error, words
+):
+    whole = reference_run(SAMPLING)
     asked = failing_generate(monkeypatch, error)
     folder, outcome = tiny_run("failing", SAMPLING)
     assert outcome.exit_code == EXIT_DONE, outcome

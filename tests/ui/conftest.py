@@ -10,9 +10,12 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyte
 import pytest
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
 from tests.programs import start_program
 
@@ -37,6 +40,7 @@ num_hidden_layers = 1
 num_attention_heads = 2
 
 [training]
+cpu_threads = 1
 max_steps = {steps}
 effective_batch_size = {rows}
 learning_rate = 1e-2
@@ -230,6 +234,22 @@ class Terminal:
             raise AssertionError(f"it did not end within {seconds} s:\n{self.text}\n{self.process.stacks()}")
         code = self.process.wait()
         return code if code >= 0 else 128 - code
+
+
+@pytest.fixture(scope="session", autouse=True)
+def styles_parsed_once() -> Iterator[None]:
+    """Each application parses the same styles anew: a tenth of the processor time of the tests of screens."""
+    plain, parsed = Stylesheet._parse_rules, {}
+
+    def parse_rules(self: Stylesheet, css: str, read_from: tuple[str, str], *rest: Any, **more: Any) -> list[RuleSet]:
+        key = (css, read_from, rest, *sorted(more.items()), *sorted(self._variables.items()))
+        if key not in parsed:
+            parsed[key] = plain(self, css, read_from, *rest, **more)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", parse_rules)
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 WHEEL_UP, WHEEL_DOWN = 64, 65
 
 
@@ -40,6 +42,7 @@ class Mouse:
         raise AssertionError(f"the wheel did not bring it:\n{self.terminal.text}")
 
 
+@pytest.mark.e2e
 def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=60, sample_steps=0))
     mouse = Mouse(terminal)

@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 from textual.events import Paste
 
+from tests.combinations import first_by_default
 from tests.ui.bare_app import all_pages, seen
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.dialogs import ChoiceDialog, HelpDialog, TextDialog
@@ -135,7 +136,7 @@ def test_a_text_shows_its_heading_and_its_keys_at_every_size(size, ascii_only):
 # ----------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("place", ["hardware", "config", "checklist", "train"])
+@pytest.mark.parametrize("place", first_by_default(["config", "hardware", "checklist", "train"]))
 def test_the_help_can_be_scrolled_to_every_action_at_80x24(place):
     text = " ".join(all_pages(HelpDialog(Keymap(), place)).replace("\u2502", " ").split())
     swept = 0

@@ -133,7 +133,7 @@ def hardware_of(text: str) -> Hardware:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", first_by_default(SIZES))
 def test_the_hardware_screen_shows_them_and_nothing_happens(size):
     width, wide = size[0], size[0] >= 120
     swept = 0
@@ -247,7 +247,7 @@ def phases_of(text: str) -> list[list[e.Event]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", first_by_default(SIZES))
 @pytest.mark.parametrize("glyphs", first_by_default([UNICODE, ASCII]), ids=["unicode", "ascii"])
 def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
     swept = 0
@@ -316,6 +316,7 @@ def test_a_question_about_them_stays_in_its_frame(ascii_only):
     asyncio.run(look())
 
 
+@pytest.mark.e2e
 def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_terminal, small_config, recipes, tmp_path):
     """At 80x24 through a whole run, and then all screens again at 200x50, which shows more of the same."""
     folder = tmp_path / HOSTILE.encode("utf-8", "replace")[:200].decode(errors="ignore")

@@ -77,6 +77,7 @@ def test_a_run_trains_on_without_its_terminal_and_ends_by_itself(open_terminal, 
     assert last["event"] == "RunFinished" and last["reason"] == "done"
 
 
+@pytest.mark.e2e
 def test_a_run_that_lost_its_terminal_still_saves_when_it_is_terminated(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=10_000, rows=ROWS))
     terminal.start_run()

@@ -119,6 +119,7 @@ def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_ter
     assert stalled.lines[1:] == shown
 
 
+@pytest.mark.e2e
 def test_sigterm_gets_through_while_nobody_reads(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
     terminal.start_run()
@@ -194,9 +195,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "C locale" else pytest.mark.e2e) for kind in KINDS]
-)
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_config, kind):
     variables, arguments = KINDS[kind]
     terminal = open_terminal(*arguments, small_config(steps=60, sample_steps=20), size=(120, 35), **variables)

@@ -116,6 +116,7 @@ def test_the_last_lines_name_the_base_of_an_adapter(named_by_flags, tmp_path, ca
     assert f"adapter        {folder}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
 
 
+@pytest.mark.e2e
 def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path):
     by_flags = asyncio.run(_trained(named_by_flags, saves=True))
     from_file = asyncio.run(_trained(Request(config_file=tmp_path / "tui-trainer.toml"), saves=False))

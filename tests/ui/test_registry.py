@@ -146,7 +146,7 @@ def keys_in(line: Line) -> list[str]:
     return [text for text, role in line if role == "key"]
 
 
-@pytest.mark.parametrize("state", first_by_default(STATES, 2))
+@pytest.mark.parametrize("state", first_by_default(STATES))
 def test_footer_help_and_commands_offer_the_same_actions_on_every_page(state):
     async def look() -> int:
         swept = 0

@@ -247,7 +247,12 @@ def test_another_run_begins_with_all_its_steps_and_without_a_crosshair():
 
 
 @pytest.mark.parametrize(
-    ("size", "median_cells", "bytes_a_second"), [((80, 24), 80, 800), ((120, 35), 80, 1000), ((200, 50), 120, 2000)]
+    ("size", "median_cells", "bytes_a_second"),
+    [
+        ((80, 24), 80, 800),
+        pytest.param((120, 35), 80, 1000, marks=pytest.mark.e2e),
+        pytest.param((200, 50), 120, 2000, marks=pytest.mark.e2e),
+    ],
 )
 def test_an_update_a_second_changes_few_cells(size, median_cells, bytes_a_second):
     async def look(app, pilot):

@@ -29,6 +29,7 @@ num_hidden_layers = 1
 num_attention_heads = 2
 
 [training]
+cpu_threads = 1
 max_steps = {steps}
 effective_batch_size = 8
 learning_rate = 1e-2
@@ -219,6 +220,7 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, config, tmp_path, mon
     assert what_was_learnt(shown) == what_was_learnt(alone)
 
 
+@pytest.mark.e2e
 def test_another_terminal_sees_the_whole_curve_and_its_keys_work(open_terminal, config, environment, tmp_path):
     first = open_terminal(config())
     start_run(first)
