@@ -29,7 +29,6 @@ num_hidden_layers = 1
 num_attention_heads = 2
 
 [training]
-cpu_threads = 1
 max_steps = {steps}
 effective_batch_size = 8
 learning_rate = 1e-2
