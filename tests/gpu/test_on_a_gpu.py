@@ -24,7 +24,7 @@ from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.runs.events import EvalDone, GaugesRead, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import varlen
 
@@ -228,6 +228,29 @@ def test_two_packed_rows_have_the_loss_of_their_documents_alone(attention):
     assert packed.item() == pytest.approx(alone.item(), rel=1e-3)
     norm = sum(x.square().sum() for x in gradient).sqrt()
     assert sum((x - y).square().sum() for x, y in zip(found, gradient, strict=True)).sqrt() < 0.1 * norm
+
+
+def test_steps_that_the_card_has_no_memory_for_go_again_in_smaller_passes(tune):
+    """The allocator may take three fifths of what they need; nothing is injected."""
+    wide = {
+        "training.effective_batch_size": 96, "training.per_device_train_batch_size": 96, "training.max_steps": 3,
+        "training.deterministic": "true", "data.packing": "false", "evaluation.eval_steps": 0,
+        "logging.sample_steps": 0,
+    }  # fmt: skip
+    steps = of_kind(tune("llama", wide | {"output.name": "unlimited"}), StepDone)
+    own = torch.cuda.memory_allocated()
+    limit = own + 0.6 * (max(step.peak_memory_bytes for step in steps) - own)
+    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        limited = tune("llama", wide | {"output.name": "limited"})
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    reduced = of_kind(limited, MicroBatchReduced)
+    assert reduced and reduced[0].rows < 96
+    smaller = tune("llama", wide | {"training.per_device_train_batch_size": reduced[-1].rows, "output.name": "smaller"})
+    assert [event.loss_sum for event in of_kind(limited, StepDone)] == [
+        event.loss_sum for event in of_kind(smaller, StepDone)
+    ]
 
 
 def test_a_chunked_loss_takes_less_memory_and_gives_the_same_gradient():

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
@@ -236,7 +237,10 @@ def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str,
     out and the steps went on in smaller passes."""
     compiles = bool(variant.question["patch"].get(_COMPILE))
     limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
-    found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(variant.question), limit, sees_gpus=True))
+    # Removed here, as a child that takes too long is killed.
+    with TemporaryDirectory(prefix="bench-") as place:
+        question = json.dumps({**variant.question, "folder": place})
+        found: dict[str, Any] = json.loads(ask_child(_CHILD, question, limit, sees_gpus=True))
     if problem := found["problems"].get("out of memory") or (compiles and found["problems"].get("not compiled")):
         raise ChildFailed(f"ended with: {problem}", problem)
     return found

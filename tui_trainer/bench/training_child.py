@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.launching.prepare import exact_plan, versions
@@ -31,11 +30,10 @@ _SLOW_FACTOR = 3.0
 
 
 def measure(question: dict[str, Any]) -> dict[str, Any]:
-    """`question` has config_file, profile, shortcuts, assignments, gpu, steps."""
-    with TemporaryDirectory(prefix="bench-") as place:
-        folder = RunFolder.create(Path(place), "turn")
-        _train(folder, question)
-        return _figures(read_all(folder.journal))
+    """`question` has config_file, profile, shortcuts, assignments, gpu, steps, folder."""
+    folder = RunFolder.create(Path(question["folder"]), "turn")
+    _train(folder, question)
+    return _figures(read_all(folder.journal))
 
 
 def _train(folder: RunFolder, question: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ those pairs differ among themselves. What failed is never taken, and what the ot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -47,6 +48,8 @@ _WORTH_PAIRS = 1.01
 _CLEARLY = 1.25
 # A loss is no worse where rounding or another seed would do as much.
 _LOSS_ROUNDING, _SEEDS = 0.005, 2.0
+# The name of an alternative that is a micro-batch.
+_SPLIT = re.compile(r"(\d+) x (\d+)")
 
 
 class _Over(Exception):
@@ -345,5 +348,7 @@ def measured_table(found: Mapping[str, Any], width: int) -> list[str]:
 
 def notes_of(found: Mapping[str, Any]) -> list[str]:
     """What the columns are; then what failed, what changes nothing, and what was not taken, each with the reason."""
-    columns = "8 x 4: 8 rows in a pass, 4 passes in a step; speed-up: tokens a second; loss: held out"
+    columns = "speed-up: tokens a second; loss: held out"
+    if split := next((match for row in found["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
+        columns = f"{split[0]}: {split[1]} rows in a pass, {split[2]} passes in a step; {columns}"
     return [columns] + [f"{row['name']}: {row['reason']}" for row in found["variants"] if row["reason"]]

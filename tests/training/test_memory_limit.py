@@ -1,0 +1,126 @@
+"""A container's limit of memory, as the kernel keeps it: a control group is made, and whole programs run in it.
+
+Nothing is injected: the kernel kills what takes more. Where no group can be made (not root, or a container without the
+controller) these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.runs.events import CheckpointSaved, RunProblem
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.units import GIB, MIB
+
+pytestmark = pytest.mark.e2e
+
+V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+# What a run holds on to with each of its steps, and how often the watch reads: seconds instead of a minute.
+LEAKING = """
+import sys
+from tui_trainer.cli import main
+from tui_trainer.training import host_memory
+from tui_trainer.training.session import Session
+
+host_memory._PERIOD_SECONDS = 0.2
+take_step, held = Session.take_step, []
+
+def take_and_hold(self, step):
+    held.append(bytearray(b"x") * {bytes_of_a_step})
+    take_step(self, step)
+
+Session.take_step = take_and_hold
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def limited():
+    """`limited(bytes, command)` runs it in a group of that much memory, without swap."""
+    made = []
+
+    def run(limit_bytes, command):
+        root, file = (V1, "memory.limit_in_bytes") if (V1 / "cgroup.procs").is_file() else (V2, "memory.max")
+        group = root / f"tui-trainer-test-{os.getpid()}-{len(made)}"
+        try:
+            group.mkdir()
+            made.append(group)
+            (group / file).write_text(str(limit_bytes))
+        except OSError as error:
+            pytest.skip(f"no control group can be made here: {error}")
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=500,
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )  # fmt: skip
+
+    yield run
+    for group in made:
+        group.rmdir()
+
+
+def settings(tmp_path, **more):
+    chosen = {
+        "output.runs_dir": tmp_path, "data.max_length": 64, "evaluation.max_eval_rows": 4, "logging.sample_steps": 0,
+        "model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 2, "model.scratch.num_attention_heads": 2,
+        "training.deterministic": "true",
+    }  # fmt: skip
+    chosen |= {key.replace("__", "."): value for key, value in more.items()}
+    return [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
+
+
+PROGRAM = [sys.executable, "-m", "tui_trainer"]
+
+
+def test_the_limit_is_the_memory_that_a_plan_goes_by(limited, tmp_path):
+    done = limited(2 * GIB, [*PROGRAM, "plan", "--json", *settings(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert 0 < json.loads(done.stdout)["memory_budget_bytes"] <= 2 * GIB
+
+
+def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
+    """And the run that was killed goes on from there, to the bits of one that nobody disturbed."""
+    steps = {"training__max_steps": 400, "checkpoint__save_steps": 0, "evaluation__eval_steps": 0}
+    program = [sys.executable, "-c", LEAKING.format(bytes_of_a_step=8 * MIB)]
+    leaking = limited(2 * GIB, [*program, "--no-ui", *settings(tmp_path, output__name="leaking", **steps)])
+    assert leaking.returncode == -signal.SIGKILL, leaking.stdout[-2000:] + leaking.stderr[-2000:]
+    events = read_all(RunFolder(tmp_path / "leaking").journal)
+    (warning, *_) = [event for event in events if isinstance(event, RunProblem) and event.kind == "host memory"]
+    assert "of the container are left" in warning.message and "is saved" in warning.hint
+    saved = [event for event in events if isinstance(event, CheckpointSaved)]
+    assert saved and saved[0].reason == "memory runs out" and saved[0].step == warning.step
+    resumed = subprocess.run(
+        [*PROGRAM, "resume", "--no-ui", str(tmp_path / "leaking")], capture_output=True, text=True, timeout=500
+    )
+    assert resumed.returncode == 0, resumed.stdout[-2000:] + resumed.stderr[-2000:]
+    whole = subprocess.run(
+        [*PROGRAM, "--no-ui", *settings(tmp_path, output__name="whole", **steps)], capture_output=True, timeout=500
+    )
+    assert whole.returncode == 0
+    one, other = (RunFolder(tmp_path / name).model / "model.safetensors" for name in ("leaking", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_passes_that_the_kernel_would_kill_are_rehearsed(limited, tmp_path):
+    """The processes that are killed are not the program's own; what it names then trains where the other is killed."""
+    wide = {
+        "data__max_length": 512, "training__effective_batch_size": 512, "training__max_steps": 2,
+        "training__per_device_train_batch_size": 512, "model__attn_implementation": "eager",
+    }  # fmt: skip
+    rehearsed = limited(2 * GIB, [*PROGRAM, "rehearse", "--json", "--gpu", "none", *settings(tmp_path, **wide)])
+    assert rehearsed.returncode == 1, rehearsed.stdout[-2000:] + rehearsed.stderr[-2000:]
+    (fault, *_) = json.loads(rehearsed.stdout.splitlines()[-1])["faults"]
+    rows = fault["patch"]["training.per_device_train_batch_size"]
+    assert 1 <= rows < 512
+    asked = settings(tmp_path, **wide, output__name="as-asked")
+    assert limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked]).returncode != 0
+    smaller = wide | {"training__per_device_train_batch_size": rows}
+    trained = limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)])
+    assert trained.returncode == 0, trained.stdout[-2000:] + trained.stderr[-2000:]
