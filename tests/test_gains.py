@@ -11,7 +11,6 @@ import pytest
 from tests.trained_runs import SETTINGS, write_rows
 from tui_trainer.bench import gains
 from tui_trainer.checklist.contract import patch_words
-from tui_trainer.checklist.gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import run_checks
 from tui_trainer.cli import main
@@ -19,6 +18,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import ChildFailed
+from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember, state_folder
 

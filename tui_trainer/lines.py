@@ -269,7 +269,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
 
 def deadline_lines(plan: Plan) -> list[str]:
     """Whether a run that starts now is done in time, and what would make it."""
-    from tui_trainer.planning.deadline_ways import outlook, way_line, ways_to_make_it
+    from tui_trainer.planning.deadline_ways import measured_switches, outlook, way_line, ways_to_make_it
 
     if plan.deadline is None:
         return []
@@ -279,7 +279,7 @@ def deadline_lines(plan: Plan) -> list[str]:
         return [f"{label}not known: {plan.step_seconds.reason}"]
     lines = [f"{label}{found.words}"]
     if not found.in_time:
-        ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left)
+        ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, measured_switches(plan))
         lines += [f"  in time with      {way_line(way)}" for way in ways]
     return lines
 

@@ -86,7 +86,7 @@ def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Co
         peak = MeasuredPeak(
             rows=half.rows, eval_rows=half.eval_rows or 1, bytes=run_in_child(half, device)["peak_bytes"], runs=1
         )
-        calibrated = sum(counted_parts(corrected(parts, peak, parts_with), device).values())
+        calibrated = sum(counted_parts(corrected(parts, case.rows, device, peak, parts_with), device).values())
     done = run_in_child(case, device)
     counted = counted_parts(parts, device)
     tokens = case.rows * case.row_tokens * case.accumulation

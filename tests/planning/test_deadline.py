@@ -120,8 +120,8 @@ def test_what_was_measured_to_be_faster_comes_first_and_alone_where_it_is_enough
 
 def test_there_is_no_way_where_one_step_takes_longer():
     plan = planned(targets__deadline="1s")
-    assert ways_to_make_it(plan, 3600.0, 1.0) == ()
-    assert ways_to_make_it(plan, 1.0, -5.0) == ()
+    assert ways_to_make_it(plan, 3600.0, 1.0, []) == ()
+    assert ways_to_make_it(plan, 1.0, -5.0, []) == ()
 
 
 def test_without_a_deadline_the_check_does_not_apply():

@@ -8,8 +8,10 @@ import pytest
 from tui_trainer import lines
 from tui_trainer.checklist.run import patched
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import open_new
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.runs.event_lines import from_line, to_line
 from tui_trainer.runs.events import DeadlineAtRisk, PlanMade, RunFinished, StepDone
 from tui_trainer.runs.journal import read_all
@@ -68,6 +70,15 @@ def test_a_late_run_is_told_within_twenty_steps_with_three_ways(tiny_run, stoppi
     assert target.verdict == "too late" and target.words.startswith("done ")
     report = (folder.root / "report.md").read_text()
     assert "(by " in report
+
+
+def test_what_was_measured_to_be_faster_is_the_first_way(tiny_run, stopping, slow_steps):
+    plan = read_plan(tiny_run("measured", SLOW)[0])
+    compiled = {"training.torch_compile": True}
+    keep_gain(Measurable.of(plan), compiled, plan.shape_key, Gain(at="2026-11-23T10:00:00Z", ratios=(2.0, 2.0, 2.0)))
+    (risk,) = risks(tiny_run("late", SLOW | {"targets.deadline": "12s"})[0])
+    assert risk.ways[0].patch.items() >= compiled.items()
+    assert "2.00 times as fast, measured here" in risk.ways[0].words
 
 
 @pytest.mark.e2e

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
-from tui_trainer.checklist.gains import Gain
+from tui_trainer.planning.measured_gains import Gain
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row, summary
 from tui_trainer.ui.spans import text_of, width_of

@@ -2,7 +2,7 @@
 position, taken in turns in fresh processes.
 
 Each pair of turns gives one ratio of their tokens a second: what else the machine does falls on both. It stops nothing
-and changes no setting; what it finds is kept (`checklist/gains.py`) and stands in the checklist from then on.
+and changes no setting; what it finds is kept (`planning/measured_gains.py`) and stands in the checklist from then on.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, short_run, steps_question
 from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
-from tui_trainer.checklist.gains import Gain, Measurable, keep_gain
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.child import ChildFailed
+from tui_trainer.planning.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.lock import owner
@@ -98,13 +97,12 @@ class GainBench:
     def _keep(self, finding: Finding, gain: Gain) -> None:
         """Under the shapes of now: the data is prepared by the turns, so that they are exact."""
         patch = finding.alternative or {}
-        hardware = probe()
         plan = estimated_plan(self.loaded, gpu=self.gpu)
         try:
             after = self._plan(patch).shape_key
         except InputError:
             after = ""
-        keep_gain(Measurable.of(self.loaded.config, plan, hardware), patch, after, gain)
+        keep_gain(Measurable.of(plan), patch, after, gain)
         toward = gain if finding.fix or gain.reason else gain.turned()
         self.told(f"{finding.name}: {toward.words('' if finding.fix else patch_words(patch))}")
 

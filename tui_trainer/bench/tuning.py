@@ -19,7 +19,6 @@ from tui_trainer.bench.alternatives import COMPILE, THREADS, WORKERS, Alternativ
 from tui_trainer.bench.gains import training_run
 from tui_trainer.bench.rounds import Bench, Measured, Variant
 from tui_trainer.bench.training import ask_for_steps, figures, short_run, steps_question, table
-from tui_trainer.checklist.gains import Gain
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError, InputError, RunError
@@ -31,6 +30,7 @@ from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.lines import table_lines
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.measured_gains import Gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import utc_now
 from tui_trainer.units import format_seconds

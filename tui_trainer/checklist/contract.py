@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
-from tui_trainer.checklist.gains import Gain, is_of_steps
 from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
@@ -22,6 +21,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.measured_gains import Gain, is_of_steps
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.runs.events import WayInTime

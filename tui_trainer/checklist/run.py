@@ -13,10 +13,10 @@ import tomli_w
 
 from tui_trainer.checklist import checks
 from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Status, Verdict, failed
-from tui_trainer.checklist.gains import KeptGains, Measurable
 from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning.measured_gains import KeptGains, Measurable
 
 # A later fix may open an earlier check again: fewer steps ask for a smaller model.
 _TRIES = 2
@@ -34,9 +34,7 @@ def all_checks() -> tuple[Check, ...]:
 def run_checks(context: Context, chosen: Iterable[Check] | None = None) -> list[Finding]:
     """What each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
     wanted = all_checks() if chosen is None else chosen
-    gains = None
-    if context.plan is not None:
-        gains = KeptGains.read(Measurable.of(context.config, context.plan, context.hardware))
+    gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
     return [_finding(check, context, gains) for check in wanted]
 
 

@@ -13,11 +13,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tui_trainer.config.changes import settings_words
+from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import Config, ScratchSection
 from tui_trainer.deadlines import clock_words, length_seconds
 from tui_trainer.planning.basis import changed_config
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE
 from tui_trainer.planning.duration import training_flops
+from tui_trainer.planning.measured_gains import KeptGains, Measurable
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.cadence import every, times
@@ -37,6 +39,18 @@ _EVAL, _SAMPLE = "evaluation.eval_steps", "logging.sample_steps"
 _ROWS, _CHARACTERS = "data.max_rows", "data.max_chars"
 _WIDTH, _LEAST_WIDTH = "model.scratch.hidden_size", 16
 _LAYERS = "model.scratch.num_hidden_layers"
+# What makes steps faster at an equal loss, where it was measured here, by at least so much.
+_SWITCHES: tuple[dict[str, Any], ...] = (
+    {"training.torch_compile": True},
+    {"data.packing": True},
+    {"data.group_by_length": True},
+    {"training.gradient_checkpointing": False},
+    {"training.mixed_precision": "bf16"},
+    {"training.optim": "adamw_torch_fused"},
+    {"model.attn_implementation": "sdpa"},
+    {"training.empty_cache_steps": 0},
+)
+_LEAST_SPEED_UP = 1.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,8 +129,19 @@ def way_line(way: WayInTime) -> str:
     return f"{way.words}: {settings_words(way.patch)}, {format_seconds(way.seconds)}"
 
 
+def measured_switches(plan: Plan) -> list[Switch]:
+    """What was measured to be faster than this config on this machine."""
+    kept, found = KeptGains.read(Measurable.of(plan)), []
+    for patch in _SWITCHES:
+        gain = None if all(value_of(plan.config, key) == value for key, value in patch.items()) else kept.find(patch)
+        if gain and gain.is_difference and gain.speed_up and gain.speed_up >= _LEAST_SPEED_UP:
+            words = f"{settings_words(patch)} ({gain.speed_up:.2f} times as fast, measured here)"
+            found.append(Switch(patch=patch, speed_up=gain.speed_up, words=words))
+    return found
+
+
 def ways_to_make_it(
-    plan: Plan, step_seconds: float, seconds: float, switches: Sequence[Switch] = ()
+    plan: Plan, step_seconds: float, seconds: float, switches: Sequence[Switch]
 ) -> tuple[WayInTime, ...]:
     """Up to three ways to be done in so many seconds, what costs nothing first; none where one step takes longer."""
     found: list[WayInTime] = []

@@ -109,7 +109,7 @@ def parts_of_run(
 
     parts = reckoned(micro_batch, eval_batch)
     peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
-    return corrected(parts, peak, reckoned) if peak else parts
+    return corrected(parts, micro_batch, setup.device, peak, reckoned) if peak else parts
 
 
 def most_labels(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:

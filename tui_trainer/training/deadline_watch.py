@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from time import perf_counter
 
 from tui_trainer.deadlines import clock_words
-from tui_trainer.planning.deadline_ways import run_seconds, seconds_left, way_line, ways_to_make_it
+from tui_trainer.planning.deadline_ways import measured_switches, run_seconds, seconds_left, way_line, ways_to_make_it
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import DeadlineAtRisk
 from tui_trainer.runs.state import WARM_UP_STEPS
@@ -69,7 +69,7 @@ def _at_risk(plan: Plan, step: int, step_seconds: float, expected: datetime, beg
     assert deadline is not None, "only a run with a deadline is watched"
     # What the beginning of this run took, that of the next one takes again.
     beginning = max((began - deadline.start).total_seconds(), 0.0) if began else 0.0
-    ways = ways_to_make_it(plan, step_seconds, seconds_left(plan) - beginning)
+    ways = ways_to_make_it(plan, step_seconds, seconds_left(plan) - beginning, measured_switches(plan))
     done, by = clock_words(expected, now), clock_words(deadline.at, now)
     named = "; ".join(f"({number}) {way_line(way)}" for number, way in enumerate(ways, 1))
     return DeadlineAtRisk(

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
-from tui_trainer.checklist.gains import KeptGains, Measurable
-from tui_trainer.config.changes import settings_words
-from tui_trainer.config.load import value_of
-from tui_trainer.planning.deadline_ways import Switch, outlook, ways_to_make_it
+from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_to_make_it
 
 # A plan is right within 15 % once steps were measured.
 _SURE_SHARE = 1.15
-# What makes steps faster at an equal loss, where it was measured here.
-_SWITCHES: tuple[dict[str, object], ...] = (
-    {"training.torch_compile": True},
-    {"data.packing": True},
-    {"data.group_by_length": True},
-    {"training.gradient_checkpointing": False},
-    {"training.mixed_precision": "bf16"},
-    {"training.optim": "adamw_torch_fused"},
-    {"model.attn_implementation": "sdpa"},
-    {"training.empty_cache_steps": 0},
-)
-_LEAST_SPEED_UP = 1.05
 
 
 def look(context: Context) -> Verdict:
@@ -35,23 +18,13 @@ def look(context: Context) -> Verdict:
         return not_applicable(f"whether it is done in time is not known: {plan.step_seconds.reason}")
     if found.in_time:
         return passed(found.words, plan.step_seconds.reason)
-    ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, tuple(_measured(context)))
+    ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, measured_switches(plan))
     is_sure = found.seconds > _SURE_SHARE * found.seconds_left
     advice = "" if ways else "set a later targets.deadline: not one step of this run fits into the time that is left"
     verdict = (failed if is_sure else warned)(
         found.words, plan.step_seconds.reason, fix=ways[0].patch if ways else None, advice=advice
     )
     return verdict.with_ways(ways)
-
-
-def _measured(context: Context) -> Iterator[Switch]:
-    """What was measured to be faster than this config on this machine."""
-    kept = KeptGains.read(Measurable.of(context.config, context.planned, context.hardware))
-    for patch in _SWITCHES:
-        gain = None if all(value_of(context.config, key) == value for key, value in patch.items()) else kept.find(patch)
-        if gain and gain.is_difference and gain.speed_up and gain.speed_up >= _LEAST_SPEED_UP:
-            words = f"{settings_words(patch)} ({gain.speed_up:.2f} times as fast, measured here)"
-            yield Switch(patch=patch, speed_up=gain.speed_up, words=words)
 
 
 CHECK = Check(

@@ -16,8 +16,7 @@ from statistics import median
 from typing import Any
 
 from tui_trainer.config.load import all_settings, value_of
-from tui_trainer.config.sections import Config
-from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.planning.calibration import machine_key, read_table, table_in
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import write_atomically
@@ -33,6 +32,7 @@ _OUTSIDE_OF_STEPS = (
     "checkpoint.",
     "logging.",
     "output.",
+    "targets.",
     "training.num_train_epochs",
     "training.max_steps",
     "data.eval_fraction",
@@ -114,13 +114,13 @@ class Measurable:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: Config, plan: Plan, hardware: Hardware) -> Measurable:
+    def of(cls, plan: Plan) -> Measurable:
         card = plan.device_name if plan.device == "cuda" else ""
         return cls(
-            machine=machine_key(hardware.cpu_name, plan.threads.value, "fp32", card),
-            torch=hardware.libraries.get("torch") or "",
+            machine=machine_key(plan.cpu_name, plan.threads.value, "fp32", card),
+            torch=read_versions(("torch",))["torch"] or "",
             shape_key=plan.shape_key,
-            settings={key: value_of(config, key) for key in all_settings() if is_of_steps(key)},
+            settings={key: value_of(plan.config, key) for key in all_settings() if is_of_steps(key)},
         )
 
     def digest(self, patch: Mapping[str, Any]) -> str:
