@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 
-from tests.programs import run_program
 from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.kernel_log import gpu_reports
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import trial as trials
+from tui_trainer.launching import trial_child
 from tui_trainer.models.child import ChildFailed
-from tui_trainer.units import GIB
+from tui_trainer.units import GIB, MIB
 
 H200 = Gpu(index=0, name="NVIDIA H200", uuid="GPU-1", capability=(9, 0), memory_bytes=141 * GIB)
 GOOD = {
@@ -118,16 +120,29 @@ def test_reports_of_the_kernel_are_read_where_they_may_be(tmp_path):
     assert gpu_reports(tmp_path / "none") == []
 
 
-def hear_a_fork(module, question, **_):
-    done = run_program((), module=module, text=question)
-    assert done.returncode == 0, done.stderr
-    return map(json.loads, done.stdout.splitlines())
+@pytest.fixture
+def small_here(monkeypatch):
+    """The child's work in this process, with small matrices and for moments."""
+    for name, value in {
+        "_SECONDS": {"cpu": 0.02}, "_LONG_SECONDS": 0.05, "_SIDE": {"cpu": 128}, "_LENGTH": 64, "_TRIAL_BYTES": 4 * MIB,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(trial_child, name, value)
 
+    def hear(module, question, **_):
+        assert module == trial_child.__name__
+        monkeypatch.setattr("sys.stdin", StringIO(json.dumps(json.loads(question) | {"threads": 1})))
+        with redirect_stdout(StringIO()) as told:
+            trial_child.main()
+        return map(json.loads, told.getvalue().splitlines())
 
-@pytest.mark.parametrize("hear", [hear_a_fork, pytest.param(trials.hear_child, marks=pytest.mark.e2e)])
-def test_the_machine_is_tried_in_a_child_and_kept(capsys, monkeypatch, hear):
-    """The real one, on this machine's processor."""
     monkeypatch.setattr(trials, "hear_child", hear)
+
+
+@pytest.mark.parametrize("where", ["small_here", pytest.param("in_a_child", marks=pytest.mark.e2e)])
+def test_the_machine_is_tried_in_a_child_and_kept(capsys, request, where):
+    """The real one, on this machine's processor."""
+    if where == "small_here":
+        request.getfixturevalue(where)
     assert trials.kept_trial(probe(), "none") is None
     assert main(["diagnose", "--try", "--gpu", "none", "--json"]) in (0, 1)
     tried = json.loads(capsys.readouterr().out)["tried"]

@@ -48,8 +48,8 @@ _WORTH_PAIRS = 1.01
 _CLEARLY = 1.25
 # A loss is no worse where rounding or another seed would do as much.
 _LOSS_ROUNDING, _SEEDS = 0.005, 2.0
-# The name of an alternative that is a micro-batch.
-_SPLIT = re.compile(r"(\d+) x (\d+)")
+# The name of an alternative that is a micro-batch, of several rows and passes.
+_SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
 
 class _Over(Exception):
