@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -30,7 +31,7 @@ from tui_trainer.cli import main
 from tui_trainer.training import host_memory
 from tui_trainer.training.session import Session
 
-host_memory._PERIOD_SECONDS = 0.2
+host_memory._PERIOD_SECONDS = 0.05
 take_step, held = Session.take_step, []
 
 def take_and_hold(self, step):
@@ -42,12 +43,22 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+# Another program of the group, which the kernel does not choose to kill.
+OTHER = """
+import sys
+open("/proc/self/oom_score_adj", "w").write("-1000")
+held = bytearray(b"x") * int(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture
 def limited():
-    """`limited(bytes, command)` runs it in a group of that much memory, without swap."""
+    """`limited(bytes, command)` runs it in a group of that much memory, of which others hold `held_bytes`."""
     made = []
 
-    def run(limit_bytes, command):
+    def run(limit_bytes, command, held_bytes=0):
         root, file = (V1, "memory.limit_in_bytes") if (V1 / "cgroup.procs").is_file() else (V2, "memory.max")
         group = root / f"tui-trainer-test-{os.getpid()}-{len(made)}"
         try:
@@ -56,10 +67,17 @@ def limited():
             (group / file).write_text(str(limit_bytes))
         except OSError as error:
             pytest.skip(f"no control group can be made here: {error}")
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=500,
-            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
-        )  # fmt: skip
+
+        def enter():
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
+        other = [sys.executable, "-c", OTHER, str(held_bytes)]
+        with subprocess.Popen(other, stdin=PIPE, stdout=PIPE, text=True, preexec_fn=enter) as holder:
+            assert holder.stdout.readline() == "held\n"
+            try:
+                return subprocess.run(command, capture_output=True, text=True, timeout=500, preexec_fn=enter)
+            finally:
+                holder.stdin.close()
 
     yield run
     for group in made:
@@ -87,7 +105,7 @@ def test_the_limit_is_the_memory_that_a_plan_goes_by(limited, tmp_path):
 
 def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
     """And the run that was killed goes on from there, to the bits of one that nobody disturbed."""
-    steps = {"training__max_steps": 400, "checkpoint__save_steps": 0, "evaluation__eval_steps": 0}
+    steps = {"training__max_steps": 240, "checkpoint__save_steps": 0, "evaluation__eval_steps": 0}
     program = [sys.executable, "-c", LEAKING.format(bytes_of_a_step=8 * MIB)]
     leaking = limited(2 * GIB, [*program, "--no-ui", *settings(tmp_path, output__name="leaking", **steps)])
     assert leaking.returncode == -signal.SIGKILL, leaking.stdout[-2000:] + leaking.stderr[-2000:]
@@ -109,18 +127,20 @@ def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
 
 
 def test_passes_that_the_kernel_would_kill_are_rehearsed(limited, tmp_path):
-    """The processes that are killed are not the program's own; what it names then trains where the other is killed."""
+    """A plan cannot know what other programs will take. What is named then trains where what was asked is killed."""
     wide = {
-        "data__max_length": 512, "training__effective_batch_size": 512, "training__max_steps": 2,
-        "training__per_device_train_batch_size": 512, "model__attn_implementation": "eager",
+        "data__max_length": 512, "training__effective_batch_size": 64, "training__max_steps": 2,
+        "training__per_device_train_batch_size": 64, "model__attn_implementation": "eager",
     }  # fmt: skip
-    rehearsed = limited(2 * GIB, [*PROGRAM, "rehearse", "--json", "--gpu", "none", *settings(tmp_path, **wide)])
+    rehearse = [*PROGRAM, "rehearse", "--json", "--gpu", "none", *settings(tmp_path, **wide)]
+    rehearsed = limited(2 * GIB, rehearse, GIB)
     assert rehearsed.returncode == 1, rehearsed.stdout[-2000:] + rehearsed.stderr[-2000:]
     (fault, *_) = json.loads(rehearsed.stdout.splitlines()[-1])["faults"]
     rows = fault["patch"]["training.per_device_train_batch_size"]
-    assert 1 <= rows < 512
+    assert 1 <= rows < 64
     asked = settings(tmp_path, **wide, output__name="as-asked")
-    assert limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked]).returncode != 0
+    killed = limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked], GIB)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout[-2000:] + killed.stderr[-2000:]
     smaller = wide | {"training__per_device_train_batch_size": rows}
-    trained = limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)])
+    trained = limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)], GIB)
     assert trained.returncode == 0, trained.stdout[-2000:] + trained.stderr[-2000:]
