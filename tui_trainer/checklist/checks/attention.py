@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import setup_with
 from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
@@ -20,9 +20,18 @@ _DROPOUT = "model.scratch.attention_dropout"
 _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 ms causal (measured when it was built)"
 
 
+@check(
+    order=140,
+    title="Fused attention",
+    guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
+    claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
+    why="The fused kernel never writes the scores of each pair of tokens to memory.",
+    fallback={_KEY: "auto"},
+)
 def look(context: Context) -> Verdict:
     basis, requested = context.basis, context.config.model.attn_implementation
-    if reason := _no_flash(context, requested):
+    gpu, kernel = basis.target.gpu, FLASH_KERNELS.get(requested)
+    if kernel and gpu and gpu.capability and (reason := kernel.too_old(gpu.capability)):
         return warned(f"{requested}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
     fused = _activations(context, replace(basis.shape, attention_dropout=0.0), setup_with(context, {_KEY: "auto"}))
     if requested == "eager":
@@ -84,20 +93,3 @@ def _kernel_by_lengths(context: Context) -> str:
     if not hopper or FLASH_KERNELS[name].lack(libraries):
         return ""
     return f"flash-attn-3 {libraries[FLASH_KERNELS[name].distribution]}, if it passes the probe,"
-
-
-def _no_flash(context: Context, requested: str) -> str:
-    """Why the card cannot use the library of that name, or empty."""
-    gpu, kernel = context.basis.target.gpu, FLASH_KERNELS.get(requested)
-    return kernel.too_old(gpu.capability) if kernel and gpu and gpu.capability else ""
-
-
-CHECK = Check(
-    look,
-    order=140,
-    title="Fused attention",
-    guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
-    claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
-    why="The fused kernel never writes the scores of each pair of tokens to memory.",
-    fallback={_KEY: "auto"},
-)

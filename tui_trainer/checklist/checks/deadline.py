@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.checklist.gains import KeptGains, Measurable
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import value_of
@@ -26,6 +27,11 @@ _SWITCHES: tuple[dict[str, object], ...] = (
 _LEAST_SPEED_UP = 1.05
 
 
+@check(
+    order=405,
+    title="Done by the deadline",
+    why="A run that will miss its deadline is better made smaller now than stopped then.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     if plan.deadline is None:
@@ -38,10 +44,9 @@ def look(context: Context) -> Verdict:
     ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, tuple(_measured(context)))
     is_sure = found.seconds > _SURE_SHARE * found.seconds_left
     advice = "" if ways else "set a later targets.deadline: not one step of this run fits into the time that is left"
-    verdict = (failed if is_sure else warned)(
-        found.words, plan.step_seconds.reason, fix=ways[0].patch if ways else None, advice=advice
-    )
-    return verdict.with_ways(ways)
+    fix = ways[0].patch if ways else None
+    verdict = (failed if is_sure else warned)(found.words, plan.step_seconds.reason, fix=fix, advice=advice)
+    return replace(verdict, ways=ways)
 
 
 def _measured(context: Context) -> Iterator[Switch]:
@@ -52,13 +57,3 @@ def _measured(context: Context) -> Iterator[Switch]:
         if gain and gain.is_difference and gain.speed_up and gain.speed_up >= _LEAST_SPEED_UP:
             words = f"{settings_words(patch)} ({gain.speed_up:.2f} times as fast, measured here)"
             yield Switch(patch=patch, speed_up=gain.speed_up, words=words)
-
-
-CHECK = Check(
-    look,
-    order=405,
-    title="Done by the deadline",
-    guides=(),
-    claim="",
-    why="A run that will miss its deadline is better made smaller now than stopped then.",
-)
