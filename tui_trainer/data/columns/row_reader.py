@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.columns.row import Row
 
 
 @dataclass(frozen=True, slots=True)

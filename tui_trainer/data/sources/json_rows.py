@@ -12,7 +12,7 @@ from typing import BinaryIO, NoReturn
 
 import orjson
 
-from tui_trainer.data.columns.text_column import JSON_NAMES, Row
+from tui_trainer.data.columns.row import Row, kind_of_value
 from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of, refuse_other_encodings
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -243,8 +243,7 @@ def _first_object(text: JsonText, label: str, problems: ProblemList) -> Generato
 
 def _row(value: object, where: str, hint: str) -> Row:
     if not isinstance(value, dict):
-        found = JSON_NAMES.get(type(value), "a number")
-        raise DataError(f"the row is {found}, not an object", where=where, hint=hint)
+        raise DataError(f"the row is {kind_of_value(value)}, not an object", where=where, hint=hint)
     return Row(where, value)
 
 

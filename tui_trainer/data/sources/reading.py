@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.columns.text_column import ColumnChoices, Row, head_of, strings_of, text_of
+from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.text_column import ColumnChoices, head_of, strings_of, text_of
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import BinaryIO
 
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Reader
-from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices, Row
+from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.file_formats import PACKED_INSIDE, Form
 from tui_trainer.data.sources.reading import count_rows, documents_of, rows_of

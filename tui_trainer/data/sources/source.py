@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row
+from tui_trainer.data.columns.row import AUTO, Row
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import PREFIX, Sample, find_sample

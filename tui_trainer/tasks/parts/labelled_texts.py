@@ -11,8 +11,9 @@ import numpy as np
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.labels import Kind, LabelReader, kind_of, label_column, ordered
+from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
+from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
@@ -57,7 +58,7 @@ class LabelledTexts(TableReader):
 
     def begin(self, head: Sequence[Row]) -> None:
         """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
-        label = head[0].where.rpartition(", ")[0] or head[0].where
+        label = file_of(head)
         data, found = self.config.data, strings_of(head)
         column = label_column(data.label_column, head, label)
         if self._pair and self._pair not in found:

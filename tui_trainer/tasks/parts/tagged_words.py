@@ -10,10 +10,10 @@ from typing import Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.marked_spans import Tagged
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.tagged_rows import TagColumns, find_tag_columns
 from tui_trainer.data.columns.tags import OUTSIDE, TagSurvey, in_order, parts_of
-from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
