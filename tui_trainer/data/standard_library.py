@@ -35,6 +35,15 @@ class DocumentedFunction:
     def name(self) -> str:
         return self.path.rpartition(".")[2]
 
+    @property
+    def full_name(self) -> str:
+        return f"{self.module}.{self.path}"
+
+    @property
+    def first_paragraph(self) -> str:
+        """On one line."""
+        return " ".join(self.docstring.strip().split("\n\n", maxsplit=1)[0].split())
+
 
 @cache
 def documented_functions() -> tuple[DocumentedFunction, ...]:

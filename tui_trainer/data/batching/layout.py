@@ -59,13 +59,10 @@ class RowLayout:
             return replace(self, rows=-(-most_rows // 2))
         if not self.packed_width or self.fixed_width:
             return None
-        used, longest = max(map(_inputs, passes)), max(len(document) - 1 for document in documents)
+        used = max(sum(len(document) - 1 for row in rows for document in row) for rows in passes)
+        longest = max(len(document) - 1 for document in documents)
         width = max(-(-used // 2), longest)
         return replace(self, rows=1, packed_width=width) if width < used else None
-
-
-def _inputs(rows: Pass) -> int:
-    return sum(len(document) - 1 for row in rows for document in row)
 
 
 def _equal_parts(packed: Pass, largest: int) -> Iterator[Pass]:

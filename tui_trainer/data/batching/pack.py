@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.batching.best_fit import Lengths, narrowest_width, pack_rows
-from tui_trainer.data.batching.collate import collate_packed
-
-__all__ = ["collate_packed", "expected_packed_rows", "expected_padding", "narrowest_width", "pack_batch", "pack_rows"]
 
 DRAWS = 16
 DRAWN_DOCUMENTS = 20_000
-
 
 D = TypeVar("D", bound=Sized)
 

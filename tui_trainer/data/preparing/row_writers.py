@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -38,9 +37,7 @@ class RowWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
 
     def add(self, columns: Columns) -> None:
@@ -82,12 +79,10 @@ class StreamWriter(RowWriter):
         self._pending: list[Tokens] = []
         self._pending_tokens = 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._pending_tokens > 1:
             self._cut(np.concatenate(self._pending))
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind)
 
     def add(self, columns: Columns) -> None:
         """Append tokens to the stream."""

@@ -105,13 +105,14 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) 
                 numbered = [(numbers[id(document)], document) for document in documents]
                 read = _whole if _MASK in batch.more else _next_tokens
                 shown_documents, used = read(batch, row, numbered, shown)
+                answer_padding = int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
                 yield Sample(
                     step=step,
                     forward_pass=place,
                     row=row + 1,
                     documents=shown_documents,
                     padding=batch.input_ids.shape[1] - used,
-                    answer_padding=_answer_padding(batch, row),
+                    answer_padding=answer_padding,
                 )
 
 
@@ -166,10 +167,6 @@ def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[
         answer=shown.spell.pieces(answer, [True] * len(answer)),
     )
     return (document,), tokens
-
-
-def _answer_padding(batch: Batch, row: int) -> int:
-    return int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
 
 
 def _is_cut(shown: _Shown, number: int) -> bool | None:

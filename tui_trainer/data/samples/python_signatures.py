@@ -34,7 +34,7 @@ def python_signatures() -> list[tuple[str, Mapping[str, object]]]:
             continue
         signatures.add(signature)
         seen.add((function.name, sentence))
-        rows.append((f"{function.module}.{function.path}", {"input": signature, "output": sentence}))
+        rows.append((function.full_name, {"input": signature, "output": sentence}))
     return rows
 
 

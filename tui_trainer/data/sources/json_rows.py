@@ -131,7 +131,10 @@ class JsonText:
                 self.broken("the JSON is nested too deeply")
             except ValueError as error:  # a number of more than 4,300 digits
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
-            torn = self._may_go_on(complaint) if complaint else end == len(self._text)
+            torn = end == len(self._text)
+            if complaint:
+                near_end = complaint.pos >= len(self._text) - TORN_CHARACTERS
+                torn = near_end or complaint.msg.startswith("Unterminated string")
             used = (complaint.pos if complaint else end) - self._at
             size = len(self._text) - self._at
             if torn and size > MAX_LINE_BYTES:
@@ -150,9 +153,6 @@ class JsonText:
         column = self._at - last_break if last_break >= 0 else self._column + self._at
         where = f"{self._label}, line {self._line + before.count(chr(10))}, column {column}"
         raise DataError(message, where=where, hint=hint)
-
-    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - TORN_CHARACTERS
 
     def _grow(self, characters: int) -> bool:
         """Drop what was read, and read so much more. False at the end of the file."""

@@ -27,7 +27,6 @@ from tui_trainer.units import GIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
 
-
 T = TypeVar("T")
 
 
@@ -64,7 +63,9 @@ def documents_of(
     if not file.holds_rows:
         yield Document(read_text(content, file.label), file.label)
     elif file.form == "conll":
-        yield from (Document(_sentence(row), row.where) for row in rows_of(content, file, choices, problems))
+        for row in rows_of(content, file, choices, problems):
+            words = row.values[WORDS]
+            yield Document(" ".join(words) if isinstance(words, list) else "", row.where)
     else:
         yield from _documents(content, file, choices, problems)
 
@@ -144,11 +145,6 @@ def read_text(content: BinaryIO, label: str) -> str:
         )
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decoded(data, label, line=1))
-
-
-def _sentence(row: Row) -> str:
-    words = row.values[WORDS]
-    return " ".join(words) if isinstance(words, list) else ""
 
 
 def _documents(

@@ -30,8 +30,6 @@ from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-__all__ = ["Document", "Source", "open_source", "open_sources"]
-
 T = TypeVar("T")
 SHOWN_SOURCES = 4
 EVERYTHING = Choice()
@@ -262,18 +260,14 @@ def _shifted(progress: Progress | None, before: float, total: float) -> Progress
 
 def _sample_source(path: str, text_column: str) -> Source:
     sample = find_sample(path.removeprefix(PREFIX))
+    texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
     return Source(
         path=path,
         text_column=text_column,
         description=f"{path} ({sample.description})",
-        bytes_on_disk=_bytes_of(sample),
+        bytes_on_disk=sum(len(text.encode()) for text in texts),
         sample=sample,
     )
-
-
-def _bytes_of(sample: Sample) -> int:
-    texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
-    return sum(len(text.encode()) for text in texts)
 
 
 def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "") -> str:
