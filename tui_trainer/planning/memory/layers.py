@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from tui_trainer.models.shape import Linear, ModelShape
+from tui_trainer.models.families.layers import Linear
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.training_setup import TrainingSetup
 
