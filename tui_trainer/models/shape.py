@@ -104,7 +104,8 @@ def shape_of(
         spec = replace(spec, tied=not has_head(headers))
     # A tied head adds only its bias.
     shared = sum(linear.matrix_parameters for linear in spec.linears if linear.is_head) if spec.tied else 0
-    parameters = sum(each.parameters for each in (*spec.linears, *spec.parts)) - shared
+    modules: tuple[Linear | Part, ...] = (*spec.linears, *spec.parts)
+    parameters = sum(module.parameters for module in modules) - shared
     shape = _shape(fields, spec, ending, parameters=parameters)
     if not headers or "quantization_config" in config or head != "causal_lm":
         return shape

@@ -100,6 +100,12 @@ def most_tokens(model: Any, tokenizer: Any) -> int:
     return int(min(places, tokenizer.model_max_length, _NO_LIMIT))
 
 
+def row_padding_id(model: Any, pad_id: int) -> int:
+    """What rows are filled up with for a model that looks for its own padding; `pad_id` where it has none."""
+    own = model.config.get_text_config().pad_token_id
+    return pad_id if own is None else int(own)
+
+
 def pad_token_id(tokenizer: Any) -> int:
     """What fills a row up. It has no label and nobody attends to it, so any token does where there is none for it."""
     wanted = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)

@@ -24,7 +24,7 @@ from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer, Rendered
-from tui_trainer.models.writing import pad_token_id
+from tui_trainer.models.writing import pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import InputRow
 
 
@@ -123,12 +123,11 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     """float32, [B, C] or [B, T, C], of a model that reads whole rows."""
     import torch
 
-    own = model.config.get_text_config().pad_token_id
     tokens = [
         TokenRow(np.asarray(row.ids), more={name: np.asarray(values) for name, values in row.more.items()})
         for row in rows
     ]
-    batch = collate_whole(tokens, pad_token_id(tokenizer) if own is None else own, np.zeros(0))
+    batch = collate_whole(tokens, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
     inputs = {"input_ids": batch.input_ids, **batch.more}
     with torch.no_grad():
         return model(**{name: torch.from_numpy(each).to(model.device) for name, each in inputs.items()}).logits.float()

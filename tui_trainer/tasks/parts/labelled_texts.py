@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ _SHOWN_CLASSES = 12
 # From so many rows on, more classes than half of the rows are texts, not classes.
 _ROWS_TO_TELL = 20
 _PAIR_KEY = "data.text_pair_column"
+_TAKE_OUT = "take the row out, or put some like it into data.path"
 
 
 class LabelledTexts(TableReader):
@@ -88,26 +88,18 @@ class LabelledTexts(TableReader):
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
         if self.held_out or self.knows:
-            self._refuse_outside(names, row.where)
+            self.refuse_outside("label", names, self._counts, row.where, _TAKE_OUT)
         elif not self._names:
             self._counts.update(names)
             self.classes = len(self._counts)
         return Example("\n".join(texts), (texts, names), stratum=names[0] if names else "")
 
-    def _refuse_outside(self, names: Sequence[str], where: str) -> None:
-        outside = next((name for name in names if name not in self._counts), "")
-        if not outside:
-            return
-        near = get_close_matches(outside, self._counts, n=1)
-        guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-        message = f"the label '{one_line(outside, 40)}' is outside the set: no training row has it"
-        raise DataError(message, where=where, hint=f"{guess}take the row out, or put some like it into data.path")
-
     def settle(self) -> None:
         if self.kind != "regression" and not self.knows:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
-        if self._has_segments():
+        # Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them.
+        if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2 and self._tells_pairs():
             self.columns = (COLUMN, LABELS, SEGMENTS)
 
     def _settle_classes(self) -> None:
@@ -128,10 +120,7 @@ class LabelledTexts(TableReader):
     def _source(self) -> str:
         return next(iter(self._columns))[0]
 
-    def _has_segments(self) -> bool:
-        """Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them."""
-        if not self._pair or int(self._model_config.get("type_vocab_size") or 0) < 2:
-            return False
+    def _tells_pairs(self) -> bool:
         return self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
