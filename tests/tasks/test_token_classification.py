@@ -201,7 +201,8 @@ def test_a_tag_that_only_the_evaluation_has_is_told_or_passed_over(tmp_path):
     other[3]["ner_tags"][0] = "B-PERS"
     write_rows(tmp_path / "eval.jsonl", other)
     changes = {"data.eval_path": tmp_path / "eval.jsonl"}
-    with pytest.raises(DataError, match=r"eval.jsonl, line 4: the tag 'B-PERS' is outside the set.*did you mean 'B-PER'"):
+    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is outside the set.*did you mean 'B-PER'"
+    with pytest.raises(DataError, match=expected):
         prepared(tmp_path, sentences(30), changes)
     _, data = prepared(tmp_path, sentences(30), {**changes, "data.on_bad_rows": "skip"})
     assert data.counts.eval_rows == 4 and "B-PERS" in " ".join(data.notes)
