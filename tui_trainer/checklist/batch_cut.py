@@ -1,7 +1,5 @@
 """Patches that change the batch and nothing else, whoever wrote which of its three numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.checklist.contract import Context

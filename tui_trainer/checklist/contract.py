@@ -4,8 +4,6 @@ A check looks at facts that were gathered before (`Context`), so it takes no tim
 claims (`claim`) is never shown as if it were measured here: that is a `Gain`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Gathers what the checks look at. Reads sizes and counters, and hashes the data as `plan` does; no torch."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The share of a run's planned time that is not training: evaluations, checkpoints, text samples, the journal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tui_trainer.checklist.contract import Context

@@ -1,7 +1,5 @@
 """Runs the checks, and puts their fixes into a config."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """More and less with one key: the value next to a value, in steps that suit the setting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Literal

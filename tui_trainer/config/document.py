@@ -4,8 +4,6 @@ It opens whatever is asked for, also a file with mistakes: they are `problems`, 
 value fits its setting. Nothing is written here: `save.py` writes a file, `launching/drafts.py` what is not saved yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The declaration is a pydantic field. Loader, `explain`, the JSON Schema and ever
 `setting(key)` gives it in a form that needs no knowledge of pydantic.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import types

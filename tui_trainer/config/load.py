@@ -3,8 +3,6 @@
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches

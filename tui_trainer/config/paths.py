@@ -1,7 +1,5 @@
 """Paths of a config, made independent of the folder that the program was started in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tui_trainer.config.mixture import joined, paths_in

@@ -1,7 +1,5 @@
 """What a recipe and a hardware profile give together, before the user's own values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

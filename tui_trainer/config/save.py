@@ -4,8 +4,6 @@ A value of the user's own is written even where it equals the preset: it wins ov
 machine, and a micro-batch that somebody asked for is not made smaller.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

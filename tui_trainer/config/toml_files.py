@@ -1,7 +1,5 @@
 """Reading and writing TOML without surprises: bounded size, one-sentence errors, dotted keys."""
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from contextlib import suppress

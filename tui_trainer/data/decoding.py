@@ -3,8 +3,6 @@
 Line numbers are those of the file, from 1; byte offsets are those of the unpacked content, from 0.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator
 from typing import BinaryIO

@@ -3,8 +3,6 @@
 Nothing is imported: modules do things when they are.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import sys

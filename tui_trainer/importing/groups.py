@@ -3,8 +3,6 @@
 Each function makes the reader of one such group from the names that a tool has for its parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A file of another tool as a file of ours: read, detected, rewritten, reported, and read back before it counts."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -3,8 +3,6 @@
 What would be lost in silence is an error here: a key that stands there twice, text after the end.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Hashable

@@ -3,8 +3,6 @@
 The config's own schema is asked, nothing else.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.config.editing import toml_text

@@ -1,7 +1,5 @@
 """Questions that only torch can answer, asked of a child process: plans load no torch. Answers are kept on the disk."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 Only headers and small files are read: no weights, no torch, no network.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping

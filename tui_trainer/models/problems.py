@@ -1,7 +1,5 @@
 """What stands against training from a model: found in its small files, before a minute is spent on loading it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal

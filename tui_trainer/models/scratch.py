@@ -1,7 +1,5 @@
 """`[model.scratch]` in the words of a config.json, for each head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.config.sections import ScratchSection

@@ -4,8 +4,6 @@ Known architectures are counted from config.json alone. Of others, the names and
 tell; without weights the model is built without numbers in a child process (`counting`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

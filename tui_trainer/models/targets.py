@@ -4,8 +4,6 @@ Source: peft 0.21: `check_target_module_exists` (a name is the end of a module's
 `_maybe_include_all_linear_layers` (all-linear leaves out the head), `_set_trainable` (modules_to_save match any end).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

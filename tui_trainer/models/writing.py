@@ -1,7 +1,5 @@
 """Texts that a model writes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The numbers of a plan, from what was decided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

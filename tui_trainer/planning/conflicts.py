@@ -1,7 +1,5 @@
 """What does not go together: settings with each other, and settings with the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from difflib import get_close_matches
 

@@ -1,7 +1,5 @@
 """What a run writes."""
 
-from __future__ import annotations
-
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.optimizer_state import state_bytes

@@ -2,8 +2,6 @@
 shape of a step and by what else decides its memory and its time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

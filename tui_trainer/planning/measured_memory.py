@@ -4,8 +4,6 @@ Kept in the state folder under the key of a measured micro-batch (`kept_micro_ba
 setup and what else decides the memory, with the last peaks of each number of rows in a pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@
 facts, they are exact, and that plan is written to `plan.json` before step 1. A run reads nothing else.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """plan.json: written, and read again by the version that wrote it, or one whose plans have the same fields."""
 
-from __future__ import annotations
-
 import json
 
 from pydantic import ValidationError

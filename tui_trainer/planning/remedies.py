@@ -3,8 +3,6 @@
 A plan that is refused names the rungs, each with the memory that it would then take; the checklist makes a fix of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Seconds of a step, of the evaluations and of the whole run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.hardware.catalogue import find_card

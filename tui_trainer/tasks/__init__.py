@@ -1,7 +1,5 @@
 """What is learnt. One file is one task: it is found by its name, and no list is kept by hand."""
 
-from __future__ import annotations
-
 import pkgutil
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Is the effective batch cut into parts of about the same size?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 

@@ -1,7 +1,5 @@
 """Is attention computed by a fused kernel? Dropout, and the plain kernel, keep the scores of all pairs of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned

@@ -1,7 +1,5 @@
 """Is a forward pass large enough to keep the processor busy?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import BUSY_TOKENS, with_micro_batch
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import memory_budget, memory_with

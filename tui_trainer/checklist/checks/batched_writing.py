@@ -1,7 +1,5 @@
 """Are texts written for many rows at once, in evaluations and afterwards?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import memory_budget, memory_with
 from tui_trainer.planning.basis import EVAL_BATCH

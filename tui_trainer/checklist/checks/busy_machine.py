@@ -1,7 +1,5 @@
 """Does somebody else use this machine?"""
 
-from __future__ import annotations
-
 import os
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned

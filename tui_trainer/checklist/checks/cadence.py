@@ -3,8 +3,6 @@
 One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

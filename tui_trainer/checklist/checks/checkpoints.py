@@ -1,7 +1,5 @@
 """How much work is lost when the machine goes down between two checkpoints?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_seconds
 

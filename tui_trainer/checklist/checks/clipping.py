@@ -1,7 +1,5 @@
 """Are gradients cut to a length?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
 _KEY, _GOOD, _MOST = "training.max_grad_norm", 1.0, 10.0

@@ -1,7 +1,5 @@
 """Do threads and the variables that steer them suit the cores?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.

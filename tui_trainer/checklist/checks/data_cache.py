@@ -1,7 +1,5 @@
 """Is the data prepared once and used again?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_bytes

@@ -1,7 +1,5 @@
 """Does the training wait for its data? Measured in an earlier run, where there is one."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY, _MOST_SHARE, _SOME_WORKERS = "dataloader.num_workers", 0.05, 2

@@ -1,7 +1,5 @@
 """Is all of the text used, or does `data.max_chars` leave a part out?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_count, format_seconds

@@ -1,7 +1,5 @@
 """Is the run done by the time that was asked for?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

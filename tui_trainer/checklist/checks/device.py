@@ -1,7 +1,5 @@
 """Is there a card, and is it used? Training on the CPU by accident is the costliest mistake of all."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.problems import torch_problem

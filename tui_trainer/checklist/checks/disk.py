@@ -1,7 +1,5 @@
 """Is there room for the checkpoints, the model and the journal?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan

@@ -1,7 +1,5 @@
 """How long the run takes, before it starts."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import smaller_model
 from tui_trainer.planning.deadline_ways import at_most_steps

@@ -1,7 +1,5 @@
 """Where the same text is read often: does the run stop when it no longer improves?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned

@@ -1,7 +1,5 @@
 """Does the data have more rows than one step takes?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import with_effective_batch
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 

@@ -1,7 +1,5 @@
 """Are rows trained on that stand in the held-out part as well?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY = "data.dedup"

@@ -1,7 +1,5 @@
 """Do the frozen weights take four bits where that is worth it?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with
 from tui_trainer.errors import ConfigError

@@ -1,7 +1,5 @@
 """How busy the card is: a figure of a run that is under way."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable
 
 

@@ -1,7 +1,5 @@
 """Activations computed twice to save memory: only where memory, and not time, is short."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import BUSY_TOKENS
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import (

@@ -1,7 +1,5 @@
 """Do evaluations write their answers greedily, and not with beams?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
 from tui_trainer.tasks import find_task

@@ -1,7 +1,5 @@
 """Is text held out, so that learning can be told from memorising?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY, _GOOD_SHARE = "data.eval_fraction", 0.1

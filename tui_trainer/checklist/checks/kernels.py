@@ -1,7 +1,5 @@
 """Fused kernels for what lies between the matmuls: those of liger-kernel, where card and model have them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned

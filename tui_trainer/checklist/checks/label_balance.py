@@ -1,7 +1,5 @@
 """Do rare classes count, or is it enough to know the frequent one?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import CLASS_ROWS
 from tui_trainer.safe_text import one_line

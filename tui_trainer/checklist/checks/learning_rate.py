@@ -1,7 +1,5 @@
 """Is the peak learning rate in the range that the optimizer and the method take?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.planning.learning_rates import KEY, peak_rate, what_trains
 

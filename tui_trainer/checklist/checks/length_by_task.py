@@ -1,7 +1,5 @@
 """Is the longest row as long as the task needs, by the guides' ranges?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
 

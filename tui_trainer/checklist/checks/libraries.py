@@ -1,7 +1,5 @@
 """Do the installed torch, the driver and the card speak the same CUDA, and is what the settings ask for installed?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.problems import torch_problem

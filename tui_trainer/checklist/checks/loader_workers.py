@@ -1,7 +1,5 @@
 """Not more loader threads and tokenising processes than cores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned

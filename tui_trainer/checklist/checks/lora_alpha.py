@@ -1,7 +1,5 @@
 """Is the adapters' update scaled so that the learning rate means what it usually does?"""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned

@@ -1,7 +1,5 @@
 """Are the adapters wide enough for what there is to learn, narrow enough to be small, and on enough layers?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.models.targets import ALL_LINEAR, adapted
 from tui_trainer.units import format_count

@@ -1,7 +1,5 @@
 """Was the learning rate chosen for another batch than this one?"""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Does the plan fit in the memory that is free, of the card or of the machine, with room to spare?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, smaller_model, way_to_fit
 from tui_trainer.units import format_bytes

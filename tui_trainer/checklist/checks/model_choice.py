@@ -1,7 +1,5 @@
 """Which model of the catalogue is the next smaller one, and which the next larger that fits: by name, with numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

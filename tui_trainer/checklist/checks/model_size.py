@@ -1,7 +1,5 @@
 """Does the model suit what it will read and the memory that is there?"""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which optimizer, and what its state takes: AdamW as one fused kernel unless memory asks for less."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS

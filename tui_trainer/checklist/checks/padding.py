@@ -1,7 +1,5 @@
 """How much of a batch is padding: documents share rows, or are drawn by length, where that saves time."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.packing import KEY as PACKING
 from tui_trainer.planning.packing import SEES_OTHERS

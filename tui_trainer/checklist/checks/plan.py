@@ -1,7 +1,5 @@
 """Can this config be planned at all?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.units import format_bytes, format_seconds
 

@@ -1,7 +1,5 @@
 """Which numbers matmuls are computed in, and what this machine would do best."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.planning import automatic_values as choices

@@ -1,7 +1,5 @@
 """Was the model of the newest run exported in 8 bits, and what did that save?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes
 

@@ -1,7 +1,5 @@
 """Does the learning rate go down towards the end?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
 

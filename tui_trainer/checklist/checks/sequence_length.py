@@ -1,7 +1,5 @@
 """Rows long enough to hold a context, short enough that there are many of them and the model knows their positions."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.models.problems import length_warning
 from tui_trainer.tasks.contract import DataFacts

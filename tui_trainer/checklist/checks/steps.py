@@ -1,7 +1,5 @@
 """Enough optimizer steps to learn, not so many that the same text is read for ever."""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned

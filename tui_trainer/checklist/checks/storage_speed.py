@@ -1,7 +1,5 @@
 """Does the disk of the data keep up with the training?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes, format_seconds
 

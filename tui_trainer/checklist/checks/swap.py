@@ -1,7 +1,5 @@
 """Has the machine moved memory to its disk?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import MIB, format_bytes
 

@@ -1,7 +1,5 @@
 """TF32 matmuls, for what is computed in fp32 on cards that have them."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import abilities, dotted
 from tui_trainer.hardware.catalogue import find_card

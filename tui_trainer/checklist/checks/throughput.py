@@ -1,7 +1,5 @@
 """Rows a second: what the plan reckons with, and whether that was measured."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed
 from tui_trainer.units import format_count
 

@@ -1,7 +1,5 @@
 """Compiled layers: on a GPU, and where the run is long enough to pay for the compiler."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
 from tui_trainer.units import format_seconds

@@ -1,7 +1,5 @@
 """Does enough of each row train? A mask that is wrong is silent: the loss falls, and the model learns little."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _MOST_UNTRAINED, _LEAST_SHARE = 0.1, 0.05

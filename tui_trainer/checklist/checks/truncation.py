@@ -1,7 +1,5 @@
 """How many rows lose their end to `data.max_length`, and which length would keep nearly all of them whole."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import WHOLE_LENGTH
 from tui_trainer.tasks.contract import DataFacts

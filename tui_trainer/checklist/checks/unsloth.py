@@ -1,7 +1,5 @@
 """What Unsloth's kernels do, by what is in force here: it pins older libraries, and is no part of this program."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
 

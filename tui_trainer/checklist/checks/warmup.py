@@ -1,7 +1,5 @@
 """Does the learning rate rise from zero for a while, and not for too long?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
 

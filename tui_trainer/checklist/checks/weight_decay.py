@@ -1,7 +1,5 @@
 """Are the weight matrices pulled towards zero a little?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
 _KEY, _GUIDE, _STRONG, _MOST = "training.weight_decay", 0.01, 0.1, 0.5

@@ -4,8 +4,6 @@ A causal model reads inputs = row[:-1] and learns labels = row[1:], one document
 reads whole rows, whose padding it must be told of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol

@@ -3,8 +3,6 @@
 Numpy alone: training makes tensors of the batches (`training/batches.py`), and `data/previewing/preview.py` shows them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self

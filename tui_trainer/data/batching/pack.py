@@ -1,7 +1,5 @@
 """Several documents in one row, so that a step computes little padding: the rows, the batch, and what to expect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import TypeVar

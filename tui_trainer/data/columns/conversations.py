@@ -10,8 +10,6 @@ Beside them, `system` is what the conversation begins with and `tools` what may 
 string, as a CSV has it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ Whole numbers, true and false are classes of that name; 4.0 is the class "4". In
 those that read as numbers count as numbers here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args

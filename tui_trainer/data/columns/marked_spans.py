@@ -4,8 +4,6 @@ Words are runs of letters, digits and the marks that belong to them; every other
 of its own. Spans count characters (code points) from 0, and their end is not in them any more.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The turns of one conversation as messages: roles by one name each, contents as strings, tool calls as objects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Columns that are named are taken as they are. "auto" takes the first pair of usu
 a question for the user, not a guess.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

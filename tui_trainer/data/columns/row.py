@@ -1,7 +1,5 @@
 """One row of a table, and what is said of columns and values that are not as they should be."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How a task reads rows or documents: what it takes from each, and the tokens it makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

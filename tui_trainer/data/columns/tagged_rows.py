@@ -4,8 +4,6 @@ Three forms: a list of words beside a list of tags; the same as two texts whose 
 printed as lists; and a text with marked spans (`spans.py`).
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass

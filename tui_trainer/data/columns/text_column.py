@@ -5,8 +5,6 @@ that an earlier file of the same source gave; one of the usual names; the only c
 strings are by far the longest. Anything else is a question for the user, not a guess.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -6,8 +6,6 @@ A text without such a place is cut between words; there, and with tokenizers tha
 at a cut may differ.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 

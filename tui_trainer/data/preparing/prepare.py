@@ -10,8 +10,6 @@ are about 40 bytes a row and some chunks of rows, so the data may be of any leng
 twice as much as the text, until the rows are made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field

@@ -5,8 +5,6 @@ overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1] and l
 first is a label exactly once. The last row may be shorter, and has at least 2 tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self

@@ -4,8 +4,6 @@ One file a side, in the folder that is being filled. Who encodes a chunk reads i
 process that began it.
 """
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The batches are those of training: the same order (`batching/row_order.py`), the
 What is shown is read out of the batch's arrays, not out of the rows that it was made of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """What the functions of Python's standard library say of themselves, by the topic of their module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from zlib import crc32

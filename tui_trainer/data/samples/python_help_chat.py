@@ -1,7 +1,5 @@
 """Questions about the standard library and their answers, for chat models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Functions of the standard library, for models that go from one text to another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -4,8 +4,6 @@ Columns are separated by tabs, or by white space in lines without tabs. What sta
 passed over, and so are -DOCSTART- lines and comments ("# key = value") before a sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO

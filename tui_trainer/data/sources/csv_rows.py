@@ -3,8 +3,6 @@
 A record may go over several lines; what is said about it names the line on which it begins.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain

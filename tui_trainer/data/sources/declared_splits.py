@@ -4,8 +4,6 @@
 Whoever wrote them is believed. `datasets` is imported for a README.md alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ part is a folder, a file or a glob of the repository; the form is that of huggin
 fetched.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 A list is parsed one object at a time, so a file of any size needs no more memory than its largest row.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Generator, Iterator

@@ -4,8 +4,6 @@ Mistakes in rows are collected, so that one look shows all of them; a mistake th
 file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice

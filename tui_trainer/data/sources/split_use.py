@@ -1,7 +1,5 @@
 """What of the sources that a config names is trained on, evaluated on, and left alone, where their files are splits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

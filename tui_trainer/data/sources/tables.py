@@ -6,8 +6,6 @@ damaged Arrow file without a look at it, which ends the process. Arrow files are
 wrote into a file are believed: a number that stands for a name (ClassLabel) is given as the name.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ process of its own because it loads torch and transformers, which the callers of
 kept.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

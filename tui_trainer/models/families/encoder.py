@@ -1,7 +1,5 @@
 """The encoders and their classifiers, part by part, as in `gated_families` and from the same source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Only families whose layers were counted have a form; `planning/memory/encoder_decoder.py` reads it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 

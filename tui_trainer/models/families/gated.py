@@ -4,8 +4,6 @@ Source: the modeling and configuration files of transformers 5.23, one by one; t
 and compare names, sizes and counts with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The architectures whose MLP has no gate, as in `gated_families` and from the same source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tui_trainer.models.config_fields import ConfigFields

@@ -3,8 +3,6 @@
 Small files are read whole. Of weights the header and samples of the numbers are read: 16 GB take a part of a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

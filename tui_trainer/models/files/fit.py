@@ -1,8 +1,6 @@
 """Whether stored weights are those that config.json describes. transformers would fill what is missing with random
 numbers, and say so in a warning only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from tui_trainer.models.families.layers import Linear, Part, place_in_block

@@ -4,8 +4,6 @@ torch loads them with `weights_only`, which refuses everything but plain tensors
 Source of what is plain: `_get_allowed_globals` in torch/_weights_only_unpickler.py of torch 2.15.
 """
 
-from __future__ import annotations
-
 import pickletools
 import re
 import tarfile

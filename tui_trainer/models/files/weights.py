@@ -1,7 +1,5 @@
 """What the names and shapes of stored weights say about a model."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -9,8 +9,6 @@ Text of the data that spells a special token stays text: before rendering, such 
 text has, so that those which the template writes can be told from them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each text begins or ends with the token of its language. transformers takes Engl
 as well. What a folder's tokenizer knows is read from its files, without torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 plans do not. Nothing is guessed when it fails: the result then says why the memory is not known.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

@@ -5,8 +5,6 @@ on a GPU what torch allocates at the peak, its unusable pieces and the card's co
 formula are measured by `dry_run`. It does not know what data preparation needs, which is over by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tui_trainer.models.shape import ModelShape

@@ -4,8 +4,6 @@ Derived from the modeling files of transformers 5.23 and counted: tests hold `ke
 `made` against every result of a real layer, for each family. `shape` widths: h hidden, q queries, k keys, f MLP.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal

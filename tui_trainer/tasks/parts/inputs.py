@@ -3,8 +3,6 @@
 Columns are found as for training; labels and answers are passed over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of a text, or of a pair of them, with one label, several, or a number: as a classifier reads them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ Sources: Witten and Bell, The zero-frequency problem, IEEE Trans. Inf. Theory 37
 Chen and Goodman, An empirical study of smoothing techniques for language modeling, TR-10-98 (1998), section 2.7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

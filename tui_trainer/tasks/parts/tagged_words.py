@@ -1,7 +1,5 @@
 """Rows of words with a tag each, as a token classifier reads them: the tag is learnt on the first token of its word."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
