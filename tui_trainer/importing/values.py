@@ -59,11 +59,6 @@ def off(value: Any) -> bool:
     return empty(value) or value is False or value in (0, "none", "no", "off", "false")
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Equal, and `true` is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
 def _number(setting: Setting, value: Any) -> Any:
     if str in setting.kinds or value in setting.choices:
         return value
