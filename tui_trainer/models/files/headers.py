@@ -169,14 +169,16 @@ def _shards(index: Path) -> dict[str, str]:
         if index.stat().st_size > _LARGEST_INDEX:
             raise ValueError
         weight_map = json.loads(index.read_bytes())["weight_map"]
-        plain = all(
-            Path(file).name == file and file not in ("", ".", "..") and "\0" not in file for file in weight_map.values()
-        )
+        plain = all(isinstance(file, str) and _is_plain(file) for file in weight_map.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(index, "is no index of weights") from None
     if not plain or not weight_map:
         raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
     return dict(weight_map)
+
+
+def _is_plain(name: str) -> bool:
+    return Path(name).name == name and name not in ("", ".", "..") and "\0" not in name
 
 
 def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, TensorFacts]:
