@@ -57,12 +57,7 @@ class TokenClassification(StartsFromModel, LearnsFromData):
     metrics = METRICS
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config) + table_problems(config)
-        wanted = ("loss", *METRICS)
-        if config.evaluation.metric_for_best_model not in wanted:
-            message, hint = "this task does not measure it", f"known here: {', '.join(wanted)}"
-            found.append(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
-        return found
+        return super().problems(config) + table_problems(config)
 
     def reader(self, config: Config) -> TableReader:
         return TaggedWords(config, self.head, self.specials, self._known_labels(config))

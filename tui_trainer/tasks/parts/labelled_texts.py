@@ -19,6 +19,7 @@ from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.metrics import metric_problems
 
 SEGMENTS = "token_type_ids"
 _SHOWN_CLASSES = 12
@@ -170,12 +171,7 @@ class LabelledTexts(TableReader):
 
 def refuse_settings(config: Config, kind: Kind) -> None:
     """Raises ConfigError for settings that mean nothing for labels of this kind."""
-    metric, measured = config.evaluation.metric_for_best_model, METRICS_OF[kind]
-    problems = []
-    if metric not in ("loss", *measured):
-        message = f"{one_line(metric, 40)} is not measured for a {kind.replace('_', ' ')}"
-        hint = f"known here: {', '.join(('loss', *measured))}"
-        problems.append(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
+    problems = metric_problems(config, METRICS_OF[kind], f"for a {kind.replace('_', ' ')}")
     if kind == "regression" and config.training.label_smoothing_factor:
         key = "training.label_smoothing_factor"
         problems.append(Problem(message="a number has no label to smooth", key=key, hint="set it to 0"))

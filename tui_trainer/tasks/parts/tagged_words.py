@@ -13,10 +13,11 @@ from tui_trainer.data.columns.tagged_rows import TagColumns, find_tag_columns
 from tui_trainer.data.columns.tags import OUTSIDE, TagSurvey, in_order, parts_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
-from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.models.heads import Head
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.metrics import metric_problems
 from tui_trainer.tasks.parts.tag_scores import metrics_of
 from tui_trainer.tasks.parts.word_tokens import closing_tokens, with_words_spaced, word_tokens
 
@@ -79,7 +80,10 @@ class TaggedWords(TableReader):
         names = self._known if set(counts) <= set(self._known) else in_order(counts)
         self._numbers = {name: number for number, name in enumerate(names)}
         self.classes = len(names)
-        refuse_metric(self.config, self._survey.scheme)
+        scheme = self._survey.scheme
+        kind = "that mark no entities" if scheme == "plain" else "of entities"
+        if problems := metric_problems(self.config, metrics_of(scheme), f"with tags {kind}"):
+            raise ConfigError(problems)
         self.refuse_no_room("the words")
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
@@ -127,16 +131,6 @@ def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         tuple(by_number[number] for number in range(len(by_number))) if set(by_number) == {*range(len(named))} else ()
     )
-
-
-def refuse_metric(config: Config, scheme: str) -> None:
-    """Raises ConfigError for a metric that is not measured with tags of this kind."""
-    metric, measured = config.evaluation.metric_for_best_model, ("loss", *metrics_of(scheme))
-    if metric not in measured:
-        kind = "that mark no entities" if scheme == "plain" else "of entities"
-        message = f"{one_line(metric, 40)} is not measured with tags {kind}"
-        hint = f"known here: {', '.join(measured)}"
-        raise ConfigError(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
 
 
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
