@@ -32,9 +32,7 @@ def lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, bytes, int]]:
         if len(raw_line) > MAX_LINE_BYTES:
             limit = format_bytes(MAX_LINE_BYTES)
             raise DataError(
-                f"the line is longer than {limit}",
-                where=f"{label}, line {line}",
-                hint="cut the text into several rows",
+                f"the line is longer than {limit}", where=f"{label}, line {line}", hint="cut the text into several rows"
             )
         yield line, raw_line, offset
         offset += len(raw_line)

@@ -123,11 +123,7 @@ def import_file(path: Path, kind: str = "") -> Imported:
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
     done = convert(importer, spread(importer, raw))
     found = Imported(
-        path=path,
-        importer=importer,
-        reason=reason,
-        rewrites=tuple(done.rewrites),
-        left_out=tuple(done.left_out),
+        path=path, importer=importer, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
     )
     _check(found)
     return found

@@ -74,12 +74,7 @@ def _attended(facts: DataFacts, setup: TrainingSetup, row_tokens: int) -> int:
 
 
 def shape_key(
-    shape: ModelShape,
-    setup: TrainingSetup,
-    micro_batch: int,
-    effective_batch: int,
-    row_tokens: int,
-    processes: int = 1,
+    shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int, processes: int = 1
 ) -> str:
     """Names what decides the time of a step on one machine. `effective_batch`: rows of one process in a step."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]

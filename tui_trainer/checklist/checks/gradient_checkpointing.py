@@ -2,13 +2,7 @@
 
 from tui_trainer.checklist.batch_cut import BUSY_TOKENS
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
-from tui_trainer.checklist.memory_fit import (
-    is_short,
-    memory_budget,
-    memory_with,
-    setup_with,
-    way_to_fit,
-)
+from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with, way_to_fit
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.remedies import CHECKPOINTING

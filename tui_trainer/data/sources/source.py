@@ -156,10 +156,7 @@ class Source:
         yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
 
     def _read(
-        self,
-        read: Callable[[BinaryIO, SourceFile], Iterator[T]],
-        problems: ProblemList,
-        progress: Progress | None,
+        self, read: Callable[[BinaryIO, SourceFile], Iterator[T]], problems: ProblemList, progress: Progress | None
     ) -> Iterator[T]:
         """What `read` finds in all files."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")

@@ -17,11 +17,7 @@ RowsRead = dict[Path, list[tuple[int, float]]]
 
 
 def training_and_evaluation(
-    paths: Sequence[str],
-    eval_paths: Sequence[str],
-    text_column: str,
-    choice: Choice = EVERYTHING,
-    eval_split: str = "",
+    paths: Sequence[str], eval_paths: Sequence[str], text_column: str, choice: Choice = EVERYTHING, eval_split: str = ""
 ) -> tuple[Source, Source | None]:
     """What is trained on, and what is evaluated on where that is named: by `eval_paths` and `eval_split`, or else by
     validation splits. Of `paths`, `choice` is what is wanted; of `eval_paths` its configuration where they have it.
