@@ -93,10 +93,9 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     shape, trained = made.shape, made.setup.trained_parameters
     scratch, counted = choices.is_from_scratch(loaded.config), _parameters_reason(loaded, shape)
     is_exact = facts.exact or not scratch
-    vocabulary = Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted)
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
-        "vocabulary": vocabulary,
+        "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
         "parameters": Planned(value=shape.parameters, exact=is_exact, reason=counted),
         "trained_parameters": Planned(value=trained, exact=is_exact, reason=share),
