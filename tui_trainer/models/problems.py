@@ -43,13 +43,13 @@ def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:
     return f'python -c "{code}"'
 
 
-def length_problems(shape: ModelShape, max_length: int, key: str = "data.max_length") -> list[Problem]:
-    """Rows that are longer than a model with learned positions has positions for. `key` is where the length stands."""
+def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
+    """Rows that are longer than a model with learned positions has positions for."""
     limit = shape.max_position_embeddings
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
     what = f"{max_length} is above {limit}, the positions that this {shape.model_type} model has learnt"
-    return [Problem(message=what, key=key, hint=f"set {key} = {limit} or less")]
+    return [Problem(message=what, key="data.max_length", hint=f"set data.max_length = {limit} or less")]
 
 
 def length_warning(shape: ModelShape, max_length: int) -> str:

@@ -9,7 +9,7 @@ from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.estimate import activation_bytes_per_token
+from tui_trainer.planning.memory.encoder_decoder import layer_of
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
@@ -70,7 +70,7 @@ def _activations(context: Context, shape: ModelShape, setup: TrainingSetup) -> s
     length = context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
-    return format_bytes(layers * tokens * activation_bytes_per_token(shape, length, setup))
+    return format_bytes(layers * tokens * layer_of(shape, setup, length).kept)
 
 
 def _kernel(context: Context) -> str:
