@@ -11,7 +11,7 @@ from torch import nn
 from transformers import get_scheduler
 
 from tui_trainer import optimizers, tuning
-from tui_trainer.checklist.checks.optimizer import CHECK
+from tui_trainer.checklist.checks.optimizer import look
 from tui_trainer.checklist.gather import gather
 from tui_trainer.config.explain import describe
 from tui_trainer.config.fields import settings_of
@@ -74,7 +74,7 @@ def test_a_row_more_is_an_optimizer_more(heavy_ball, settings):
     state = next(part["bytes"] for part in plan["memory_parts"] if part["name"] == "optimizer")
     assert state == 4 * plan["trained_parameters"]["value"] > 0
     assert "one heavy ball" in json.dumps(plan)
-    assert CHECK.look(gather(loaded)).evidence.startswith("momentum on ")
+    assert look.look(gather(loaded)).evidence.startswith("momentum on ")
 
 
 def test_what_a_row_builds_is_saved_and_goes_on(heavy_ball, settings):

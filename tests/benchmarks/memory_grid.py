@@ -31,7 +31,8 @@ from memory_grid_cases import CASES, Case
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
-from tui_trainer.planning.memory.estimate import MemoryPart, memory_parts
+from tui_trainer.planning.memory.estimate import memory_parts
+from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15

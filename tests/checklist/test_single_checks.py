@@ -37,7 +37,7 @@ def context(loaded: LoadedConfig | None = None, hardware: Hardware = MACHINE, **
 
 
 def look(name: str, seen: Context) -> Verdict:
-    return importlib.import_module(f"tui_trainer.checklist.checks.{name}").CHECK.look(seen)
+    return importlib.import_module(f"tui_trainer.checklist.checks.{name}").look.look(seen)
 
 
 def on(name: str, **facts) -> Verdict:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tui_trainer.data.columns.conversations import find_conversations
-from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.columns.row import Row
 from tui_trainer.errors import DataError
 
 WHERE = "train.jsonl, line 3"

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from tui_trainer.data.preparing import encoding
-from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, SMALLEST_VOCABULARY, train_tokenizer
+from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, FOR_TEXT, train_tokenizer
 from tui_trainer.data.preparing.encoding import encode_texts, pieces_of
 
 
@@ -70,8 +70,9 @@ def test_a_trained_tokenizer_gives_every_text_back_and_knows_three_special_token
 
 def test_a_vocabulary_without_room_for_the_bytes_is_refused():
     with pytest.raises(ValueError, match="no room"):
-        train_tokenizer(["a"], SMALLEST_VOCABULARY - 1)
-    assert train_tokenizer(["a b"], SMALLEST_VOCABULARY).get_vocab_size() == SMALLEST_VOCABULARY
+        train_tokenizer(["a"], FOR_TEXT.smallest_vocabulary - 1)
+    smallest = FOR_TEXT.smallest_vocabulary
+    assert train_tokenizer(["a b"], smallest).get_vocab_size() == smallest
 
 
 TRAIN_SCRIPT = """

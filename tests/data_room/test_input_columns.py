@@ -6,7 +6,7 @@ import pytest
 
 from tui_trainer.config.data_sections import DataSection
 from tui_trainer.data.columns.conversations import find_conversations, question_of
-from tui_trainer.data.columns.text_column import AUTO, Row
+from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.errors import DataError
 from tui_trainer.tasks.parts.inputs import QuestionInputs, TextInputs, WordInputs
 

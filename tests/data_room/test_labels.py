@@ -3,7 +3,7 @@
 import pytest
 
 from tui_trainer.data.columns.labels import MULTI, REGRESSION, SINGLE, LabelReader, kind_of, label_column, ordered
-from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.columns.row import Row
 from tui_trainer.errors import DataError
 
 

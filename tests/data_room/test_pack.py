@@ -8,15 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.collate import IGNORE, collate
-from tui_trainer.data.batching.pack import (
-    collate_packed,
-    expected_packed_rows,
-    expected_padding,
-    narrowest_width,
-    pack_batch,
-    pack_rows,
-)
+from tui_trainer.data.batching.best_fit import narrowest_width, pack_rows
+from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed
+from tui_trainer.data.batching.pack import expected_packed_rows, expected_padding, pack_batch
 
 
 def case(seed: int) -> tuple[list[int], int]:

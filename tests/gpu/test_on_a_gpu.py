@@ -17,8 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
-from tui_trainer.data.batching.collate import collate
-from tui_trainer.data.batching.pack import collate_packed
+from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.rules import Why
-from tui_trainer.importing.values import alike
 
 CONFIGS = Path(__file__).parent / "configs"
 BLOCKS = {"a": 10, "b": 4, "c": 21, "e": 5}
@@ -117,7 +117,7 @@ def test_a_printed_config_says_the_same_in_our_words(name):
     imported = import_file(CONFIGS / name)
     expected = {key: value for key, value in EXPECTED[name].items() if key in all_settings()}
     assert imported.values == expected
-    assert all(alike(imported.values[key], value) for key, value in expected.items())
+    assert all(same(imported.values[key], value) for key, value in expected.items())
     waiting = {key for key in EXPECTED[name] if key not in all_settings()}
     found = {one.key: one.why for one in imported.left_out if one.why is not Why.NOT_YET}
     assert found == LEFT_OUT.get(name, {})

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tui_trainer.config.changes import same
 from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.detection import all_importers, find_importer, spread
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
-from tui_trainer.importing.values import alike
 
 CONFIGS = Path(__file__).parent / "configs"
 # Settings that are on their way; a rule for any other name is a slip of the pen.
@@ -104,7 +104,7 @@ def test_a_file_is_recognised_and_all_of_it_is_accounted_for(name, importer, tmp
     assert imported.rewrites
     for key, value in imported.values.items():
         if key not in ("output.runs_dir", "data.path"):  # these are made absolute
-            assert alike(value_of(config, key), value)
+            assert same(value_of(config, key), value)
 
 
 def test_an_unknown_kind_is_answered_with_its_nearest_neighbour():

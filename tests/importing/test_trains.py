@@ -22,11 +22,11 @@ from transformers.utils.logging import disable_progress_bar
 from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
+from tui_trainer.config.changes import same
 from tui_trainer.config.load import Request, all_settings, value_of
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.importing.imported import import_file
-from tui_trainer.importing.values import alike
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import OpenRun, load_config, open_new
@@ -206,7 +206,7 @@ def train(block: Block, run: OpenRun, changes: Mapping[str, str]) -> list[RunPro
     assert plan is not None and plan.device == "cpu" and plan.total_steps.value == 1
     kept = block.imported.keys() - block.lacking.keys() - changes.keys()
     assert kept >= block.imported.keys() - {MODEL} - changes.keys()
-    assert all(alike(value_of(plan.config, key), block.imported[key]) for key in kept)
+    assert all(same(value_of(plan.config, key), block.imported[key]) for key in kept)
     print(
         f"{block.name}: one step{''.join(f', {key} = {value}' for key, value in changes.items())}: loss {step.loss:.2f}"
     )

@@ -8,8 +8,7 @@ import torch
 from transformers import masking_utils
 
 from tests.tiny_models import tiny_model
-from tui_trainer.data.batching.collate import collate
-from tui_trainer.data.batching.pack import collate_packed
+from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.losses import masks
 from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch

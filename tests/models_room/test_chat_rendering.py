@@ -174,7 +174,7 @@ def test_a_spelling_that_the_tokenizer_takes_for_the_token_all_the_same_is_refus
 def test_an_end_that_is_no_token_gets_the_end_token_behind_the_last_answer():
     tokenizer = tokenizer_with(())
     made = renderer(tokenizer, template_text("chatml"))
-    assert made.turn_end == "" and made.plain_end == "<|im_end|>"
+    assert made.turn_end == ""
     [(tokens, labels)] = encode_conversations(tokenizer, [made.render(conversation(*TALK))])
     assert trained_texts(tokenizer, tokens, labels) == [ANSWER_AND_END[0], ANSWER_AND_END[1] + "<eos>"]
     with pytest.raises(DataError, match=r"the text holds '<\|im_end\|>'.*cannot be told apart"):

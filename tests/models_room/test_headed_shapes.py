@@ -93,8 +93,8 @@ def test_a_row_of_all_positions_goes_through_and_one_more_does_not(variant, posi
     shape = shape_of(tiny.config, head=head)
     assert shape.max_position_embeddings == positions
     assert length_problems(shape, positions) == []
-    problem = length_problems(shape, positions + 1, "data.max_target_length")[0]
-    assert problem.key == "data.max_target_length" and str(positions) in problem.hint
+    problem = length_problems(shape, positions + 1)[0]
+    assert problem.key == "data.max_length" and str(positions) in problem.hint
     with torch.no_grad():
         tiny.model(input_ids=torch.full((1, positions), 5))
         with pytest.raises((IndexError, RuntimeError)):

@@ -13,7 +13,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Labels
 from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
-from tui_trainer.models.problems import conversion_command, model_problems
+from tui_trainer.models.problems import model_problems
 
 LABELS = Labels(("no", "yes", "both"), "single_label_classification")
 FAMILIES = {**dict.fromkeys(ENCODERS, CLASSIFYING), **dict.fromkeys(SEQ2SEQ, ("seq2seq_lm",))}
@@ -182,12 +182,6 @@ def test_a_tokenizer_of_the_data_tells_two_texts_apart(tmp_path):
     made = tokenizer_of_file(path, 32, special, tells_pairs=True)
     assert made("3", "4")["token_type_ids"] == [0, 0, 0, 1, 1]
     assert "token_type_ids" not in tokenizer_of_file(path, 32, special)("3", "4")
-
-
-def test_weights_in_pickles_are_converted_with_the_head_that_matters(tmp_path):
-    assert "AutoModelForCausalLM as M" in conversion_command(tmp_path)
-    assert "import AutoModel as M" in conversion_command(tmp_path, "token_classification")
-    assert "AutoModelForSeq2SeqLM as M" in conversion_command(tmp_path, "seq2seq_lm")
 
 
 def test_weights_are_loaded_to_the_card_and_not_by_way_of_the_whole_model_on_the_host(folder_of, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 
@@ -16,13 +15,7 @@ from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.pickles import foreign_calls
-from tui_trainer.models.problems import (
-    conversion_command,
-    length_problems,
-    length_warning,
-    model_notes,
-    model_problems,
-)
+from tui_trainer.models.problems import length_problems, length_warning, model_problems
 from tui_trainer.models.shape import shape_of
 
 
@@ -62,7 +55,7 @@ def as_bin(folder: Path) -> Path:
 
 
 def test_a_good_model_has_no_problems(llama_folder):
-    assert problems(llama_folder) == [] and model_notes(find_model(str(llama_folder))) == []
+    assert problems(llama_folder) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -169,25 +162,11 @@ def test_a_model_that_is_only_catalogued_names_both_ways(tmp_path, monkeypatch):
     assert f"tui-trainer download {name}" in str(only) and f"./{name.rpartition('/')[2]}" in str(only)
 
 
-def test_bin_files_of_plain_tensors_pass_with_a_note(copied):
+def test_bin_files_of_plain_tensors_pass(copied):
     as_bin(copied)
     facts = find_model(str(copied))
     assert facts.weights == "bin" and facts.weight_files == ("pytorch_model.bin",) and facts.weights_bytes > 80_000
     assert model_problems(facts, "pretrained", False) == []
-    (note,) = model_notes(facts)
-    assert "weights_only" in note and conversion_command(copied) in note
-    assert model_notes(facts, "scratch") == []
-
-
-@pytest.mark.e2e
-def test_the_conversion_command_converts(copied):
-    as_bin(copied)
-    command = conversion_command(copied).replace("python -c", "exec .venv-python -c", 1)
-    import sys
-
-    subprocess.run(command.replace(".venv-python", sys.executable), shell=True, check=True, capture_output=True)
-    converted = Path(f"{copied}-safetensors")
-    assert problems(converted) == [] and find_model(str(converted)).weights == "safetensors"
 
 
 class _Payload:

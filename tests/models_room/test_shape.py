@@ -10,9 +10,12 @@ import pytest
 from tests.models_room.conftest import VARIANTS, Tiny
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
+from tui_trainer.models.families.layers import Linear
 from tui_trainer.models.files.headers import TensorFacts
-from tui_trainer.models.shape import FAMILIES, Linear, ModelShape, scratch_shape, shape_of
+from tui_trainer.models.shape import FAMILIES, ModelShape, scratch_shape, shape_of
+from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.memory.layers import has_formula
+from tui_trainer.planning.training_setup import TrainingSetup
 
 
 def linears_in(model: Any) -> Counter[tuple[str, int, int]]:
@@ -70,7 +73,7 @@ def test_paths_and_parts_are_those_of_the_modules(variant, make_tiny):
     for entry in (*shape.linears, *shape.parts):
         assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= min(entry.count, 1), entry
     embeddings = tiny.model.get_input_embeddings().weight.numel()
-    assert shape.embedding_parameters >= embeddings
+    assert sum(part.parameters for part in shape.parts if part.is_embedding) >= embeddings
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -213,8 +216,8 @@ def test_flops_are_six_for_a_weight_and_twelve_for_attention():
     tokens = 40
     with FlopCounterMode(display=False) as counter:
         LlamaForCausalLM(config)(torch.zeros(1, tokens, dtype=torch.long))
-    assert counter.get_total_flops() / tokens == pytest.approx(shape.forward_flops_per_token(tokens), rel=0.01)
-    assert shape.training_flops_per_token(tokens) == 3 * shape.forward_flops_per_token(tokens)
+    training = training_flops(shape, TrainingSetup(), tokens=1, row_tokens=tokens)
+    assert counter.get_total_flops() / tokens == pytest.approx(training / 3, rel=0.01)
 
 
 def test_a_shape_is_a_plain_frozen_value():

@@ -19,13 +19,13 @@ def test_a_dry_run_in_a_child_agrees_with_the_formula_and_is_kept(monkeypatch):
     found = measure_layer(config, setup, 24)
     assert found.layer is not None, found.reason
     assert found.layer.kept == Layer(shape_of(config), setup, 24).kept
-    monkeypatch.setattr(dry_run, "_ask_child", lambda *question: pytest.fail("the answer was not kept"))
+    monkeypatch.setattr(dry_run, "ask_child", lambda *question: pytest.fail("the answer was not kept"))
     assert measure_layer(config, setup, 24) == found
 
 
 def test_what_memory_does_not_depend_on_asks_no_second_time(monkeypatch):
     asked = []
-    monkeypatch.setattr(dry_run, "_ask_child", lambda *question: asked.append(question) or '{"kept": 1, "made": 2}')
+    monkeypatch.setattr(dry_run, "ask_child", lambda *question: asked.append(question) or '{"kept": 1, "made": 2}')
     for changes in ({}, {"optim": "sgd"}, {"packed": True}):
         assert measure_layer(config_of("llama"), setup_of("llama", **changes), 24).layer == LayerBytes(kept=1, made=2)
     assert len(asked) == 2
@@ -46,7 +46,7 @@ def test_a_dry_run_that_takes_too_long_is_given_up():
 
 @pytest.mark.parametrize("answer", ["", "{", "[]", '{"kept": 3}', '{"kept": null, "made": 1}'])
 def test_an_answer_that_is_none_is_not_known(monkeypatch, answer):
-    monkeypatch.setattr(dry_run, "_ask_child", lambda *question: answer)
+    monkeypatch.setattr(dry_run, "ask_child", lambda *question: answer)
     assert measure_layer(config_of("llama"), setup_of("llama"), 24).layer is None
 
 

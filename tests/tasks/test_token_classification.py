@@ -201,7 +201,8 @@ def test_a_tag_that_only_the_evaluation_has_is_told_or_passed_over(tmp_path):
     other[3]["ner_tags"][0] = "B-PERS"
     write_rows(tmp_path / "eval.jsonl", other)
     changes = {"data.eval_path": tmp_path / "eval.jsonl"}
-    with pytest.raises(DataError, match=r"eval.jsonl, line 4: the tag 'B-PERS' is outside the set.*did you mean B-PER"):
+    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is outside the set.*did you mean 'B-PER'"
+    with pytest.raises(DataError, match=expected):
         prepared(tmp_path, sentences(30), changes)
     _, data = prepared(tmp_path, sentences(30), {**changes, "data.on_bad_rows": "skip"})
     assert data.counts.eval_rows == 4 and "B-PERS" in " ".join(data.notes)
@@ -535,7 +536,7 @@ BAD = {
     "number without a name": ([row(["a"], [4])], (), "line 2: tag 1 is the number 4, which has no name"),
     "null tags": ([row(["a"], None)], (), "line 2: the column 'ner_tags' is null, not a list of tags"),
     "wrong column": ([], ("data.label_column=ner_tag",), "did you mean 'ner_tags'?"),
-    "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "known here: loss, f1"),
+    "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "known: loss, f1"),
     "metric of other tags": ([], ("evaluation.metric_for_best_model=macro_f1",), "not measured with tags of entities"),
     "no room for a word": ([], ("data.max_length=2",), "2 tokens are put around the words"),
 }

@@ -45,7 +45,7 @@ PROBE = """
     rms_norm.rsqrt = rsqrt
 
     from tests.tiny_models import tiny_model
-    from tui_trainer.data.batching.pack import collate_packed
+    from tui_trainer.data.batching.collate import collate_packed
     from tui_trainer.losses.micro_batch import micro_batch
     from tui_trainer.losses.next_token import NextTokenLoss
     from tui_trainer.training.fused_kernels import _switch_on

@@ -15,8 +15,7 @@ from tests.flash_stand_in import NAMES as FLASH
 from tests.flash_stand_in import attend, flash_stand_in
 from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
-from tui_trainer.data.batching.collate import collate
-from tui_trainer.data.batching.pack import collate_packed
+from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch

@@ -8,8 +8,8 @@ import torch
 from transformers import AttentionInterface
 
 from tests.tiny_models import NOT_PACKED, PACKED, tiny_model
-from tui_trainer.data.batching.collate import collate
-from tui_trainer.data.batching.pack import collate_packed, pack_batch
+from tui_trainer.data.batching.collate import collate, collate_packed
+from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.packing import SEES_OTHERS

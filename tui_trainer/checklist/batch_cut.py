@@ -1,7 +1,5 @@
 """Patches that change the batch and nothing else, whoever wrote which of its three numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.checklist.contract import Context
@@ -16,7 +14,9 @@ BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
     """Another micro-batch at the same effective batch."""
     effective = context.planned.effective_batch_size.value
-    if _accumulation_decides(context):
+    # Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings.
+    written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
+    if written and not context.planned.packing.value:
         parts = -(-effective // rows)
         if -(-effective // parts) == rows:
             return {ACCUMULATION: parts}
@@ -27,12 +27,6 @@ def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
 def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
     """Another effective batch; a micro-batch that is larger is cut to it by the plan."""
     return {EFFECTIVE: rows} | _free_accumulation(context)
-
-
-def _accumulation_decides(context: Context) -> bool:
-    """Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings."""
-    written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
-    return written and not context.planned.packing.value
 
 
 def _free_accumulation(context: Context) -> dict[str, Any]:

@@ -4,12 +4,10 @@ A check looks at facts that were gathered before (`Context`), so it takes no tim
 claims (`claim`) is never shown as if it were measured here: that is a `Gain`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
 from tui_trainer.config.changes import Change, Patch
@@ -116,6 +114,11 @@ class Context:
         return max(1, min(longest, round(plan.train_tokens.value / max(plan.train_rows.value, 1))))
 
     @property
+    def epochs(self) -> float:
+        """Planned passes over the training text."""
+        return self.planned.total_steps.value / self.planned.steps_per_epoch.value
+
+    @property
     def step_rows(self) -> int:
         """The most rows that a step takes in; packed ones are fewer than the documents behind them."""
         plan = self.planned
@@ -143,8 +146,8 @@ class Verdict:
     ways: tuple[WayInTime, ...] = ()
     """Several fixes, of which one is enough; `fix` is the first of them."""
 
-    def with_ways(self, ways: tuple[WayInTime, ...]) -> Verdict:
-        return replace(self, ways=ways)
+
+Look = Callable[[Context], Verdict]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,11 +158,11 @@ class Check:
     Its name is that of its file. `fallback`: what mends a setting that no plan can be made with, by its key.
     """
 
-    look: Callable[[Context], Verdict] = field(kw_only=False)
+    look: Look = field(kw_only=False)
     order: int
     title: str
-    guides: tuple[str, ...]
-    claim: str
+    guides: tuple[str, ...] = ()
+    claim: str = ""
     why: str
     needs_plan: bool = True
     fallback: Patch = field(default_factory=dict)
@@ -167,6 +170,11 @@ class Check:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.look.__module__.rpartition(".")[2])
+
+
+def check(**facts: Any) -> Callable[[Look], Check]:
+    """Makes a check of the function that looks; `facts` are its other fields."""
+    return lambda look: Check(look, **facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

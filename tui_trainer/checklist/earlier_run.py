@@ -1,7 +1,5 @@
 """What the newest finished run on this machine measured, read from the end of its journal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

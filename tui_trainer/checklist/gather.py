@@ -1,7 +1,5 @@
 """Gathers what the checks look at. Reads sizes and counters, and hashes the data as `plan` does; no torch."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -58,6 +56,9 @@ def gather(
     with suppress(InputError):
         # Why a run cannot start that can be planned; what stands against planning is told already.
         problems = problems or tuple(start_problems(loaded))
+    swap_used_bytes: int | None = None
+    with suppress(OSError, psutil.Error):
+        swap_used_bytes = memory_left().swap_used_bytes
     cache = prepared_data_folder()
     return Context(
         loaded=loaded,
@@ -75,15 +76,9 @@ def gather(
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(),
-        swap_used_bytes=_swap_used_bytes(),
+        swap_used_bytes=swap_used_bytes,
         data_read=_data_read(loaded.config),
     )
-
-
-def _swap_used_bytes() -> int | None:
-    with suppress(OSError, psutil.Error):
-        return memory_left().swap_used_bytes
-    return None
 
 
 def _data_read(config: Config) -> ReadRate | None:
@@ -118,14 +113,11 @@ def _plan(
         problems = error.problems
     with suppress(InputError):
         if facts and facts.rows:
-            return planning.make(loaded, _of_unknown_size(hardware), facts, chosen_gpu=gpu), problems
+            # The same machine and cards, of which nobody says how much memory they have in all.
+            cards = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
+            unknown = replace(hardware, memory_bytes=None, gpus=cards)
+            return planning.make(loaded, unknown, facts, chosen_gpu=gpu), problems
     return None, problems
-
-
-def _of_unknown_size(hardware: Hardware) -> Hardware:
-    """The same machine and cards, of which nobody says how much memory they have in all."""
-    cards = tuple(replace(gpu, memory_bytes=None) for gpu in hardware.gpus)
-    return replace(hardware, memory_bytes=None, gpus=cards)
 
 
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:

@@ -1,7 +1,5 @@
 """The checklists of the guides as views of ours: their items in their order, each with the checks that look at it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

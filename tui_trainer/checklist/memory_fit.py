@@ -1,7 +1,5 @@
 """The memory that a plan would need with something changed, and the cheapest change that makes it fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

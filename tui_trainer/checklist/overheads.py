@@ -1,8 +1,6 @@
 """The share of a run's planned time that is not training: evaluations, checkpoints, text samples, the journal."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tui_trainer.checklist.contract import Context
 from tui_trainer.runs.cadence import times
@@ -19,7 +17,7 @@ _EVAL, _SAVE = "evaluation.eval_steps", "checkpoint.save_steps"
 _SAMPLE, _LOG = "logging.sample_steps", "logging.logging_steps"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Overhead:
     """One kind of interruption: how often on the way (the one at the end is made anyway) and how long each takes."""
 
@@ -49,39 +47,22 @@ def overheads(context: Context) -> list[Overhead]:
     sample = earlier.sample_seconds if earlier and earlier.sample_seconds else None
     measured = f"measured in run {earlier.name}" if earlier else ""
     a_layer = ASSUMED_SAMPLE_SECONDS_A_LAYER[context.basis.target.device]
+
+    def kind(key: str, name: str, every_steps: int, each_seconds: float, source: str) -> Overhead:
+        return Overhead(key, name, every_steps, on_the_way(key, total, every_steps), each_seconds, source)
+
+    eval_source = measured if earlier and earlier.evaluation_share else "a third of a training step for each row"
+    eval_seconds = evaluation_seconds(context, plan.eval_rows.value)
+    evaluations = kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, eval_source)
+    save_seconds = plan.checkpoint_bytes.value / (rate or ASSUMED_SAVE_BYTES_PER_SECOND)
+    save_source = measured if rate else "at 400 MB/s, not measured here yet"
+    sample_source = measured if sample else f"{1000 * a_layer:.0f} ms a layer, not measured here yet"
+    sample_seconds, logging_steps = sample or a_layer * context.basis.shape.layers, context.config.logging.logging_steps
     return [
-        Overhead(
-            key=_EVAL,
-            name="evaluations",
-            every_steps=plan.eval_every_steps.value,
-            count=on_the_way(_EVAL, total, plan.eval_every_steps.value) if plan.eval_rows.value else 0,
-            each_seconds=evaluation_seconds(context, plan.eval_rows.value),
-            source=measured if earlier and earlier.evaluation_share else "a third of a training step for each row",
-        ),
-        Overhead(
-            key=_SAVE,
-            name="checkpoints",
-            every_steps=plan.save_every_steps.value,
-            count=on_the_way(_SAVE, total, plan.save_every_steps.value),
-            each_seconds=plan.checkpoint_bytes.value / (rate or ASSUMED_SAVE_BYTES_PER_SECOND),
-            source=measured if rate else "at 400 MB/s, not measured here yet",
-        ),
-        Overhead(
-            key=_SAMPLE,
-            name="text samples",
-            every_steps=plan.sample_every_steps.value,
-            count=on_the_way(_SAMPLE, total, plan.sample_every_steps.value),
-            each_seconds=sample or a_layer * context.basis.shape.layers,
-            source=measured if sample else f"{1000 * a_layer:.0f} ms a layer, not measured here yet",
-        ),
-        Overhead(
-            key=_LOG,
-            name="journal",
-            every_steps=context.config.logging.logging_steps,
-            count=on_the_way(_LOG, total, context.config.logging.logging_steps),
-            each_seconds=JOURNAL_GROUP_SECONDS,
-            source="0.1 ms a group of steps",
-        ),
+        evaluations if plan.eval_rows.value else replace(evaluations, count=0),
+        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_source),
+        kind(_SAMPLE, "text samples", plan.sample_every_steps.value, sample_seconds, sample_source),
+        kind(_LOG, "journal", logging_steps, JOURNAL_GROUP_SECONDS, "0.1 ms a group of steps"),
     ]
 
 

@@ -1,7 +1,5 @@
 """Runs the checks, and puts their fixes into a config."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +25,7 @@ _NO_PLAN = "no plan can be made yet: see the first line of this list"
 def all_checks() -> tuple[Check, ...]:
     """Every check: one file of `checks/` each, in their own order."""
     names = [module.name for module in pkgutil.iter_modules(checks.__path__)]
-    found: list[Check] = [import_module(f"{checks.__name__}.{name}").CHECK for name in names]
+    found: list[Check] = [import_module(f"{checks.__name__}.{name}").look for name in names]
     return tuple(sorted(found, key=lambda check: (check.order, check.name)))
 
 

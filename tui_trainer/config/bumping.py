@@ -1,7 +1,5 @@
 """More and less with one key: the value next to a value, in steps that suit the setting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -27,14 +25,16 @@ def bump(setting: Setting, value: Any, direction: Direction) -> Any:
         return value
     whole = float not in setting.kinds
     if isinstance(value, str):
-        return _smallest(setting) if direction > 0 else value
+        return int(setting.limits.low or 1) if direction > 0 else value
     if value <= 0 and direction < 0:
         return value
     if value <= 0:
         moved: float = _first(setting, whole)
     else:
         moved = _SERIES[setting.step or ("+1" if whole else "1-2-5")](value, direction)
-    moved = _down_to_zero(setting, moved, whole)
+    least = 1 if whole else _SMALLEST_SHARE
+    if setting.limits.low == 0 and moved < least * 0.999:
+        moved = 0
     if setting.limits.complaint(moved):
         return setting.choices[0] if setting.choices and direction < 0 else _edge(setting, value, direction)
     return int(moved) if whole else float(moved)
@@ -47,15 +47,6 @@ def _first(setting: Setting, whole: bool) -> float:
     if setting.step in ("+1", "+0.05", "nines") or (whole and setting.step is None):
         return _SERIES[setting.step or "+1"](0, 1)
     return _FIRST_COUNT if whole else _FIRST_SHARE
-
-
-def _down_to_zero(setting: Setting, moved: float, whole: bool) -> float:
-    least = 1 if whole else _SMALLEST_SHARE
-    return 0 if setting.limits.low == 0 and moved < least * 0.999 else moved
-
-
-def _smallest(setting: Setting) -> int:
-    return int(setting.limits.low or 1)
 
 
 def _edge(setting: Setting, value: Any, direction: Direction) -> Any:

@@ -1,7 +1,5 @@
 """What an edit is, what a change is, and the steps that can be undone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """[data] and [dataloader]: what is learnt from, and how it reaches the model."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tui_trainer.config.fields import Auto, Numbers, PositiveInt, Section, WholeNumber, option

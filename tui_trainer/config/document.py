@@ -4,8 +4,6 @@ It opens whatever is asked for, also a file with mistakes: they are `problems`, 
 value fits its setting. Nothing is written here: `save.py` writes a file, `launching/drafts.py` what is not saved yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,17 @@ from tui_trainer.config.load import (
     Layer,
     LoadedConfig,
     Origin,
+    Presets,
     Request,
     all_settings,
     default_recipe,
+    find_presets,
     flatten,
     user_layers,
     validate,
+    value_of,
 )
 from tui_trainer.config.paths import with_absolute_paths
-from tui_trainer.config.presets import Presets, find_presets, fitting
 from tui_trainer.config.toml_files import file_digest, parse_toml
 from tui_trainer.errors import ConfigError, Problem
 
@@ -134,7 +134,7 @@ class Document:
         fit: dict[str, Any] = {}
         problems: list[Problem] = []
         for key, value in values.items():
-            fit[key] = value if value is PRESET else fitting(key, value, self._choose_hardware, problems)
+            fit[key] = value if value is PRESET else _fitting(key, value, self._choose_hardware, problems)
         if problems:
             return tuple(problems)
         words = label or ", ".join(self._label(key, value) for key, value in fit.items())
@@ -204,7 +204,7 @@ class Document:
         problems: list[Problem] = []
         values = flatten(parse_toml(text, label), label, problems)
         kept = {key: value for key, value in values.items() if key not in without} | dict(also or {})
-        fit = {key: fitting(key, value, self._choose_hardware, problems) for key, value in kept.items()}
+        fit = {key: _fitting(key, value, self._choose_hardware, problems) for key, value in kept.items()}
         if problems:
             raise ConfigError(problems)
         gone = dict.fromkeys(self.own_values(), PRESET)
@@ -216,7 +216,7 @@ class Document:
         known = {key: value for key, value in edits.items() if key in all_settings()}
         for key in [key for key, value in known.items() if value is not PRESET]:
             before = len(problems)
-            fitting(key, known[key], self._choose_hardware, problems)
+            _fitting(key, known[key], self._choose_hardware, problems)
             if len(problems) > before:
                 del known[key]
         self.patch(known, label or f"{len(known)} restored edits")
@@ -308,3 +308,18 @@ class Document:
         if self.file and same(value, self._saved.get(key, PRESET)):
             return Layer(origin=Origin.FILE, where=str(self.file), values={key: value})
         return Layer(origin=Origin.EDITED, where=EDITED_HERE, values={key: value})
+
+
+def _fitting(key: str, value: Any, choose_hardware: HardwareChoice, problems: list[Problem]) -> Any:
+    """The value as its setting keeps it (3 as 3.0). What does not fit, or names no profile, is added to `problems`."""
+    if key not in all_settings():
+        flatten({key: value}, "", problems)
+        return value
+    config = validate({key: value}, {}, problems)
+    if config is None:
+        return value
+    if key == "profile":
+        problems += find_presets(value, {}, choose_hardware).problems
+    elif key == "hardware_profile":
+        problems += find_presets("", {key: value}, choose_hardware).problems
+    return value_of(config, key)

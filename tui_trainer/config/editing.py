@@ -3,8 +3,6 @@
 What is shown and what is edited are two functions: a placeholder such as `empty` is never the text of an editor.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a setting means, from its declaration."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 
 from tui_trainer.config.editing import display_text

@@ -4,8 +4,6 @@ The declaration is a pydantic field. Loader, `explain`, the JSON Schema and ever
 `setting(key)` gives it in a form that needs no knowledge of pydantic.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import types
@@ -65,24 +63,6 @@ class Row(Protocol):
     def help(self) -> str: ...
 
 
-class NameIn:
-    """A text that is a name in a table: its names are the choices, as the table is when they are asked for."""
-
-    def __init__(self, table: Mapping[str, Row]) -> None:
-        self.table = table
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "enum": list(self.table)}
-
-    def _checked(self, name: str) -> str:
-        if name not in self.table:
-            raise ValueError("not one of the choices")
-        return name
-
-
 class Form:
     """A text of a form of its own: in words, and by what raises ValueError for a text of another form."""
 
@@ -95,6 +75,20 @@ class Form:
     def _checked(self, text: str) -> str:
         self._check(text)
         return text
+
+
+class NameIn(Form):
+    """A text that is a name in a table: its names are the choices, as the table is when they are asked for."""
+
+    def __init__(self, table: Mapping[str, Row]) -> None:
+        self.table = table
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(self.table)}
+
+    def _check(self, name: str) -> None:
+        if name not in self.table:
+            raise ValueError("not one of the choices")
 
 
 def _time_as_text(value: Any) -> Any:
@@ -248,14 +242,15 @@ def _setting(key: str, field: FieldInfo) -> Setting:
     metadata = [*field.metadata, *metadata]
     table = next((item.table for item in metadata if isinstance(item, NameIn)), {})
     extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    limits, bounds = _limits(metadata)
     return Setting(
         key=key,
         kinds=() if table else kinds,
         choices=(*choices, *table),
         choice_help=tuple(f"{name}: {row.label}, {row.help}" for name, row in table.items()),
         default=field.default,
-        bounds=_bounds(metadata),
-        limits=_limits(metadata),
+        bounds=bounds,
+        limits=limits,
         help=field.description or "",
         unit=extra.get("unit", ""),
         memory=extra.get("memory", ""),
@@ -284,33 +279,23 @@ def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[str | int, ...], li
     return (annotation,), (), []
 
 
-def _limits(metadata: list[Any]) -> Limits:
-    found: dict[str, Any] = {}
-    for item in metadata:
-        match item:
-            case annotated_types.Ge(ge=limit):
-                found["low"] = limit
-            case annotated_types.Gt(gt=limit):
-                found["above"] = limit
-            case annotated_types.Le(le=limit):
-                found["high"] = limit
-            case annotated_types.Lt(lt=limit):
-                found["below"] = limit
-    return Limits(**found)
-
-
-def _bounds(metadata: list[Any]) -> str:
+def _limits(metadata: list[Any]) -> tuple[Limits, str]:
+    """The bounds, and in words; a text of a form of its own has the form instead."""
+    limits: dict[str, Any] = {}
     words = []
     for item in metadata:
         match item:
             case annotated_types.Ge(ge=limit):
-                words.append(f"at least {limit}")
+                limits["low"], word = limit, f"at least {limit}"
             case annotated_types.Gt(gt=limit):
-                words.append(f"above {limit}")
+                limits["above"], word = limit, f"above {limit}"
             case annotated_types.Le(le=limit):
-                words.append(f"at most {limit}")
+                limits["high"], word = limit, f"at most {limit}"
             case annotated_types.Lt(lt=limit):
-                words.append(f"below {limit}")
-            case Form(words=form):
-                words.append(form)
-    return ", ".join(words)
+                limits["below"], word = limit, f"below {limit}"
+            case Form(words=word):
+                pass
+            case _:
+                continue
+        words.append(word)
+    return Limits(**limits), ", ".join(words)

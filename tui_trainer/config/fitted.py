@@ -1,7 +1,5 @@
 """Presets that do not fit what the user chose: the value is changed, and that is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The order in which settings are looked at: one group for each TOML table, basic settings before advanced ones."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from tui_trainer.config.fields import Setting

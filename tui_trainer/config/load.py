@@ -3,8 +3,6 @@
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -93,6 +91,32 @@ class LoadedConfig:
         return replace(problem, where=self.where(problem.key)) if by_user else problem
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presets:
+    """The two profiles in force and the layer behind each value that they set. `recipe_name` is the one asked for."""
+
+    recipe_name: str = ""
+    recipe: Profile | None = None
+    hardware_profile: Profile | None = None
+    hardware_reason: str = ""
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def value(self, key: str) -> Any:
+        """What the profiles and the defaults give. `profile` itself is the recipe that was asked for."""
+        return self.layers[key].values[key] if key in self.layers else all_settings()[key].default
+
+    def under(self, config: Config, layers: Mapping[str, Layer]) -> LoadedConfig:
+        """A whole config that was made on these profiles, with the layers behind its values."""
+        return LoadedConfig(
+            config=config,
+            layers=dict(layers),
+            recipe=self.recipe,
+            hardware_profile=self.hardware_profile,
+            hardware_reason=self.hardware_reason,
+        )
+
+
 HardwareChoice = Callable[[str], tuple[Profile | None, str]]
 
 
@@ -116,22 +140,17 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     """
     problems: list[Problem] = []
     written = user_layers(request, problems)
-    recipe = _recipe(request, written, problems)
-    layers = [profile_layer(recipe, Origin.RECIPE, problems)] if recipe else []
-    requested = _last("hardware_profile", [*layers, *written], "auto")
-    hardware, reason = _hardware(requested, choose_hardware, [*layers, *written], problems)
-    layers += [profile_layer(hardware, Origin.HARDWARE, problems)] if hardware else []
-    by_key = {key: layer for layer in [*layers, *written] for key in layer.values}
+    own = {key: layer for layer in written for key in layer.values}
+    recipe_name = _last("profile", written, default_recipe(request, written))
+    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in own.items()}, choose_hardware)
+    by_key = {**presets.layers, **own}
+    for problem in presets.problems:
+        place = by_key[problem.key].where if problem.key in by_key else ""
+        problems.append(problem if problem.where else replace(problem, where=place))
     config = validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
     if problems or config is None:
         raise ConfigError(problems)
-    return LoadedConfig(
-        config=with_absolute_paths(config),
-        layers=by_key,
-        recipe=recipe,
-        hardware_profile=hardware,
-        hardware_reason=reason,
-    )
+    return presets.under(with_absolute_paths(config), by_key)
 
 
 def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
@@ -159,13 +178,40 @@ def _option(key: str, value: str) -> Layer:
     return Layer(origin=Origin.COMMAND_LINE, where=OPTIONS.get(key, "--set"), values={key: value})
 
 
-def _recipe(request: Request, user_layers: list[Layer], problems: list[Problem]) -> Profile | None:
-    name = _last("profile", user_layers, default_recipe(request, user_layers))
+def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
+    """The profiles for a recipe and for the user's own choice of hardware. What cannot be found becomes a problem."""
+    problems: list[Problem] = []
+    layers: dict[str, Layer] = {}
+
+    def take(origin: Origin, profile: Profile) -> None:
+        values = flatten(profile.values, str(profile.path), problems)
+        layer = Layer(origin=origin, where=f"{origin.value} {profile.name}", values=values)
+        layers.update(dict.fromkeys(values, layer))
+
+    recipe = hardware = None
+    reason = ""
     try:
-        return find_profile(name, "recipes") if name else None
+        if recipe_name:
+            recipe = find_profile(recipe_name, "recipes")
+            take(Origin.RECIPE, recipe)
     except ConfigError as error:
-        problems.extend(_placed(error, "profile", user_layers))
-        return None
+        problems += [replace(problem, key="profile") for problem in error.problems]
+    key = "hardware_profile"
+    candidates = [own.get(key), layers[key].values[key] if key in layers else None, "auto"]
+    try:
+        hardware, reason = choose_hardware(next(name for name in candidates if isinstance(name, str)))
+        if hardware:
+            take(Origin.HARDWARE, hardware)
+    except ConfigError as error:
+        problems += [replace(problem, key=key) for problem in error.problems]
+    return Presets(
+        recipe_name=recipe_name,
+        recipe=recipe,
+        hardware_profile=hardware,
+        hardware_reason=reason,
+        layers=layers,
+        problems=tuple(problems),
+    )
 
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
@@ -175,31 +221,9 @@ def default_recipe(request: Request, user_layers: list[Layer]) -> str:
     return "" if request.config_file else DEFAULT_RECIPE
 
 
-def _hardware(
-    requested: str, choose: HardwareChoice, layers: list[Layer], problems: list[Problem]
-) -> tuple[Profile | None, str]:
-    try:
-        return choose(requested)
-    except ConfigError as error:
-        problems.extend(_placed(error, "hardware_profile", layers))
-        return None, ""
-
-
-def _placed(error: ConfigError, key: str, layers: list[Layer]) -> list[Problem]:
-    """Problems that name no place are where the setting was written."""
-    where = next((layer.where for layer in reversed(layers) if key in layer.values), "")
-    return [problem if problem.where else replace(problem, where=where, key=key) for problem in error.problems]
-
-
 def _last(key: str, layers: list[Layer], default: str) -> str:
     found = [layer.values[key] for layer in layers if isinstance(layer.values.get(key), str)]
     return found[-1] if found else default
-
-
-def profile_layer(profile: Profile, origin: Origin, problems: list[Problem]) -> Layer:
-    """The values that a profile sets. Unknown settings in it are added to `problems`."""
-    values = flatten(profile.values, str(profile.path), problems)
-    return Layer(origin=origin, where=f"{origin.value} {profile.name}", values=values)
 
 
 def _assignments(assignments: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:

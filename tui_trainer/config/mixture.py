@@ -1,7 +1,5 @@
 """Which sources [data] names, and how often the rows of each are used in an epoch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any

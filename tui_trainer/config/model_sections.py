@@ -1,7 +1,5 @@
 """[model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from tui_trainer.config.fields import Auto, NameIn, Names, PositiveInt, Section, option

@@ -1,7 +1,5 @@
 """Paths of a config, made independent of the folder that the program was started in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tui_trainer.config.mixture import joined, paths_in
@@ -15,7 +13,10 @@ def with_absolute_paths(config: Config) -> Config:
     paths = {"path": _data(config.data.path), "eval_path": _data(config.data.eval_path)}
     data = config.data.model_copy(update=paths)
     model = config.model.model_copy(update={"model_name_or_path": _model(config.model.model_name_or_path)})
-    task = config.task.model_copy(update={"chat_template": _template(config.task.chat_template)})
+    template = config.task.chat_template
+    # The name of a template stays.
+    is_file = "/" in template or template.endswith(".jinja")
+    task = config.task.model_copy(update={"chat_template": absolute(template) if is_file else template})
     output = config.output.model_copy(update={"runs_dir": absolute(config.output.runs_dir)})
     return config.model_copy(update={"task": task, "data": data, "model": model, "output": output})
 
@@ -35,11 +36,6 @@ def _model(name: str) -> str:
         return absolute(name) if name and Path(name).expanduser().is_dir() else name
     except (OSError, RuntimeError):
         return name
-
-
-def _template(name: str) -> str:
-    """A .jinja file by its whole path; the name of a template stays."""
-    return absolute(name) if "/" in name or name.endswith(".jinja") else name
 
 
 def absolute(path: str) -> str:

@@ -4,8 +4,6 @@ A profile is a config file with two tables more: `[about]` (title, summary, sour
 is only data here: `planning/hardware_match.py` compares it with the machine.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from difflib import get_close_matches

@@ -4,12 +4,10 @@ A value of the user's own is written even where it equals the preset: it wins ov
 machine, and a micro-batch that somebody asked for is not made smaller.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,16 +59,20 @@ def saved_values(document: Document) -> dict[str, Any]:
 
 def document_text(document: Document) -> str:
     """The TOML of a new file, one table after the other."""
+    return "\n".join(table_lines({key: toml_text(value) for key, value in saved_values(document).items()})) + "\n"
+
+
+def table_lines(texts: Mapping[str, str]) -> list[str]:
+    """One table after the other, in the order of declaration, of settings with what stands behind their `=`."""
     lines: list[str] = []
     table = ""
-    values = saved_values(document)
-    for key in sorted(values, key=lambda key: list(all_settings()).index(key)):
+    for key in sorted(texts, key=list(all_settings()).index):
         found, _, name = key.rpartition(".")
         if found != table:
             table = found
             lines += ["", f"[{table}]"]
-        lines.append(f"{name} = {toml_text(values[key])}")
-    return "\n".join(lines) + "\n"
+        lines.append(f"{name} = {texts[key]}")
+    return lines
 
 
 def save(document: Document, path: Path, *, force: bool = False) -> None:

@@ -4,8 +4,6 @@ Names are Hugging Face's where they have one. Whether values go together with ea
 judged in `planning/conflicts.py`.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tui_trainer.config.data_sections import DataloaderSection, DataSection

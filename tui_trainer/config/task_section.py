@@ -1,7 +1,5 @@
 """[task]: what is learnt, and from which part of each row."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tui_trainer.config.fields import PositiveInt, Section, option

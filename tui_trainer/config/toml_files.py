@@ -1,7 +1,5 @@
 """Reading and writing TOML without surprises: bounded size, one-sentence errors, dotted keys."""
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from contextlib import suppress
@@ -17,10 +15,15 @@ MAX_LINE_CHARACTERS = 4096
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises ConfigError with the file, the place and the reason."""
+    hint = "give the path of a TOML file; `tui-trainer profiles` lists what --profile takes"
+    return parse_toml(read_config(path, hint), str(path))
+
+
+def read_config(path: Path, hint: str) -> str:
+    """The text of a config file of any kind. `hint`: what to do where there is none. Raises ConfigError."""
     where = str(path)
     try:
         if not path.is_file():
-            hint = "give the path of a TOML file; `tui-trainer profiles` lists what --profile takes"
             raise ConfigError("is not a file" if path.exists() else "does not exist", where=where, hint=hint)
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -29,11 +32,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise ConfigError(f"is larger than {MAX_BYTES // 1024} KiB, so it is no config file", where=where)
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"line {line} is not UTF-8", where=where, hint="save the file as UTF-8") from None
-    return parse_toml(text, where)
 
 
 def file_digest(path: Path) -> str | None:

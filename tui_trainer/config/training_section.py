@@ -1,7 +1,5 @@
 """[training]: how long, in what steps, with what precision and optimizer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from tui_trainer.config.fields import (

@@ -3,8 +3,6 @@
 Line numbers are those of the file, from 1; byte offsets are those of the unpacked content, from 0.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -34,9 +32,7 @@ def lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, bytes, int]]:
         if len(raw_line) > MAX_LINE_BYTES:
             limit = format_bytes(MAX_LINE_BYTES)
             raise DataError(
-                f"the line is longer than {limit}",
-                where=f"{label}, line {line}",
-                hint="cut the text into several rows",
+                f"the line is longer than {limit}", where=f"{label}, line {line}", hint="cut the text into several rows"
             )
         yield line, raw_line, offset
         offset += len(raw_line)

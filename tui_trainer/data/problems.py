@@ -1,7 +1,5 @@
 """Mistakes in the data, collected while it is read, so that one look shows all of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tui_trainer.errors import DataError, Problem

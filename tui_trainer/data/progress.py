@@ -1,7 +1,5 @@
 """How far a long piece of work is, told a few times a second and once at its end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

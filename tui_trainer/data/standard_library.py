@@ -3,8 +3,6 @@
 Nothing is imported: modules do things when they are.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import sys
@@ -34,6 +32,15 @@ class DocumentedFunction:
     @property
     def name(self) -> str:
         return self.path.rpartition(".")[2]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.module}.{self.path}"
+
+    @property
+    def first_paragraph(self) -> str:
+        """On one line."""
+        return " ".join(self.docstring.strip().split("\n\n", maxsplit=1)[0].split())
 
 
 @cache

@@ -18,7 +18,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices, Row
+from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source

@@ -12,7 +12,7 @@ from typing import Any
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
 from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, merge
-from tui_trainer.importing.values import alike, empty, fit, off
+from tui_trainer.importing.values import empty, fit, off
 
 _OFF = "off in the file"
 # What a run learns, and which of its weights: a file that means another value of these is another run.
@@ -185,12 +185,12 @@ class Conversion:
                 why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (rule.why, rule.reason)
                 self.leave(why, reason, name)
             case Same():
-                usual = any(alike(value, one) for one in rule.values)
+                usual = any(same(value, one) for one in rule.values)
                 why = Why.ALWAYS if usual else Why.NOT_SUPPORTED
                 self.leave(why, rule.reason if usual else rule.otherwise or rule.reason, name)
 
     def _translate(self, name: str, value: Any, rule: To) -> None:
-        spelt = next((spelling for spelling in rule.values if alike(value, spelling)), None)
+        spelt = next((spelling for spelling in rule.values if same(value, spelling)), None)
         found = None if spelt is None else rule.values[spelt]
         if isinstance(found, Left):
             self._apply(name, value, found)

@@ -1,7 +1,5 @@
 """Which importer reads a file: the one that knows most of its keys, and says so. Importers are found by their files."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Mapping
 from functools import cache

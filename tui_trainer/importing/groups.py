@@ -3,15 +3,14 @@
 Each function makes the reader of one such group from the names that a tool has for its parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
+from tui_trainer.config.changes import same
 from tui_trainer.config.fields import names_in
 from tui_trainer.importing.conversion import Conversion, Group
 from tui_trainer.importing.rules import Why
-from tui_trainer.importing.values import alike, number, off, whole
+from tui_trainer.importing.values import number, off, whole
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
 
@@ -71,7 +70,7 @@ def _precision(done: Conversion) -> None:
     names, on, others = _switches(done, "bf16", "fp16")
     if on:
         done.write(key, on[0], *names)
-    elif others and all(alike(word, "auto") for word in others):
+    elif others and all(same(word, "auto") for word in others):
         done.write(key, "auto", *names)
     elif others:
         done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *names)
@@ -168,17 +167,17 @@ def cadence(
         if not strategy:
             return
         name, value = strategy
-        if alike(value, False) or alike(value, "no"):
+        if same(value, False) or same(value, "no"):
             if count:
                 done.leave(Why.NOT_NEEDED, f"{name} is off", steps)
             done.write(key, 0, name, reason="only at the end")
-        elif alike(value, "epoch"):
+        elif same(value, "epoch"):
             if count:
                 done.leave(Why.NOT_NEEDED, f"{name} says when", steps)
             share(done, name, 1)
-        elif alike(value, "steps") and count:
+        elif same(value, "steps") and count:
             done.write(key, count[1], steps, name, ours=False)
-        elif alike(value, "steps"):
+        elif same(value, "steps"):
             done.leave(Why.ALWAYS, f"how many is not said in the file; {key} says it here", name)
         else:
             done.leave(Why.NOT_SUPPORTED, "once in so many steps or in an epoch is", name)
@@ -235,7 +234,7 @@ def method(
 
     def read(done: Conversion) -> None:
         named = done.first(adapter) if adapter else None
-        wanted = next((ours for one, ours in (adapters or {}).items() if named and alike(named[1], one)), "")
+        wanted = next((ours for one, ours in (adapters or {}).items() if named and same(named[1], one)), "")
         if named and not wanted:
             done.leave(Why.REFUSED, "the methods here are full, lora and qlora", adapter)
             return

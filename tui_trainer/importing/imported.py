@@ -1,7 +1,5 @@
 """A file of another tool as a file of ours: read, detected, rewritten, reported, and read back before it counts."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -11,8 +9,9 @@ from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.editing import toml_text
-from tui_trainer.config.load import all_settings, flatten, validate
+from tui_trainer.config.load import flatten, validate
 from tui_trainer.config.profiles import find_profile
+from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
@@ -59,16 +58,10 @@ class Imported:
     @property
     def toml(self) -> str:
         """The config file, with where each value comes from, and at its end what was left out."""
-        by_key = {rewrite.key: rewrite for rewrite in self.rewrites}
+        texts = {one.key: f"{toml_text(one.value)}  # {_sources(one)}" for one in self.rewrites}
         path = one_line(str(self.path), _PATH_WIDTH)
         lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
-        table = ""
-        for key in sorted(by_key, key=list(all_settings()).index):
-            found, _, name = key.rpartition(".")
-            if found != table:
-                table = found
-                lines += ["", f"[{table}]"]
-            lines.append(f"{name} = {toml_text(by_key[key].value)}  # {_sources(by_key[key])}")
+        lines += table_lines(texts)
         for line in self.unsaid_lines:
             lines += ["", f"# {line}"]
         if self.left_out:
@@ -130,11 +123,7 @@ def import_file(path: Path, kind: str = "") -> Imported:
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
     done = convert(importer, spread(importer, raw))
     found = Imported(
-        path=path,
-        importer=importer,
-        reason=reason,
-        rewrites=tuple(done.rewrites),
-        left_out=tuple(done.left_out),
+        path=path, importer=importer, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
     )
     _check(found)
     return found

@@ -3,20 +3,19 @@
 What would be lost in silence is an error here: a key that stands there twice, text after the end.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Hashable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tui_trainer.config.toml_files import read_config
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 
-MAX_BYTES = 256 * 1024
 # PyYAML reads about 20 kB a second.
 MAX_YAML_BYTES = 64 * 1024
 # YAML's aliases make a few lines into billions of values.
@@ -39,9 +38,13 @@ def read_foreign(path: Path) -> dict[str, Any]:
     if path.suffix.lower() in _PROSE:
         hint = "copy its keys and values into a YAML file"
         raise ConfigError("is a program or a text, and not a config", where=where, hint=hint)
-    text = _text(path)
+    hint, inside = "give a config in YAML or JSON", path / _ADAPTER
+    with suppress(OSError):
+        hint = f"give {inside}" if inside.is_file() else hint
+    text = read_config(path, hint)
     as_json = path.suffix.lower() in (".json", ".jsonc") or text.lstrip().startswith("{")
-    _refuse_longer(len(text), MAX_BYTES if as_json else MAX_YAML_BYTES, where)
+    if not as_json and len(text) > MAX_YAML_BYTES:
+        raise ConfigError(f"is larger than {MAX_YAML_BYTES // 1024} KiB, so it is no config file", where=where)
     try:
         found = parse_json(text, where) if as_json else parse_yaml(text, where)
         _refuse_too_much(found, where)
@@ -53,30 +56,6 @@ def read_foreign(path: Path) -> dict[str, Any]:
     if not found:
         raise ConfigError("holds no keys", where=where)
     return {str(key): value for key, value in found.items()}
-
-
-def _text(path: Path) -> str:
-    where = str(path)
-    try:
-        if not path.is_file():
-            inside = path / _ADAPTER
-            hint = f"give {inside}" if inside.is_file() else "give a config in YAML or JSON"
-            raise ConfigError("is not a file" if path.exists() else "does not exist", where=where, hint=hint)
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or error}", where=where) from None
-    _refuse_longer(len(raw), MAX_BYTES, where)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise ConfigError(f"line {line} is not UTF-8", where=where, hint="save the file as UTF-8") from None
-
-
-def _refuse_longer(length_bytes: int, limit_bytes: int, where: str) -> None:
-    if length_bytes > limit_bytes:
-        raise ConfigError(f"is larger than {limit_bytes // 1024} KiB, so it is no config file", where=where)
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -6,8 +6,6 @@ rule. A text is the key of our setting, `training.*` the one of the same name in
 earlier table back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

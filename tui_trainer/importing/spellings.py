@@ -1,7 +1,5 @@
 """How other tools spell values: readers by name, each of which raises ValueError with what is wrong with a value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any

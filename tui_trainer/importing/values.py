@@ -3,8 +3,6 @@
 The config's own schema is asked, nothing else.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.config.editing import toml_text
@@ -59,11 +57,6 @@ def empty(value: Any) -> bool:
 def off(value: Any) -> bool:
     """Whether a value says no."""
     return empty(value) or value is False or value in (0, "none", "no", "off", "false")
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Equal, and `true` is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _number(setting: Setting, value: Any) -> Any:

@@ -1,7 +1,5 @@
 """What config.json says that a model is, and which models cannot be trained for a task."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which card torch means: CUDA counts the cards that it shows this process, in an order of its own."""
 
-from __future__ import annotations
-
 from tui_trainer.errors import RunError
 from tui_trainer.hardware.visible_gpus import VARIABLE
 

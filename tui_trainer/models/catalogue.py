@@ -9,8 +9,6 @@ Rows of encoders, alone or with a decoder, tell nothing of files with weights: o
 which a task makes anew.
 """
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentParser, BooleanOptionalAction
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Questions that only torch can answer, asked of a child process: plans load no torch. Answers are kept on the disk."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -11,12 +9,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from tui_trainer.errors import InputError
+from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.safe_text import one_line
 
 
@@ -99,12 +99,18 @@ def answer_question(answer: Callable[[dict[str, Any]], Any]) -> None:
     print(json.dumps(found))
 
 
+def answer_place(folder: str, version: int, question: str) -> Path:
+    """Where the answer to a question is kept: another file for another form of it, and for another transformers."""
+    import xxhash
+
+    digest = xxhash.xxh3_128(f"{version} {metadata.version('transformers')} {question}".encode()).hexdigest()
+    return prepared_data_folder(os.environ) / folder / f"{digest}.json"
+
+
 def keep_answer(place: Path, answer: str) -> None:
     """A cache that cannot be written costs seconds the next time, and nothing else."""
-    try:
+    with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
             file.write(answer)
         Path(file.name).replace(place)
-    except OSError:
-        return

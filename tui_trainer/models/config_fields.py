@@ -1,7 +1,5 @@
 """Reading a model's config.json: one question, whatever the architecture calls it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A model of which only the config is there: as much of it as a task asks for when it lays rows out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Only headers and small files are read: no weights, no torch, no network.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -56,11 +54,6 @@ class ModelFacts:
     eos_token_ids: tuple[int, ...] = ()
     catalogue: CatalogueEntry | None = None
 
-    @property
-    def can_be_trained(self) -> bool:
-        """Whether a model is on this machine at all; without weights, from scratch only."""
-        return self.folder is not None
-
 
 def find_model(
     name: str,
@@ -106,13 +99,17 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
     headers, damage = _headers(folder)
     files = () if damage else _files_with_weights(folder)
     tokenizer_files = tokenizer_files_in(folder)
+    in_safetensors = (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
+    in_bin = (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file()
+    kind: Weights = "safetensors" if in_safetensors else "bin" if in_bin else "none"
+    generation = read_json(folder / "generation_config.json") or {}
     return ModelFacts(
         name=name,
         revision=revision,
         folder=folder,
         config=config,
         shape=shape_of(config, headers or None, head=head, labels=labels),
-        weights=_weights_kind(folder),
+        weights=kind,
         weight_files=files,
         weights_bytes=sum(_size(folder / file) for file in files) or None,
         headers=headers or None,
@@ -120,8 +117,9 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
         dtype=_stored_dtype(headers) or _told_dtype(config),
         tokenizer_key=tokenizer_key(folder, tokenizer_files, config),
         tokenizer_files=tokenizer_files,
-        has_remote_code=_has_remote_code(folder, config),
-        eos_token_ids=_eos_token_ids(folder, config),
+        # Whether the model or its tokenizer wants to run Python files that come with it.
+        has_remote_code="auto_map" in config or "auto_map" in (read_json(folder / "tokenizer_config.json") or {}),
+        eos_token_ids=_ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id")),
     )
 
 
@@ -147,12 +145,6 @@ def _headers(folder: Path) -> tuple[dict[str, TensorFacts], tuple[Problem, ...]]
         return with_names_of_today(read_headers(folder)), ()
     except ConfigError as error:
         return {}, error.problems
-
-
-def _weights_kind(folder: Path) -> Weights:
-    if (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file():
-        return "safetensors"
-    return "bin" if (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file() else "none"
 
 
 def _files_with_weights(folder: Path) -> tuple[str, ...]:
@@ -183,16 +175,6 @@ def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
 def _told_dtype(config: Mapping[str, Any]) -> str | None:
     told = config.get("dtype") or config.get("torch_dtype")
     return told if isinstance(told, str) else None
-
-
-def _has_remote_code(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the model or its tokenizer wants to run Python files that come with it."""
-    return "auto_map" in config or "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
-
-
-def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    generation = read_json(folder / "generation_config.json") or {}
-    return _ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id"))
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ are left out by name: 4 bits do not train, and a tied head would take the embedd
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,10 +118,5 @@ def _stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         with safe_open(path, framework="pt") as file:
             yield from ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118  # it is no dict
     for path in () if paths else sorted(folder.glob("pytorch_model*.bin")):
-        yield from _tensors(torch.load(path, map_location="cpu", mmap=True, weights_only=True).items())
-
-
-def _tensors(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
-    import torch
-
-    return ((name, value) for name, value in items if torch.is_tensor(value))
+        stored = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        yield from ((name, value) for name, value in stored.items() if torch.is_tensor(value))

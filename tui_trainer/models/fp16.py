@@ -1,7 +1,5 @@
 """Families that reach numbers inside which fp16 does not have: they were trained in bf16 or fp32."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tui_trainer.config.sections import Config

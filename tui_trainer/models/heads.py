@@ -3,8 +3,6 @@
 Which kinds those are is read from the text of the installed transformers: importing it would take torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

@@ -84,6 +84,10 @@ def load_pretrained(
     try:
         with _quiet():
             shape = _config_of(folder, model, labels)
+            packing: dict[str, Any] = {}
+            if four_bits is not None:
+                refuse_poisoned_files(folder)
+                packing["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, kind)
             loaded, report = kind.from_pretrained(
                 folder,
                 config=shape,
@@ -95,7 +99,7 @@ def load_pretrained(
                 weights_only=True,
                 **_attention(model),
                 **({"device_map": {"": device}} if device is not None and device.type != "cpu" else {}),
-                **_packing(four_bits, folder, shape, model, dtype, kind),
+                **packing,
             )
     except ConfigError:
         raise
@@ -149,7 +153,10 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
     """A sentence about what start from scratch; empty when nothing does. Raises ConfigError for a body that
     the files do not fill."""
-    missing, others = sorted(map(str, report.get("missing_keys") or ())), _mismatched(report)
+    missing = sorted(map(str, report.get("missing_keys") or ()))
+    # Name to its shape in the files and in the model.
+    entries = report.get("mismatched_keys") or ()
+    others = {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in entries}
     body = f"{model.base_model_prefix}."
     # What pools the results is no part of models that were trained to fill gaps.
     may_be_new = [
@@ -170,12 +177,6 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     if had:
         words += f": the model in {one_line(str(folder))} tells {had.pop()} labels apart, this task {model.num_labels}"
     return words
-
-
-def _mismatched(report: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Name to its shape in the files and in the model."""
-    entries = report.get("mismatched_keys") or ()
-    return {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in entries}
 
 
 def load_config(
@@ -229,21 +230,6 @@ def new_model(
 def _attention(model: ModelSection) -> dict[str, Any]:
     """auto leaves the choice to transformers: torch's fused kernel wherever the model has it."""
     return {} if model.attn_implementation == "auto" else {"attn_implementation": model.attn_implementation}
-
-
-def _packing(
-    four_bits: FourBits | None,
-    folder: Path,
-    shape: PretrainedConfig,
-    model: ModelSection,
-    dtype: torch.dtype,
-    kind: Any,
-) -> dict[str, Any]:
-    """What from_pretrained wants for weights in 4 bits. Raises ConfigError for numbers that are not finite."""
-    if four_bits is None:
-        return {}
-    refuse_poisoned_files(folder)
-    return {"quantization_config": bitsandbytes_config(four_bits, shape, model, dtype, kind)}
 
 
 def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:

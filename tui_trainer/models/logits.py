@@ -4,8 +4,6 @@ The plan reads it from config.json, the loss from the loaded model's config: bot
 counts on logits in chunks exactly where the loss computes them in chunks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What stands against training from a model: found in its small files, before a minute is spent on loading it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -13,19 +11,11 @@ from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.headers import SINGLE_FILE
 from tui_trainer.models.files.hub_cache import remedies
 from tui_trainer.models.files.pickles import foreign_calls
-from tui_trainer.models.heads import Head
 from tui_trainer.models.shape import ModelShape, is_described
 from tui_trainer.models.tokenizing.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
 from tui_trainer.safe_text import one_line
 
 Init = Literal["pretrained", "scratch"]
-# By what a .bin model is read to be written again: with its own head where a task needs it.
-_LOADED_AS: dict[Head, str] = {
-    "causal_lm": "AutoModelForCausalLM",
-    "sequence_classification": "AutoModel",
-    "token_classification": "AutoModel",
-    "seq2seq_lm": "AutoModelForSeq2SeqLM",
-}
 _SCRATCH = 'set model.init = "scratch" to start from random weights'
 
 
@@ -43,25 +33,6 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     return found
 
 
-def model_notes(facts: ModelFacts, init: Init = "pretrained") -> list[str]:
-    """What is worth knowing and stops nothing."""
-    if init != "pretrained" or facts.weights != "bin" or facts.folder is None:
-        return []
-    return [
-        "the weights are .bin files: transformers loads them with weights_only, which refuses everything but plain "
-        f"tensors; as safetensors they load faster: {conversion_command(facts.folder, facts.shape.head)}"
-    ]
-
-
-def conversion_command(folder: Path, head: Head = "causal_lm") -> str:
-    """A command that writes a .bin model as safetensors, into a folder beside it. An encoder is written without a
-    head, which the task makes anew."""
-    target = f"{folder}-safetensors"
-    code = f"from transformers import {_LOADED_AS[head]} as M, AutoTokenizer as T; "
-    code += f"[c.from_pretrained({str(folder)!r}).save_pretrained({target!r}) for c in (M, T)]"
-    return f'python -c "{code}"'
-
-
 def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:
     """A command that writes the tensors of .bin files as model.safetensors beside them. It runs code in them."""
     paths = [str(folder / name) for name in files]
@@ -72,13 +43,13 @@ def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:
     return f'python -c "{code}"'
 
 
-def length_problems(shape: ModelShape, max_length: int, key: str = "data.max_length") -> list[Problem]:
-    """Rows that are longer than a model with learned positions has positions for. `key` is where the length stands."""
+def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
+    """Rows that are longer than a model with learned positions has positions for."""
     limit = shape.max_position_embeddings
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
     what = f"{max_length} is above {limit}, the positions that this {shape.model_type} model has learnt"
-    return [Problem(message=what, key=key, hint=f"set {key} = {limit} or less")]
+    return [Problem(message=what, key="data.max_length", hint=f"set data.max_length = {limit} or less")]
 
 
 def length_warning(shape: ModelShape, max_length: int) -> str:
@@ -91,11 +62,8 @@ def length_warning(shape: ModelShape, max_length: int) -> str:
 
 def _code_problems(facts: ModelFacts, trust_remote_code: bool) -> Iterator[Problem]:
     if facts.has_remote_code and not trust_remote_code:
-        yield _about(
-            facts,
-            "the model wants to run Python code that comes with it (auto_map)",
-            "read its .py files, then set model.trust_remote_code = true; the code can do all that you can",
-        )
+        hint = "read its .py files, then set model.trust_remote_code = true; the code can do all that you can"
+        yield _about(facts, "the model wants to run Python code that comes with it (auto_map)", hint)
 
 
 def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:

@@ -1,7 +1,5 @@
 """`[model.scratch]` in the words of a config.json, for each head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
@@ -15,12 +13,7 @@ _PLAIN_MLP = 4
 
 
 def scratch_config(
-    scratch: ScratchSection,
-    vocabulary: int,
-    head: Head = "causal_lm",
-    *,
-    max_length: int = _POSITIONS,
-    labels: int = 2,
+    scratch: ScratchSection, vocabulary: int, head: Head = "causal_lm", *, max_length: int = _POSITIONS, labels: int = 2
 ) -> dict[str, Any]:
     """A decoder of Llama's form, an encoder of BERT's with `max_length` learned positions for the two classifications,
     or an encoder with a decoder of T5's (version 1.1, with its head tied). Nothing is dropped but as

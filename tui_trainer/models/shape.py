@@ -4,8 +4,6 @@ Known architectures are counted from config.json alone. Of others, the names and
 tell; without weights the model is built without numbers in a child process (`counting`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,8 +23,6 @@ from tui_trainer.models.files.weights import has_experts, has_head, modules_of, 
 from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
 from tui_trainer.models.logits import LogitTransform, logit_transform
 from tui_trainer.models.scratch import scratch_config
-
-__all__ = ["FAMILIES", "Linear", "ModelShape", "Part", "is_described", "scratch_config", "scratch_shape", "shape_of"]
 
 FAMILIES = GATED_FAMILIES | PLAIN_FAMILIES
 # Decoders whose classifier of tokens has this name; the others call it as that of texts, `score`.
@@ -79,25 +75,6 @@ class ModelShape:
         """The same for the tokens of the input, for those of the target, or once for each row."""
         return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == by)
 
-    @property
-    def embedding_parameters(self) -> int:
-        """Weights of the tables that tokens and positions are looked up in."""
-        return sum(part.parameters for part in self.parts if part.is_embedding)
-
-    def forward_flops_per_token(self, row_tokens: int) -> float:
-        """One token in a row of `row_tokens`, forward only: a third of `training_flops_per_token`."""
-        return self.training_flops_per_token(row_tokens) / 3
-
-    def training_flops_per_token(self, row_tokens: int) -> float:
-        """Forward and backward of one token in a row of `row_tokens`, when all weights train.
-
-        6 for each weight in a matmul and 12 x layers x heads x head size x row for attention, not halved for
-        the causal mask. Source: PaLM, arXiv:2204.02311, appendix B. A mixture of experts is counted as if each token
-        passed all of them.
-        """
-        attention = 12.0 * self.layers * self.attention_heads * self.head_size * row_tokens
-        return 6.0 * self.matrix_parameters + attention
-
 
 def shape_of(
     config: Mapping[str, Any],
@@ -123,7 +100,10 @@ def shape_of(
         return _unknown_shape(fields, headers, ending)
     if headers and head == "seq2seq_lm":
         spec = replace(spec, tied=not has_head(headers))
-    parameters = formula_parameters(spec.linears, spec.parts, spec.tied)
+    # A tied head adds only its bias.
+    shared = sum(linear.matrix_parameters for linear in spec.linears if linear.is_head) if spec.tied else 0
+    modules: tuple[Linear | Part, ...] = (*spec.linears, *spec.parts)
+    parameters = sum(module.parameters for module in modules) - shared
     shape = _shape(fields, spec, ending, parameters=parameters)
     if not headers or "quantization_config" in config or head != "causal_lm":
         return shape
@@ -157,13 +137,6 @@ def _classifying(decoder: ArchitectureSpec, model_type: str, ending: Ending) -> 
     bias = not ending.is_of_texts
     score = linear(name, over_vocabulary.inputs, ending.labels, 1, bias, is_head=True)
     return replace(decoder, linears=(*body, score), tied=False)
-
-
-def formula_parameters(linears: tuple[Linear, ...], parts: tuple[Part, ...], tied: bool) -> int:
-    """All weights; a tied head adds only its bias."""
-    shared = sum(linear.matrix_parameters for linear in linears if linear.is_head) if tied else 0
-    everything = sum(linear.parameters for linear in linears) + sum(part.parameters for part in parts)
-    return everything - shared
 
 
 def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = "causal_lm", **more: int) -> ModelShape:
@@ -209,7 +182,8 @@ def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | No
     else:
         counted = count_parameters_in_child(fields.values, ending.head, ending.labels)
         linears, parts, tied, parameters = counted.linears, counted.parts, counted.tied, counted.parameters
-    heads = fields.number("num_attention_heads", 1)
+    heads, layers = fields.number("num_attention_heads", 1), fields.number("num_hidden_layers")
+    decoder_layers = fields.optional("decoder_layers") or fields.number("num_decoder_layers", layers)
     spec = ArchitectureSpec(
         linears=linears,
         parts=parts,
@@ -218,12 +192,7 @@ def _unknown_shape(fields: ConfigFields, headers: Mapping[str, TensorFacts] | No
         mlp_size=fields.number("intermediate_size", 4 * fields.number("hidden_size")),
         gated_mlp=any("gate" in linear.name for linear in linears),
         tied=tied,
-        decoder_layers=_decoder_layers(fields) if ending.head == "seq2seq_lm" else 0,
+        # As many as the encoder has where it is not said.
+        decoder_layers=decoder_layers if ending.head == "seq2seq_lm" else 0,
     )
     return _shape(fields, spec, ending, parameters=parameters)
-
-
-def _decoder_layers(fields: ConfigFields) -> int:
-    """Behind an encoder; as many as the encoder has where it is not said."""
-    layers = fields.number("num_hidden_layers")
-    return fields.optional("decoder_layers") or fields.number("num_decoder_layers", layers)

@@ -4,8 +4,6 @@ Source: peft 0.21: `check_target_module_exists` (a name is the end of a module's
 `_maybe_include_all_linear_layers` (all-linear leaves out the head), `_set_trainable` (modules_to_save match any end).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -30,7 +28,10 @@ def match_targets(shape: ModelShape, target_modules: str, modules_to_save: str =
     problems += [problem for name in names_in(modules_to_save) if (problem := _saved_problem(shape, name))]
     if not names_in(target_modules):
         problems.append(Problem(message="no layer is named", key=_TARGETS_KEY, hint='"all-linear" names all of them'))
-    if not problems and (both := _both(shape, names_in(target_modules), names_in(modules_to_save))):
+    # A layer that would be adapted and trained as a whole at once.
+    paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
+    saved = _named_modules(shape, names_in(modules_to_save))
+    if not problems and (both := next((entry.name for entry in saved if entry.path in paths), "")):
         hint = f"leave it out of {_SAVED_KEY}, or name the targets one by one without it"
         problems.append(Problem(message=f"{both} gets an adapter as well", key=_SAVED_KEY, hint=hint))
     if problems:
@@ -116,12 +117,6 @@ def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | Par
 
 def _modules(shape: ModelShape) -> tuple[Linear | Part, ...]:
     return (*shape.linears, *shape.parts)
-
-
-def _both(shape: ModelShape, targets: Iterable[str], saved: Iterable[str]) -> str:
-    """A layer that would be adapted and trained as a whole at once."""
-    paths = {linear.path for name in targets for linear in _linears_of(shape, name)}
-    return next((entry.name for entry in _named_modules(shape, saved) if entry.path in paths), "")
 
 
 def _linears_of(shape: ModelShape, name: str) -> tuple[Linear, ...]:

@@ -1,7 +1,5 @@
 """Texts that a model writes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +96,12 @@ def most_tokens(model: Any, tokenizer: Any) -> int:
     """How many tokens the model reads and writes in all, as it was trained, or has places for."""
     places = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _NO_LIMIT
     return int(min(places, tokenizer.model_max_length, _NO_LIMIT))
+
+
+def row_padding_id(model: Any, pad_id: int) -> int:
+    """What rows are filled up with for a model that looks for its own padding; `pad_id` where it has none."""
+    own = model.config.get_text_config().pad_token_id
+    return pad_id if own is None else int(own)
 
 
 def pad_token_id(tokenizer: Any) -> int:

@@ -1,7 +1,5 @@
 """The numbers of a plan, from what was decided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,7 @@ from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.processes import Group
 from tui_trainer.planning.steps import Steps
-from tui_trainer.planning.times import Times
+from tui_trainer.planning.times import times
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 
@@ -55,7 +53,17 @@ def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         | _batch(loaded, facts, made, steps)
         | _cadence(loaded, steps)
         | _memory_and_disk(loaded, facts, made, steps)
-        | _times(loaded, hardware, facts, made, steps)
+        | times(
+            facts,
+            made.shape,
+            made.setup,
+            made.cut,
+            steps,
+            row_tokens=row_tokens(loaded.config, made.setup),
+            hardware=hardware,
+            gpu=made.target.gpu,
+            threads=made.threads.value,
+        )
     )
 
 
@@ -83,12 +91,13 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     shape, trained = made.shape, made.setup.trained_parameters
-    is_exact = facts.exact or not choices.is_from_scratch(loaded.config)
+    scratch, counted = choices.is_from_scratch(loaded.config), _parameters_reason(loaded, shape)
+    is_exact = facts.exact or not scratch
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
-        "vocabulary": _vocabulary(loaded, facts, shape),
+        "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
-        "parameters": Planned(value=shape.parameters, exact=is_exact, reason=_parameters_reason(loaded, shape)),
+        "parameters": Planned(value=shape.parameters, exact=is_exact, reason=counted),
         "trained_parameters": Planned(value=trained, exact=is_exact, reason=share),
         "precision": made.choices.precision,
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
@@ -104,12 +113,6 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     }
 
 
-def _vocabulary(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[int]:
-    if choices.is_from_scratch(loaded.config):
-        return Planned(value=facts.vocabulary, exact=facts.exact, reason=facts.reason)
-    return exact(facts.vocabulary, _parameters_reason(loaded, shape))
-
-
 def _parameters_reason(loaded: LoadedConfig, shape: ModelShape) -> str:
     name = loaded.config.model.model_name_or_path
     if choices.is_from_scratch(loaded.config) and not name:
@@ -119,7 +122,9 @@ def _parameters_reason(loaded: LoadedConfig, shape: ModelShape) -> str:
 
 
 def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
-    cut = made.cut
+    cut, effective_reason = made.cut, made.cut.effective_reason
+    if facts.rows < cut.effective:
+        effective_reason += f"; the data has only {facts.rows} rows, so every step has all of them"
     eval_batch, eval_reason = _eval_batch(loaded, cut, facts)
     return {
         "sources": facts.sources,
@@ -127,7 +132,7 @@ def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps
         "train_rows": Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
         "eval_rows": Planned(value=steps.eval_rows, exact=facts.exact, reason=steps.eval_rows_reason),
         "train_tokens": Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
-        "effective_batch_size": exact(cut.effective, _effective_reason(cut, facts)),
+        "effective_batch_size": exact(cut.effective, effective_reason),
         "per_device_train_batch_size": exact(cut.micro, cut.micro_reason),
         "gradient_accumulation_steps": exact(cut.accumulation, cut.accumulation_reason),
         "per_device_eval_batch_size": exact(eval_batch, eval_reason),
@@ -173,17 +178,6 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
             made.shape, setup, config, choices.loader_workers(loaded, made.target).value, made.group.per_node
         ),
     }
-
-
-def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
-    times = Times(facts, made.shape, made.setup, made.cut, steps, row_tokens=row_tokens(loaded.config, made.setup))
-    return times.numbers(hardware, made.target.gpu, made.threads.value)
-
-
-def _effective_reason(cut: BatchCut, facts: DataFacts) -> str:
-    if facts.rows >= cut.effective:
-        return cut.effective_reason
-    return f"{cut.effective_reason}; the data has only {facts.rows} rows, so every step has all of them"
 
 
 def _eval_batch(loaded: LoadedConfig, cut: BatchCut, facts: DataFacts) -> tuple[int, str]:

@@ -20,13 +20,7 @@ from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import (
-    head_modules,
-    lora_parameters,
-    match_targets,
-    saved_module_parameters,
-    saves_head,
-)
+from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters, saves_head
 from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup

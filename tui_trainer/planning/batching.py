@@ -5,8 +5,6 @@ count), so the last micro-batch may be smaller. Recipes state the effective batc
 the cut.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

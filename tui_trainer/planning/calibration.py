@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -108,7 +109,7 @@ def keep_calibration(
     card_name: str = "",
     load: float | None = None,
 ) -> None:
-    """Remember the seconds of a step of `flops` operations. A folder that cannot be written is no error.
+    """Remember the seconds of a step of `flops` operations.
 
     `load`: runnable tasks of others meanwhile (`hardware/load.py`); None where the system does not tell, or on a card.
     """
@@ -119,11 +120,7 @@ def keep_calibration(
     run = {"step_seconds": step_seconds, "busy": load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)}
     shapes[shape_key] = {"flops": flops, "runs": [*earlier, run][-_KEEP_RUNS:]}
     everything[key] = dict(list(shapes.items())[-_KEEP_SHAPES:])
-    try:
-        state_folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(state_folder / _FILE, json.dumps(everything, indent=1).encode())
-    except OSError:
-        return
+    write_table(state_folder / _FILE, everything)
 
 
 def _runs_of(entry: Any) -> list[dict[str, Any]]:
@@ -152,6 +149,13 @@ def read_table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def write_table(path: Path, table: Mapping[str, Any]) -> None:
+    """A folder that cannot be written is no error: nothing is known the next time either."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(table, indent=1).encode())
 
 
 def table_in(values: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -1,10 +1,5 @@
 """What does not go together: settings with each other, and settings with the machine."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from difflib import get_close_matches
-
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
@@ -13,14 +8,13 @@ from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.deadline import deadline_problems
 from tui_trainer.planning.fit import MemoryBudget
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.metrics import METRIC_KEY, metric_problems
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
 DISK_MARGIN = 1.05
-_METRIC = "evaluation.metric_for_best_model"
 
 
 def shape_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -57,7 +51,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         problems += _weight_problems(loaded)
     problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
-        message = f"is {config.targets.score:g}, but {_METRIC} names no score"
+        message = f"is {config.targets.score:g}, but {METRIC_KEY} names no score"
         problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
     problems += deadline_problems(loaded)
     training = config.training
@@ -85,20 +79,10 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
     except ConfigError as error:
         return [loaded.placed(problem) for problem in error.problems]
     # A task may know better what it measures with these settings.
-    told = any(problem.key == _METRIC for problem in found)
-    return found if told else [*found, *_metric_problems(loaded, task.metrics)]
-
-
-def _metric_problems(loaded: LoadedConfig, metrics: Sequence[str]) -> list[Problem]:
-    """A metric that the task does not measure."""
-    wanted = loaded.config.evaluation.metric_for_best_model
-    known = ("loss", *metrics)
-    if wanted in known:
-        return []
-    near = get_close_matches(wanted, known, n=1) or [name for name in known if name in wanted or wanted in name]
-    guess = f"did you mean {near[0]}? " if near else ""
-    message = f"{one_line(wanted, 40)!r} is not measured by {loaded.config.task.type}"
-    return [loaded.problem(_METRIC, message, f"{guess}known: {', '.join(known)}")]
+    if not any(problem.key == METRIC_KEY for problem in found):
+        unknown = metric_problems(loaded.config, task.metrics, f"by {task.name}")
+        found += map(loaded.placed, unknown)
+    return found
 
 
 def memory_problems(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int, remedies: list[str]) -> list[Problem]:

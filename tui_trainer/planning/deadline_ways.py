@@ -3,8 +3,6 @@
 With the step's planned seconds before the run, with measured ones while it goes.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence

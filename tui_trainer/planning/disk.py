@@ -1,7 +1,5 @@
 """What a run writes."""
 
-from __future__ import annotations
-
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.optimizer_state import state_bytes
@@ -11,7 +9,6 @@ from tui_trainer.units import MIB
 # Tokenizer, configuration, manifest and random state of one checkpoint, and the journal's line of one step.
 SMALL_FILES_BYTES = MIB
 JOURNAL_LINE_BYTES = 480
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
@@ -42,4 +39,4 @@ def run_bytes(
 
 
 def _trained_bytes_each(setup: TrainingSetup) -> int:
-    return 4 if setup.has_adapter else DTYPE_BYTES[setup.weights]
+    return 4 if setup.has_adapter or setup.weights == "float32" else 2

@@ -5,8 +5,6 @@ matmuls are timed for a moment with numpy, or the card's rate is looked up, of w
 share. Nothing is guessed for a card that is not in the catalogue.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from functools import cache

@@ -13,6 +13,8 @@ from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.measured_memory import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.dry_run import measure_layer
+from tui_trainer.planning.memory.layers import has_formula
+from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
@@ -57,7 +59,7 @@ class MemoryBudget:
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup, vocabulary: int) -> tuple[TrainingSetup, str]:
     """The setup with what a dry run counted, where the family has no formula; and what the memory is reckoned from."""
     reason = "the sum of the parts, at the peak of a step"
-    if memory.has_formula(shape):
+    if has_formula(shape):
         return setup, reason
     model = find_task(config.task.type).model_config(config, vocabulary, shape.labels)
     found = measure_layer(model, setup, row_tokens(config, setup))
@@ -92,10 +94,10 @@ def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: Config, micro_
 
 def parts_of_run(
     shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int, eval_batch: int
-) -> tuple[memory.MemoryPart, ...]:
+) -> tuple[MemoryPart, ...]:
     """Memory at the peak, by part, with so many rows in a pass; corrected by what was measured here."""
 
-    def reckoned(rows: int, eval_rows: int) -> tuple[memory.MemoryPart, ...]:
+    def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
         return memory.memory_parts(
             shape,
             setup,

@@ -1,7 +1,5 @@
 """Whether weights can be kept in 4 bits on this machine, and what works nearest to that where they cannot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tui_trainer.config.load import LoadedConfig

@@ -3,8 +3,6 @@
 Whether they give the same numbers is asked of the very model at the start of each run (`training/fused_kernels.py`).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tui_trainer.config.load import LoadedConfig

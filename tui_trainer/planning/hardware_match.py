@@ -13,8 +13,6 @@ All of them must fit. Of several profiles that match, one with a name wins over 
 then the one read last, which is the user's own.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 shape of a step and by what else decides its memory and its time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,10 +12,9 @@ from statistics import median
 from tui_trainer.config.load import LoadedConfig, value_of
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.calibration import machine_key, read_table, table_in
+from tui_trainer.planning.calibration import machine_key, read_table, table_in, write_table
 from tui_trainer.planning.times import shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.units import format_seconds
 
@@ -46,11 +43,9 @@ class KeptMicroBatch:
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
         (first, seconds), *others = fastest_first
         rows = f"{first} row{'s' if first != 1 else ''}"
+        fastest = f"measured: {rows} x {self._passes(first)}: {format_seconds(seconds)} a step"
         return ", ".join(
-            [
-                f"measured: {rows} x {self._passes(first)}: {format_seconds(seconds)} a step",
-                *(f"{size} x {self._passes(size)}: {format_seconds(value)}" for size, value in others),
-            ]
+            [fastest, *(f"{size} x {self._passes(size)}: {format_seconds(value)}" for size, value in others)]
         )
 
     def _passes(self, rows: int) -> int:
@@ -86,11 +81,9 @@ def kept_micro_batch(key: str) -> KeptMicroBatch | None:
 
 
 def keep_micro_batch(key: str, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
-    """A folder that cannot be written is no error."""
+    """Remember it in the place of an earlier one."""
     everything = read_table(state_folder() / _FILE)
     everything.pop(key, None)
     medians = {str(size): median(measured) for size, measured in step_seconds.items()}
     everything[key] = {"rows": rows, "step_rows": step_rows, "step_seconds": medians}
-    with suppress(OSError):
-        state_folder().mkdir(parents=True, exist_ok=True)
-        write_atomically(state_folder() / _FILE, json.dumps(dict(list(everything.items())[-_KEEP:]), indent=1).encode())
+    write_table(state_folder() / _FILE, dict(list(everything.items())[-_KEEP:]))

@@ -1,7 +1,5 @@
 """The peak learning rate: what `auto` becomes for each optimizer and method, and the range that each of them takes."""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.config.load import LoadedConfig, all_settings

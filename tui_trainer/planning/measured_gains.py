@@ -17,9 +17,8 @@ from typing import Any
 
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.hardware.libraries import read_versions
-from tui_trainer.planning.calibration import machine_key, read_table, table_in
+from tui_trainer.planning.calibration import machine_key, read_table, table_in, write_table
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
@@ -162,7 +161,7 @@ class KeptGains:
 
 
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
-    """Remember it in the place of an earlier one. A folder that cannot be written is no error."""
+    """Remember it in the place of an earlier one."""
     path, here, there = state_folder() / _FILE, before.digest({}), before.digest(patch)
     everything = read_table(path)
     entries = table_in(everything, before.machine)
@@ -170,9 +169,7 @@ def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str
     shapes = {here: before.shape_key, there: after_shape_key}
     entries[_pair(here, there)] = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
     everything[before.machine] = dict(list(entries.items())[-_KEEP_GAINS:])
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(everything, indent=1).encode())
+    write_table(path, everything)
 
 
 def _gain_of(entry: Mapping[str, Any]) -> Gain:

@@ -4,18 +4,14 @@ Kept in the state folder under the key of a measured micro-batch (`kept_micro_ba
 setup and what else decides the memory, with the last peaks of each number of rows in a pass.
 """
 
-from __future__ import annotations
-
-import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tui_trainer.planning.calibration import read_table, table_in
+from tui_trainer.planning.calibration import read_table, table_in, write_table
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak
-from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.units import MIB, format_bytes
 
@@ -45,17 +41,14 @@ def measured_peaks(key: str) -> tuple[MeasuredPeak, ...]:
 
 
 def keep_measured_peak(key: str, rows: int, eval_rows: int, peak_bytes: int) -> None:
-    """`peak_bytes` as the plan counts: on a CPU without the libraries. A folder that cannot be written is no error."""
+    """`peak_bytes` as the plan counts: on a CPU without the libraries."""
     everything = read_table(state_folder() / _FILE)
     peaks: dict[str, Any] = table_in(everything, key)
     everything.pop(key, None)
     cut = f"{rows}+{eval_rows}"
     peaks[cut] = [*_peaks_of(peaks.get(cut)), peak_bytes][-_KEEP_RUNS:]
     everything[key] = peaks
-    with suppress(OSError):
-        state_folder().mkdir(parents=True, exist_ok=True)
-        kept = dict(list(everything.items())[-_KEEP_KEYS:])
-        write_atomically(state_folder() / _FILE, json.dumps(kept, indent=1).encode())
+    write_table(state_folder() / _FILE, dict(list(everything.items())[-_KEEP_KEYS:]))
 
 
 def _peaks_of(entry: Any) -> list[int]:

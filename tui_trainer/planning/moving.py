@@ -5,8 +5,6 @@ What a step learns from stays: the effective batch, the precision and the steps 
 batch is split into forward passes follows the memory that is there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

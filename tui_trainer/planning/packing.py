@@ -4,8 +4,6 @@ A step learns from the same documents either way, so neither the gradient nor th
 the time does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

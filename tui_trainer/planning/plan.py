@@ -4,8 +4,6 @@
 facts, they are exact, and that plan is written to `plan.json` before step 1. A run reads nothing else.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -34,8 +32,8 @@ from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
 from tui_trainer.planning.kept_micro_batches import kept_micro_batch, micro_batch_key
 from tui_trainer.planning.measured_memory import measured_peaks
-from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory_problems
+from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.processes import COPIES, ONE, Strategy, processes_of, strategy_of, tightest
@@ -108,9 +106,9 @@ class Plan(BaseModel):
     eval_every_steps: Planned[int]
     save_every_steps: Planned[int]
     sample_every_steps: Planned[int]
-    memory_parts: tuple[memory.MemoryPart, ...]
+    memory_parts: tuple[MemoryPart, ...]
     memory_bytes: Planned[int]
-    host_memory_parts: tuple[memory.MemoryPart, ...] = ()
+    host_memory_parts: tuple[MemoryPart, ...] = ()
     host_memory_bytes: Planned[int] | None = None
     """Of the machine, for a run on a GPU; None on a CPU, where `memory_bytes` is the machine's."""
     checkpoint_bytes: Planned[int]

@@ -1,9 +1,6 @@
 """plan.json: written, and read again by the version that wrote it, or one whose plans have the same fields."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -32,7 +29,12 @@ def read_plan_file(content: bytes) -> Plan:
         raise ValueError(f"plan.json is damaged: {one_line(str(error), 80)}") from None
     if not isinstance(found, dict):
         raise ValueError("plan.json is damaged: it holds no fields") from None
-    fields = "; ".join(filter(None, (_missing(found), _unknown(found)))) or _wrong(problem)
+    missing = _named("missing", [name for name in Plan.model_fields if name not in found])
+    unknown = _named("unknown", [name for name in found if name not in Plan.model_fields])
+    # The first field whose value is not one; that of the version says nothing.
+    wrong = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
+    said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}", 160)
+    fields = "; ".join(filter(None, (missing, unknown))) or said
     known = Plan.model_fields[VERSION].default
     if found.get(VERSION) == known:
         raise ValueError(f"plan.json is not a plan of this version: {fields}") from None
@@ -44,24 +46,9 @@ def read_plan_file(content: bytes) -> Plan:
     raise ValueError(f"plan.json was written by {named} ({numbers}): {fields}") from None
 
 
-def _missing(found: dict[str, Any]) -> str:
-    return _named("missing", [name for name in Plan.model_fields if name not in found])
-
-
-def _unknown(found: dict[str, Any]) -> str:
-    return _named("unknown", [name for name in found if name not in Plan.model_fields])
-
-
 def _named(what: str, names: list[str]) -> str:
     """`missing: most_rows`."""
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{what}: {', '.join(one_line(name, 60) for name in names[:_MOST_NAMES])}{more}"
-
-
-def _wrong(problem: ValidationError) -> str:
-    """The first field whose value is not one; that of the version says nothing."""
-    errors = sorted(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
-    where = ".".join(map(str, errors[0]["loc"]))
-    return one_line(f"{where}: {errors[0]['msg']}", 160)

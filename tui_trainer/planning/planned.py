@@ -1,7 +1,5 @@
 """A derived number with its reason."""
 
-from __future__ import annotations
-
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict

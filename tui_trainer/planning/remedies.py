@@ -3,12 +3,11 @@
 A plan that is refused names the rungs, each with the memory that it would then take; the checklist makes a fix of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tui_trainer.config.changes import settings_words
 from tui_trainer.errors import ConfigError
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.automatic_values import is_from_scratch
@@ -37,9 +36,8 @@ class Rung:
     @property
     def sentence(self) -> str:
         """`training.gradient_checkpointing = true, a quarter slower`."""
-        settings = ", ".join(f"{key} = {_toml(value)}" for key, value in self.patch.items())
         needs = f"with {self.needs} installed" if self.needs else ""
-        return ", ".join(filter(None, (settings, self.costs, needs)))
+        return ", ".join(filter(None, (settings_words(self.patch), self.costs, needs)))
 
 
 def ladder(basis: Basis) -> Iterator[Rung]:
@@ -79,7 +77,10 @@ def remedies(basis: Basis, budget: float) -> list[str]:
     """
     found: list[str] = []
     least, shorter = basis.needed_bytes(), ""
-    for rung in (*_smaller_passes(basis), *ladder(basis)):
+    passes = [Rung(patch={MICRO: 1})]
+    if basis.config.evaluation.per_device_eval_batch_size != "auto":
+        passes.append(Rung(patch={EVAL_BATCH: "auto"}))
+    for rung in (*passes, *ladder(basis)):
         try:
             changed = basis.changed(rung.patch)
         except ConfigError:
@@ -99,12 +100,6 @@ def remedies(basis: Basis, budget: float) -> list[str]:
     return [*found, "none of this is enough: choose a smaller model" if found else "choose a smaller model"]
 
 
-def _smaller_passes(basis: Basis) -> Iterator[Rung]:
-    yield Rung(patch={MICRO: 1})
-    if basis.config.evaluation.per_device_eval_batch_size != "auto":
-        yield Rung(patch={EVAL_BATCH: "auto"})
-
-
 def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
     """(those of libraries that run here, those that need none), the nearest first. Of libraries that are not here the
     first is named, on a GPU only: one is enough."""
@@ -115,9 +110,3 @@ def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
     here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
     plain = [name for name in smaller if not OPTIMIZERS[name].library]
     return (here or of_libraries[:1] if on_card else here), plain
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)

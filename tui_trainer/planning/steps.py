@@ -1,7 +1,5 @@
 """How many steps a run has, and how often it evaluates and saves."""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.config.load import LoadedConfig

@@ -1,7 +1,5 @@
 """Seconds of a step, of the evaluations and of the whole run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.hardware.catalogue import find_card
@@ -9,7 +7,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.calibration import read_calibration
-from tui_trainer.planning.duration import StepTime, step_time, training_flops
+from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -18,70 +16,52 @@ from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
 
 
-class Times:
-    """What a run costs in time. Seconds are None for a card of which nothing is known."""
-
-    def __init__(
-        self, facts: DataFacts, shape: ModelShape, setup: TrainingSetup, cut: BatchCut, steps: Steps, *, row_tokens: int
-    ) -> None:
-        self._shape, self._setup, self._steps = shape, setup, steps
-        # Of one process: all compute at the same time.
-        self._processes = cut.processes
-        self._rows = -(-min(cut.effective, facts.rows) // cut.processes)
-        self.step_flops = training_flops(
-            shape,
-            setup,
-            tokens=round(self._rows * (facts.row_tokens or row_tokens)),
-            row_tokens=_attended(facts, setup, row_tokens),
-            document_tokens=facts.row_tokens or None,
-        )
-        self.shape_key = shape_key(shape, setup, cut.micro, self._rows, row_tokens, cut.processes)
-
-    def numbers(self, hardware: Hardware, gpu: Gpu | None, threads: int) -> dict[str, Any]:
-        """The fields of a plan that are about time."""
-        step, steps = self._step(hardware, gpu, threads), self._steps
-        total = None
-        if step.seconds is not None:
-            evaluation = step.seconds / self._rows * steps.eval_rows / self._processes * EVALUATION_SHARE
-            total = steps.total.value * step.seconds + steps.evaluations * evaluation
-        reason = (
-            f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
-        )
-        return {
-            "step_seconds": Planned(value=step.seconds, exact=False, reason=step.reason),
-            "step_flops": self.step_flops,
-            "shape_key": self.shape_key,
-            "duration_seconds": Planned(value=total, exact=False, reason=reason),
-        }
-
-    def _step(self, hardware: Hardware, gpu: Gpu | None, threads: int) -> StepTime:
-        calibration = read_calibration(
-            state_folder(),
-            hardware.cpu_name,
-            threads,
-            self.shape_key,
-            self.step_flops,
-            precision=self._setup.precision,
-            card_name=(gpu.name or "") if gpu else "",
-        )
-        card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
-        return step_time(self.step_flops, self._shape.hidden_size, calibration, self._setup, card)
-
-
-def _attended(facts: DataFacts, setup: TrainingSetup, row_tokens: int) -> int:
-    """How long the rows are that attention sees: packed ones are full, others as long as their documents."""
-    if setup.packed or not facts.row_tokens:
-        return row_tokens
-    return max(1, round(facts.row_tokens))
+def times(
+    facts: DataFacts,
+    shape: ModelShape,
+    setup: TrainingSetup,
+    cut: BatchCut,
+    steps: Steps,
+    *,
+    row_tokens: int,
+    hardware: Hardware,
+    gpu: Gpu | None,
+    threads: int,
+) -> dict[str, Any]:
+    """The fields of a plan that are about time. Seconds are None for a card of which nothing is known."""
+    # Of one process: all compute at the same time.
+    rows = -(-min(cut.effective, facts.rows) // cut.processes)
+    # Attention sees full rows where they are packed, else rows as long as their documents.
+    as_documents = facts.row_tokens and not setup.packed
+    flops = training_flops(
+        shape,
+        setup,
+        tokens=round(rows * (facts.row_tokens or row_tokens)),
+        row_tokens=max(1, round(facts.row_tokens)) if as_documents else row_tokens,
+        document_tokens=facts.row_tokens or None,
+    )
+    key = shape_key(shape, setup, cut.micro, rows, row_tokens, cut.processes)
+    card_name = (gpu.name or "") if gpu else ""
+    calibration = read_calibration(
+        state_folder(), hardware.cpu_name, threads, key, flops, precision=setup.precision, card_name=card_name
+    )
+    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+    step = step_time(flops, shape.hidden_size, calibration, setup, card)
+    total = None
+    if step.seconds is not None:
+        evaluation = step.seconds / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
+        total = steps.total.value * step.seconds + steps.evaluations * evaluation
+    reason = f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
+    return {
+        "step_seconds": Planned(value=step.seconds, exact=False, reason=step.reason),
+        "step_flops": flops,
+        "shape_key": key,
+        "duration_seconds": Planned(value=total, exact=False, reason=reason),
+    }
 
 
 def shape_key(
-    shape: ModelShape,
-    setup: TrainingSetup,
-    micro_batch: int,
-    effective_batch: int,
-    row_tokens: int,
-    processes: int = 1,
+    shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int, processes: int = 1
 ) -> str:
     """Names what decides the time of a step on one machine. `effective_batch`: rows of one process in a step."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]

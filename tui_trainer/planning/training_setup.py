@@ -1,7 +1,5 @@
 """How a model is trained, as far as memory and time depend on it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What is learnt. One file is one task: it is found by its name, and no list is kept by hand."""
 
-from __future__ import annotations
-
 import pkgutil
 from importlib import import_module
 
@@ -18,8 +16,7 @@ def task_names() -> list[str]:
 def find_task(name: str) -> Task:
     """The task of that name. Raises ConfigError with the nearest name."""
     if name not in task_names():
-        raise ConfigError(
-            Problem(message=f"there is no task {name[:60]!r}", key="task.type", hint=name_hint(name, task_names()))
-        )
+        message = f"there is no task {name[:60]!r}"
+        raise ConfigError(Problem(message=message, key="task.type", hint=name_hint(name, task_names())))
     task: Task = import_module(f"{__name__}.{name}").TASK
     return task

@@ -4,8 +4,6 @@ Each document is a row of its own, with the tokenizer's own special tokens and a
 rows of a batch is the plan's matter (`planning/packing.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ A causal language model whose vocabulary is the training text's own characters, 
 of text; the tokenizer is a real one that `AutoTokenizer` loads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -12,16 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, Tokens, evenly_spaced
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
@@ -31,7 +29,7 @@ from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.inputs import ConversationInputs
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
+from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 
 if TYPE_CHECKING:
@@ -82,7 +80,8 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
 
     def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         """Generation stops at the end of a turn, and where the model stopped before."""
-        model.generation_config.eos_token_id = _stop_ids(config, tokenizer)
+        stops = renderer_of(config, tokenizer).stops
+        model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
         model.generation_config._from_model_config = False  # or generate() may make it anew from the config
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -90,10 +89,8 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
         if data.eval_path is None:
             return None
         train, held_out = Rows(data.train_path), Rows(data.eval_path)
-        counted = np.concatenate([_learnt(train.example(row)) for row in evenly_spaced(len(train), BASELINE_ROWS)])
-        measured = np.concatenate([_learnt(held_out.example(row)) for row in eval_rows])
-        loss = unigram_loss(counted, measured, vocabulary=data.counts.vocabulary)
-        return Baselines(losses={"unigram": loss}, eval_tokens=len(measured))
+        loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
+        return Baselines(losses={"unigram": loss}, eval_tokens=labels)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
@@ -158,12 +155,12 @@ class ChatReader(TableReader):
         if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no token that stops generation, and the tokenizer has no end token"
             raise DataError(message, hint=f"choose another {KEY}, or give the tokenizer an eos_token")
-        return [self._cut(ids, labels) for ids, labels in encode_conversations(self.tokenizer, conversations)]
-
-    def _cut(self, ids: list[int], labels: list[int]) -> Encoded:
-        cut = labels[: self.max_length]
-        columns = {COLUMN: ids[: self.max_length], LABELS: cut}
-        return Encoded(columns, sum(label != IGNORE for label in cut), truncated=len(ids) > self.max_length)
+        encoded, length = [], self.max_length
+        for ids, labels in encode_conversations(self.tokenizer, conversations):
+            cut = labels[:length]
+            counted = sum(label != IGNORE for label in cut)
+            encoded.append(Encoded({COLUMN: ids[:length], LABELS: cut}, counted, truncated=len(ids) > length))
+        return encoded
 
     def notes(self) -> list[str]:
         wanted = self.config.task.chat_template
@@ -226,17 +223,6 @@ def _model_stops(config: Config) -> list[int]:
     with suppress(ConfigError):
         return list(model_of(config, Chat.head).eos_token_ids)
     return []
-
-
-def _stop_ids(config: Config, tokenizer: Any) -> list[int]:
-    return [tokenizer.convert_tokens_to_ids(stop) for stop in renderer_of(config, tokenizer).stops]
-
-
-def _learnt(row: TokenRow) -> Tokens:
-    """The labels of a row, one after another."""
-    assert row.labels is not None
-    learnt: Tokens = row.labels[row.labels != IGNORE]
-    return learnt
 
 
 def _last_answer(row: TokenRow) -> int:

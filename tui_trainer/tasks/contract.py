@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from tui_trainer.data.batching.collate import Collate
-    from tui_trainer.data.columns.text_column import Row
+    from tui_trainer.data.columns.row import Row
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.counts import Counts
     from tui_trainer.data.preparing.mixture import SourceRows

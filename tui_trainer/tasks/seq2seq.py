@@ -11,13 +11,11 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate_answers
 from tui_trainer.data.columns.pair_columns import PairColumns
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
@@ -31,7 +29,7 @@ from tui_trainer.tasks.parts.answers import SCORES, mean_scores
 from tui_trainer.tasks.parts.inputs import QuestionInputs
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.ngram import BASELINE_ROWS, unigram_loss
+from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of
 
 if TYPE_CHECKING:
@@ -90,13 +88,11 @@ class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
         if data.eval_path is None:
             return None
         train, held_out = Rows(data.train_path), Rows(data.eval_path)
-        counted = np.concatenate([_labels(train, row) for row in evenly_spaced(len(train), BASELINE_ROWS)])
-        measured = np.concatenate([_labels(held_out, row) for row in eval_rows])
-        loss = unigram_loss(counted, measured, vocabulary=data.counts.vocabulary)
+        loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
         places = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
         few = [held_out.example(eval_rows[place]) for place in places]
         scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, few) if few else {}
-        return Baselines(losses={"unigram": loss}, eval_tokens=len(measured), scores=scores)
+        return Baselines(losses={"unigram": loss}, eval_tokens=labels, scores=scores)
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
@@ -154,23 +150,18 @@ class _Reader(TableReader):
         sources, targets = zip(*(example.content for example in examples), strict=True)
         inputs = cut_token_ids(self.tokenizer, sources, self.max_length)
         answers = cut_token_ids(self.tokenizer, targets, self._target_length, as_target=True)
-        ended = [self._ended(answer) for answer in answers.ids]
-        return [
-            Encoded({COLUMN: tokens, LABELS: answer}, len(answer), input_is_cut, answer_is_cut)
-            for tokens, answer, input_is_cut, answer_is_cut in zip(
-                inputs.ids, ended, inputs.is_cut, answers.is_cut, strict=True
-            )
-        ]
+        encoded = []
+        for tokens, answer, *is_cut in zip(inputs.ids, answers.ids, inputs.is_cut, answers.is_cut, strict=True):
+            # With the end token, for tokenizers that do not write it.
+            if end := _missing_end(self.tokenizer, answer):
+                answer = [*answer[: self._target_length - 1], *end]
+            encoded.append(Encoded({COLUMN: tokens, LABELS: answer}, len(answer), *is_cut))
+        return encoded
 
     def notes(self) -> list[str]:
         languages = language_words(self.config)
         marked = [f"texts are marked with their languages, {languages}"] if languages else []
         return [*self._pair.notes(), *marked]
-
-    def _ended(self, answer: list[int]) -> list[int]:
-        """With the end token, for tokenizers that do not write it."""
-        end = _missing_end(self.tokenizer, answer)
-        return [*answer[: self._target_length - 1], *end] if end else answer
 
 
 def _fit_problems(config: Config) -> list[Problem]:
@@ -214,10 +205,6 @@ def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:
     """The end token, where it does not stand at the end already; behind it a language may be named."""
     end = tokenizer.eos_token_id
     return [] if end is None or end in answer[-2:] else [end]
-
-
-def _labels(rows: Rows, index: int) -> Any:
-    return rows.example(index).labels
 
 
 def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:

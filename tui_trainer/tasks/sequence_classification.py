@@ -22,7 +22,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.families.encoder import READS_LAST_POSITION
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
-from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id
+from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.class_scores import (
     ALL_METRICS,
@@ -111,9 +111,7 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         )
 
     def collate(self, model: Any, pad_id: int) -> Collate:
-        config = model.config.get_text_config()
-        own = config.pad_token_id
-        return partial(_collate, pad_id=pad_id if own is None else own, kind=model.config.problem_type)
+        return partial(_collate, pad_id=row_padding_id(model, pad_id), kind=model.config.problem_type)
 
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         from tui_trainer.losses.classification import ClassificationLoss
@@ -209,13 +207,12 @@ class _Scorer:
 
     def observe(self, batch: MicroBatch) -> Tensor:
         logits_BC = self._loss.logits(batch)
-        self.seen.append((batch.labels, self._answers(logits_BC)))
-        return self._loss.of_logits(logits_BC, batch.labels)
-
-    def _answers(self, logits_BC: Tensor) -> Tensor:
         if self._kind == "regression":
-            return logits_BC.squeeze(-1)
-        return logits_BC > 0 if self._kind == "multi_label_classification" else logits_BC.argmax(-1)
+            answers = logits_BC.squeeze(-1)
+        else:
+            answers = logits_BC > 0 if self._kind == "multi_label_classification" else logits_BC.argmax(-1)
+        self.seen.append((batch.labels, answers))
+        return self._loss.of_logits(logits_BC, batch.labels)
 
     def scores(self) -> Scores:
         import torch

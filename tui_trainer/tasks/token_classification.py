@@ -21,7 +21,7 @@ from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import Problem
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.writing import Sampling, pad_token_id
+from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced
 from tui_trainer.tasks.parts.inputs import WordInputs, logits_of
@@ -57,12 +57,7 @@ class TokenClassification(StartsFromModel, LearnsFromData):
     metrics = METRICS
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config) + table_problems(config)
-        wanted = ("loss", *METRICS)
-        if config.evaluation.metric_for_best_model not in wanted:
-            message, hint = "this task does not measure it", f"known here: {', '.join(wanted)}"
-            found.append(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
-        return found
+        return super().problems(config) + table_problems(config)
 
     def reader(self, config: Config) -> TableReader:
         return TaggedWords(config, self.head, self.specials, self._known_labels(config))
@@ -106,8 +101,7 @@ class TokenClassification(StartsFromModel, LearnsFromData):
         return Baselines(losses={}, eval_tokens=words, scores=scores)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
-        own = model.config.get_text_config().pad_token_id
-        return partial(_collate, pad_id=pad_id if own is None else own)
+        return partial(_collate, pad_id=row_padding_id(model, pad_id))
 
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         from tui_trainer.losses.token_labels import TokenLabelLoss

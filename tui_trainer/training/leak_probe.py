@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tui_trainer.data.batching.pack import collate_packed
+from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import micro_batch

@@ -1,1 +1,1 @@
-"""One file is one check: it ends with CHECK."""
+"""One file is one check: the function `look` under `@check`."""

@@ -1,11 +1,16 @@
 """Is the effective batch cut into parts of about the same size?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import with_micro_batch
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
 
+@check(
+    order=310,
+    title="Accumulation in equal parts",
+    guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
+    claim="better convergence at the same memory (guide A)",
+    why="Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
@@ -29,13 +34,3 @@ def look(context: Context) -> Verdict:
 
 def _last(effective: int, micro: int) -> int:
     return effective - (-(-effective // micro) - 1) * micro
-
-
-CHECK = Check(
-    look,
-    order=310,
-    title="Accumulation in equal parts",
-    guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
-    claim="better convergence at the same memory (guide A)",
-    why="Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same.",
-)

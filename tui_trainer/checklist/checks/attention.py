@@ -1,17 +1,15 @@
 """Is attention computed by a fused kernel? Dropout, and the plain kernel, keep the scores of all pairs of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import setup_with
 from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.estimate import activation_bytes_per_token
+from tui_trainer.planning.memory.encoder_decoder import layer_of
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
@@ -20,9 +18,18 @@ _DROPOUT = "model.scratch.attention_dropout"
 _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 ms causal (measured when it was built)"
 
 
+@check(
+    order=140,
+    title="Fused attention",
+    guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
+    claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
+    why="The fused kernel never writes the scores of each pair of tokens to memory.",
+    fallback={_KEY: "auto"},
+)
 def look(context: Context) -> Verdict:
     basis, requested = context.basis, context.config.model.attn_implementation
-    if reason := _no_flash(context, requested):
+    gpu, kernel = basis.target.gpu, FLASH_KERNELS.get(requested)
+    if kernel and gpu and gpu.capability and (reason := kernel.too_old(gpu.capability)):
         return warned(f"{requested}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
     fused = _activations(context, replace(basis.shape, attention_dropout=0.0), setup_with(context, {_KEY: "auto"}))
     if requested == "eager":
@@ -63,7 +70,7 @@ def _activations(context: Context, shape: ModelShape, setup: TrainingSetup) -> s
     length = context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
-    return format_bytes(layers * tokens * activation_bytes_per_token(shape, length, setup))
+    return format_bytes(layers * tokens * layer_of(shape, setup, length).kept)
 
 
 def _kernel(context: Context) -> str:
@@ -84,20 +91,3 @@ def _kernel_by_lengths(context: Context) -> str:
     if not hopper or FLASH_KERNELS[name].lack(libraries):
         return ""
     return f"flash-attn-3 {libraries[FLASH_KERNELS[name].distribution]}, if it passes the probe,"
-
-
-def _no_flash(context: Context, requested: str) -> str:
-    """Why the card cannot use the library of that name, or empty."""
-    gpu, kernel = context.basis.target.gpu, FLASH_KERNELS.get(requested)
-    return kernel.too_old(gpu.capability) if kernel and gpu and gpu.capability else ""
-
-
-CHECK = Check(
-    look,
-    order=140,
-    title="Fused attention",
-    guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
-    claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
-    why="The fused kernel never writes the scores of each pair of tokens to memory.",
-    fallback={_KEY: "auto"},
-)

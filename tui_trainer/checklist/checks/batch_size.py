@@ -1,12 +1,17 @@
 """Is a forward pass large enough to keep the processor busy?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import BUSY_TOKENS, with_micro_batch
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import memory_budget, memory_with
 
 
+@check(
+    order=300,
+    title="Micro-batch keeps the cores busy",
+    guides=("D quick win 1", "C quick win 3", "C checklist 4", "B batch processing", "E optimisation 1"),
+    claim="2x by doubling (guide D); 2-3x (guide C); 80 % (guide B)",
+    why="Each pass has a fixed cost; the gradient is the same however the effective batch is cut.",
+)
 def look(context: Context) -> Verdict:
     plan, tokens = context.planned, context.row_tokens
     micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
@@ -20,13 +25,3 @@ def look(context: Context) -> Verdict:
     if budget is not None and memory_with(context, micro_batch=rows) > budget:
         return passed(f"{sentence}; more rows do not fit in the memory that is free")
     return warned(f"{sentence}: fewer than {busy} leave cores idle", fix=with_micro_batch(context, rows))
-
-
-CHECK = Check(
-    look,
-    order=300,
-    title="Micro-batch keeps the cores busy",
-    guides=("D quick win 1", "C quick win 3", "C checklist 4", "B batch processing", "E optimisation 1"),
-    claim="2x by doubling (guide D); 2-3x (guide C); 80 % (guide B)",
-    why="Each pass has a fixed cost; the gradient is the same however the effective batch is cut.",
-)

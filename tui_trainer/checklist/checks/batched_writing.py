@@ -1,8 +1,6 @@
 """Are texts written for many rows at once, in evaluations and afterwards?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import memory_budget, memory_with
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.tasks import find_task
@@ -10,6 +8,13 @@ from tui_trainer.tasks import find_task
 _FEW_ROWS = 4
 
 
+@check(
+    order=510,
+    title="Texts are written in batches",
+    guides=("A quick win 6", "A inference optimization 1"),
+    claim="10x faster for many inputs (guide A)",
+    why="Each token that is written reads all weights once, for one row or for thirty.",
+)
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     task = find_task(config.task.type)
@@ -25,13 +30,3 @@ def look(context: Context) -> Verdict:
     fits = budget is None or memory_with(context, eval_batch=more) <= budget
     advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
     return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
-
-
-CHECK = Check(
-    look,
-    order=510,
-    title="Texts are written in batches",
-    guides=("A quick win 6", "A inference optimization 1"),
-    claim="10x faster for many inputs (guide A)",
-    why="Each token that is written reads all weights once, for one row or for thirty.",
-)

@@ -1,10 +1,8 @@
 """Does somebody else use this machine?"""
 
-from __future__ import annotations
-
 import os
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes
 
 # One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
@@ -12,6 +10,13 @@ from tui_trainer.units import format_bytes
 _BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
 
 
+@check(
+    order=40,
+    title="The machine is free",
+    guides=("B slow training 3", "C training is slower 5"),
+    why="Programs beside a run take its cores: threads then wait for one another at every matmul.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     guests = [
@@ -28,14 +33,3 @@ def look(context: Context) -> Verdict:
     if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
         return warned(f"{sentence}{cards}", *guests, advice="see who works here: top")
     return passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=40,
-    title="The machine is free",
-    guides=("B slow training 3", "C training is slower 5"),
-    claim="",
-    why="Programs beside a run take its cores: threads then wait for one another at every matmul.",
-    needs_plan=False,
-)

@@ -3,12 +3,10 @@
 One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.overheads import Overhead, evaluation_seconds, on_the_way, overheads, training_seconds
 from tui_trainer.config.load import value_of
 from tui_trainer.runs.cadence import every
@@ -22,6 +20,13 @@ _SAVE = "checkpoint.save_steps"
 _LONGEST_SAVE_SHARE = 0.6
 
 
+@check(
+    order=490,
+    title="Few interruptions",
+    guides=("B evaluation and checkpointing", "D both low 3", "E configuration summary"),
+    claim="20 % faster, evaluations 10 % instead of 25 % of the time (guide B)",
+    why="While a run evaluates, saves or writes text, it does not train.",
+)
 def look(context: Context) -> Verdict:
     training = training_seconds(context)
     if training is None:
@@ -96,13 +101,3 @@ def _doubled(context: Context, part: Overhead, setting: float) -> float:
         return min(doubled, _LONGEST_SAVE_SHARE if setting < 1 else every(_LONGEST_SAVE_SHARE, total))
     never = doubled * (total if setting < 1 else 1) >= total
     return 0 if never and part.key != _LOGGING else doubled
-
-
-CHECK = Check(
-    look,
-    order=490,
-    title="Few interruptions",
-    guides=("B evaluation and checkpointing", "D both low 3", "E configuration summary"),
-    claim="20 % faster, evaluations 10 % instead of 25 % of the time (guide B)",
-    why="While a run evaluates, saves or writes text, it does not train.",
-)

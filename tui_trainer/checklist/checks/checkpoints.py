@@ -1,14 +1,18 @@
 """How much work is lost when the machine goes down between two checkpoints?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_seconds
 
 _KEY = "checkpoint.save_steps"
 _MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
 
 
+@check(
+    order=500,
+    title="Saved while it trains",
+    guides=("E critical bug fix", "E validation 4", "B evaluation and checkpointing"),
+    why="A trainer that saved only after all 25 epochs lost everything in a crash (guide E).",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     every, step = plan.save_every_steps.value, context.step_seconds
@@ -20,13 +24,3 @@ def look(context: Context) -> Verdict:
     if steps * step <= _MOST_SECONDS or steps == 1:
         return passed(f"{where}: {lost}")
     return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_KEY: max(1, int(_GOOD_SECONDS / step))})
-
-
-CHECK = Check(
-    look,
-    order=500,
-    title="Saved while it trains",
-    guides=("E critical bug fix", "E validation 4", "B evaluation and checkpointing"),
-    claim="",
-    why="A trainer that saved only after all 25 epochs lost everything in a crash (guide E).",
-)

@@ -1,13 +1,17 @@
 """Do threads and the variables that steer them suit the cores?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
 _SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
 
 
+@check(
+    order=50,
+    title="CPU threads match the cores",
+    guides=("C CPU optimisation 2", "A CPU optimisation"),
+    why="Fewer threads than cores leave cores idle; more of them take turns and wait for each other.",
+)
 def look(context: Context) -> Verdict:
     threads, environment = context.planned.threads.value, context.environment
     wrong: list[tuple[str, str]] = []
@@ -27,13 +31,3 @@ def look(context: Context) -> Verdict:
         f"{threads} threads on {context.hardware.usable_cores} usable cores{seen}, set by the run itself",
         switch=f"{threads} CPU threads",
     )
-
-
-CHECK = Check(
-    look,
-    order=50,
-    title="CPU threads match the cores",
-    guides=("C CPU optimisation 2", "A CPU optimisation"),
-    claim="",
-    why="Fewer threads than cores leave cores idle; more of them take turns and wait for each other.",
-)

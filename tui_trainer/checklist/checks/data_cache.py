@@ -1,8 +1,6 @@
 """Is the data prepared once and used again?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, passed
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_bytes
 
@@ -12,6 +10,13 @@ _SPOOL_BYTES = 8
 _SPOOL_BYTES_OF_CHARACTERS = 2
 
 
+@check(
+    order=240,
+    title="Data is prepared once",
+    guides=("A quick win 5", "A data pipeline 1", "C checklist 6", "B dataset loading"),
+    claim="10x faster reruns (guide A)",
+    why="Tokens are kept under a key of content and settings: a second start tokenises nothing.",
+)
 def look(context: Context) -> Verdict:
     plan, folder = context.planned, context.cache_folder
     tokens = context.all_tokens or plan.train_tokens.value
@@ -31,13 +36,3 @@ def look(context: Context) -> Verdict:
         sentence = f"preparing the data needs about {room} in {folder}, {format_bytes(free)} are free"
         return failed(sentence, advice=f"free space, or see what is there: du -sh {folder}")
     return passed(f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them")
-
-
-CHECK = Check(
-    look,
-    order=240,
-    title="Data is prepared once",
-    guides=("A quick win 5", "A data pipeline 1", "C checklist 6", "B dataset loading"),
-    claim="10x faster reruns (guide A)",
-    why="Tokens are kept under a key of content and settings: a second start tokenises nothing.",
-)

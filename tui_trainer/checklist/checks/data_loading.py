@@ -1,12 +1,17 @@
 """Does the training wait for its data? Measured in an earlier run, where there is one."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY, _MOST_SHARE, _SOME_WORKERS = "dataloader.num_workers", 0.05, 2
 
 
+@check(
+    order=250,
+    title="Training does not wait for data",
+    guides=("A quick win 4", "D quick win 2", "D quick win 3", "D quick win 4", "E optimisation 7", "C bottleneck 3"),
+    claim="30 % faster (guide A); workers 30-50 %, prefetch 20-30 %, persistent 10-15 % (guide D)",
+    why="Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give.",
+)
 def look(context: Context) -> Verdict:
     earlier, workers = context.earlier, context.planned.loader_workers
     how = _how(context)
@@ -34,13 +39,3 @@ def _how(context: Context) -> str:
     pinned = ", in pinned memory" if loader.pin_memory and context.basis.target.gpu else ""
     threads = "1 thread" if workers == 1 else f"{workers} threads"
     return f"{source} by {threads}, {workers * loader.prefetch_factor} steps ahead{pinned}"
-
-
-CHECK = Check(
-    look,
-    order=250,
-    title="Training does not wait for data",
-    guides=("A quick win 4", "D quick win 2", "D quick win 3", "D quick win 4", "E optimisation 7", "C bottleneck 3"),
-    claim="30 % faster (guide A); workers 30-50 %, prefetch 20-30 %, persistent 10-15 % (guide D)",
-    why="Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give.",
-)

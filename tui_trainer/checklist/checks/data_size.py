@@ -1,14 +1,18 @@
 """Is all of the text used, or does `data.max_chars` leave a part out?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_count, format_seconds
 
 _MOST_LEFT_OUT = 0.1
 
 
+@check(
+    order=230,
+    title="All of the text is used",
+    guides=("E diagnostic tool: dataset sizes match your limits", "E still slow 3"),
+    why="A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss.",
+)
 def look(context: Context) -> Verdict:
     plan, limit = context.planned, context.config.data.max_chars
     if context.all_tokens is None:
@@ -30,13 +34,3 @@ def look(context: Context) -> Verdict:
         fix={"data.max_chars": 0},
         advice=f"with all of it, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
     )
-
-
-CHECK = Check(
-    look,
-    order=230,
-    title="All of the text is used",
-    guides=("E diagnostic tool: dataset sizes match your limits", "E still slow 3"),
-    claim="",
-    why="A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss.",
-)

@@ -1,14 +1,19 @@
 """Is the run done by the time that was asked for?"""
 
-from __future__ import annotations
+from dataclasses import replace
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_to_make_it
 
 # A plan is right within 15 % once steps were measured.
 _SURE_SHARE = 1.15
 
 
+@check(
+    order=405,
+    title="Done by the deadline",
+    why="A run that will miss its deadline is better made smaller now than stopped then.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     if plan.deadline is None:
@@ -21,17 +26,6 @@ def look(context: Context) -> Verdict:
     ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, measured_switches(plan))
     is_sure = found.seconds > _SURE_SHARE * found.seconds_left
     advice = "" if ways else "set a later targets.deadline: not one step of this run fits into the time that is left"
-    verdict = (failed if is_sure else warned)(
-        found.words, plan.step_seconds.reason, fix=ways[0].patch if ways else None, advice=advice
-    )
-    return verdict.with_ways(ways)
-
-
-CHECK = Check(
-    look,
-    order=405,
-    title="Done by the deadline",
-    guides=(),
-    claim="",
-    why="A run that will miss its deadline is better made smaller now than stopped then.",
-)
+    fix = ways[0].patch if ways else None
+    verdict = (failed if is_sure else warned)(found.words, plan.step_seconds.reason, fix=fix, advice=advice)
+    return replace(verdict, ways=ways)

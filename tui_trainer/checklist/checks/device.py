@@ -1,20 +1,28 @@
 """Is there a card, and is it used? Training on the CPU by accident is the costliest mistake of all."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.units import format_bytes
 
 
+@check(
+    order=20,
+    title="The GPU is there and used",
+    guides=("E diagnostic tool", "E still slow 1", "A GPU selection", "B slow training 1"),
+    claim="1x to 5x between cards (guide A)",
+    why="A run that was meant for a card and lands on the CPU takes ten to a hundred times as long.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     gpu, device = context.gpu, context.device
     cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
     if device == "cuda" and gpu:
-        return _used(hardware, gpu)
+        others = [other for other in hardware.gpus if other is not gpu]
+        more = f"; a run uses one card, {len(others)} more here" if others else ""
+        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
     if hardware.gpus and context.chosen_gpu == "none":
         sentence = f"the GPU stays idle, as --gpu none asks: trains on the CPU ({cpu})"
         return warned(sentence, advice="leave out --gpu none")
@@ -27,12 +35,6 @@ def look(context: Context) -> Verdict:
         sentence = f"{hardware.nvidia_pci_devices} NVIDIA cards on the PCI bus and no driver: trains on the CPU ({cpu})"
         return failed(sentence, advice="see what to install: tui-trainer diagnose")
     return not_applicable(f"no GPU on this machine: trains on the CPU ({cpu})")
-
-
-def _used(hardware: Hardware, gpu: Gpu) -> Verdict:
-    others = [other for other in hardware.gpus if other is not gpu]
-    more = f"; a run uses one card, {len(others)} more here" if others else ""
-    return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
 
 
 def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
@@ -54,14 +56,3 @@ def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
 def _described(gpu: Gpu) -> str:
     name = gpu.name or f"card {gpu.index}"
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
-
-
-CHECK = Check(
-    look,
-    order=20,
-    title="The GPU is there and used",
-    guides=("E diagnostic tool", "E still slow 1", "A GPU selection", "B slow training 1"),
-    claim="1x to 5x between cards (guide A)",
-    why="A run that was meant for a card and lands on the CPU takes ten to a hundred times as long.",
-    needs_plan=False,
-)

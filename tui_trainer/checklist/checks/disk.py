@@ -1,8 +1,6 @@
 """Is there room for the checkpoints, the model and the journal?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_bytes
@@ -11,6 +9,13 @@ _KEY = "checkpoint.save_total_limit"
 _ROOMY_SHARE = 0.5
 
 
+@check(
+    order=340,
+    title="Disk has room to spare",
+    guides=("B evaluation and checkpointing",),
+    claim="less disk with save_total_limit 1 instead of 2 (guide B)",
+    why="A disk that fills up in the night stops the saving, and with it the safety of the run.",
+)
 def look(context: Context) -> Verdict:
     plan, free = context.planned, context.disk_free_bytes
     needed = plan.disk_bytes.value
@@ -36,13 +41,3 @@ def _least_bytes(plan: Plan) -> int:
         total_steps=plan.total_steps.value,
     )
     return needed
-
-
-CHECK = Check(
-    look,
-    order=340,
-    title="Disk has room to spare",
-    guides=("B evaluation and checkpointing",),
-    claim="less disk with save_total_limit 1 instead of 2 (guide B)",
-    why="A disk that fills up in the night stops the saving, and with it the safety of the run.",
-)

@@ -1,8 +1,6 @@
 """How long the run takes, before it starts."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import smaller_model
 from tui_trainer.planning.deadline_ways import at_most_steps
 from tui_trainer.units import format_seconds
@@ -12,6 +10,13 @@ _DAY_SECONDS = 86_400.0
 _FIX_SHARE = 0.8
 
 
+@check(
+    order=410,
+    title="Time until it is done",
+    guides=("E diagnostic tool: estimate training time",),
+    claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
+    why="A run that takes longer than a day on this machine is better tried small first.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     seconds, step = context.duration_seconds, context.step_seconds
@@ -24,13 +29,3 @@ def look(context: Context) -> Verdict:
     if within < 1:
         return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
     return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=at_most_steps(plan, within))
-
-
-CHECK = Check(
-    look,
-    order=410,
-    title="Time until it is done",
-    guides=("E diagnostic tool: estimate training time",),
-    claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
-    why="A run that takes longer than a day on this machine is better tried small first.",
-)

@@ -1,22 +1,26 @@
 """Where the same text is read often: does the run stop when it no longer improves?"""
 
-from __future__ import annotations
-
 from typing import Any
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.checklist.passes import epochs
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.runs.cadence import times
 
 _KEY, _EVERY = "evaluation.early_stopping_patience", "evaluation.eval_steps"
 _MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
 
 
+@check(
+    order=480,
+    title="Stops when it no longer improves",
+    guides=("A training strategy 2",),
+    claim="saves the rest of the compute (guide A)",
+    why="After the best held-out loss each further pass costs time and makes the model worse.",
+)
 def look(context: Context) -> Verdict:
     plan, patience = context.planned, context.config.evaluation.early_stopping_patience
     if not plan.eval_rows.value:
         return not_applicable("no text is held out to stop by")
-    passes = epochs(context)
+    passes = context.epochs
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
     sentence = f"{passes:.3g} epochs, {evaluations} evaluations, patience {patience}"
     if patience and evaluations <= patience:
@@ -36,13 +40,3 @@ def _fix(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
     if not 0 < patience < often:
         fix[_KEY] = min(_PATIENCE, max(often - 1, 0))
     return fix
-
-
-CHECK = Check(
-    look,
-    order=480,
-    title="Stops when it no longer improves",
-    guides=("A training strategy 2",),
-    claim="saves the rest of the compute (guide A)",
-    why="After the best held-out loss each further pass costs time and makes the model worse.",
-)

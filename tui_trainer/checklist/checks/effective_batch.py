@@ -1,13 +1,17 @@
 """Does the data have more rows than one step takes?"""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import with_effective_batch
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _STEPS_IN_AN_EPOCH = 8
 
 
+@check(
+    order=320,
+    title="Effective batch suits the data",
+    guides=("A quick win 3", "B recommendations", "C quick win 3"),
+    why="Small data needs small batches: the same rows then give many updates instead of few.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     effective, rows = plan.effective_batch_size.value, plan.train_rows.value
@@ -20,13 +24,3 @@ def look(context: Context) -> Verdict:
         return passed(sentence)
     smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
     return warned(f"{sentence}: every step reads all of it", fix=with_effective_batch(context, smaller))
-
-
-CHECK = Check(
-    look,
-    order=320,
-    title="Effective batch suits the data",
-    guides=("A quick win 3", "B recommendations", "C quick win 3"),
-    claim="",
-    why="Small data needs small batches: the same rows then give many updates instead of few.",
-)

@@ -1,13 +1,16 @@
 """Are rows trained on that stand in the held-out part as well?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY = "data.dedup"
 _MOST_LEAKED = 0.01
 
 
+@check(
+    order=262,
+    title="Held-out rows are not trained on",
+    why="A row that was learnt by heart says nothing about new ones, and early stopping goes by such numbers.",
+)
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:
@@ -28,13 +31,3 @@ def look(context: Context) -> Verdict:
     if leaked <= _MOST_LEAKED * held_out:
         return passed(sentence)
     return warned(f"{sentence}: the held-out numbers are too good", fix={_KEY: True})
-
-
-CHECK = Check(
-    look,
-    order=262,
-    title="Held-out rows are not trained on",
-    guides=(),
-    claim="",
-    why="A row that was learnt by heart says nothing about new ones, and early stopping goes by such numbers.",
-)

@@ -1,8 +1,6 @@
 """Do the frozen weights take four bits where that is worth it?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.automatic_values import is_from_scratch
@@ -13,6 +11,13 @@ from tui_trainer.units import format_bytes
 _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 
 
+@check(
+    order=295,
+    title="Four bits where memory is short",
+    guides=("C checklist 3", "C VRAM 1"),
+    claim="75 % of the model's memory (guide C)",
+    why="Frozen weights need not be exact; each product unpacks them first, which costs time.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     if is_from_scratch(context.config):
@@ -35,13 +40,3 @@ def look(context: Context) -> Verdict:
     if context.hardware.libraries.get(BITSANDBYTES) is None:
         return warned(sentence, advice=_INSTALL)
     return warned(sentence, fix={METHOD: "qlora"})
-
-
-CHECK = Check(
-    look,
-    order=295,
-    title="Four bits where memory is short",
-    guides=("C checklist 3", "C VRAM 1"),
-    claim="75 % of the model's memory (guide C)",
-    why="Frozen weights need not be exact; each product unpacks them first, which costs time.",
-)

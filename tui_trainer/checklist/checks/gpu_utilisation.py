@@ -1,10 +1,16 @@
 """How busy the card is: a figure of a run that is under way."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable
 
 
+@check(
+    order=170,
+    title="GPU kept busy",
+    guides=("C checklist 9", "D target metrics", "B key metrics", "E still slow 1"),
+    claim="GPU 75-95 %, its memory 80-95 % (guide D); above 90 % (guides B, C)",
+    why="A card that waits for data, for the journal or for small batches costs as much as one that works.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     gpus = context.hardware.gpus
     if not gpus:
@@ -15,14 +21,3 @@ def look(context: Context) -> Verdict:
     now = ", ".join(used) if used else f"{len(gpus)} GPUs, not reported"
     then = "the Train screen shows it while a run is going" if context.device == "cuda" else "this run is on the CPU"
     return not_applicable(f"before a run there is nothing to measure ({now} busy); {then}")
-
-
-CHECK = Check(
-    look,
-    order=170,
-    title="GPU kept busy",
-    guides=("C checklist 9", "D target metrics", "B key metrics", "E still slow 1"),
-    claim="GPU 75-95 %, its memory 80-95 % (guide D); above 90 % (guides B, C)",
-    why="A card that waits for data, for the journal or for small batches costs as much as one that works.",
-    needs_plan=False,
-)

@@ -1,16 +1,8 @@
 """Activations computed twice to save memory: only where memory, and not time, is short."""
 
-from __future__ import annotations
-
 from tui_trainer.checklist.batch_cut import BUSY_TOKENS
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
-from tui_trainer.checklist.memory_fit import (
-    is_short,
-    memory_budget,
-    memory_with,
-    setup_with,
-    way_to_fit,
-)
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
+from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with, way_to_fit
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.remedies import CHECKPOINTING
@@ -20,6 +12,13 @@ from tui_trainer.units import format_bytes
 _COST = "a quarter of the time"
 
 
+@check(
+    order=150,
+    title="Gradient checkpointing",
+    guides=("C checklist 5", "B training arguments", "D optimisation 4"),
+    claim="30-50 % less activation memory, 10-15 % slower (guide C)",
+    why="It pays only where memory, and not time, is short.",
+)
 def look(context: Context) -> Verdict:
     is_on = context.config.training.gradient_checkpointing
     other = setup_with(context, {CHECKPOINTING: not is_on})
@@ -57,13 +56,3 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
     rows = largest_micro_batch(basis.shape, without, context.config, basis.room, context.step_rows)
     busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
     return rows if busy and memory_with(context, micro_batch=rows, setup=without) <= budget else 0
-
-
-CHECK = Check(
-    look,
-    order=150,
-    title="Gradient checkpointing",
-    guides=("C checklist 5", "B training arguments", "D optimisation 4"),
-    claim="30-50 % less activation memory, 10-15 % slower (guide C)",
-    why="It pays only where memory, and not time, is short.",
-)

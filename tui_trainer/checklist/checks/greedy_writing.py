@@ -1,12 +1,18 @@
 """Do evaluations write their answers greedily, and not with beams?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
 from tui_trainer.tasks import find_task
 
 
+@check(
+    order=520,
+    title="Greedy decoding",
+    guides=("A quick win 7",),
+    claim="5x faster than beam search (guide A)",
+    why="Each beam is a text of its own that is written as well; bench RUN measures both.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     task, rows = context.config.task.type, context.config.evaluation.generate_rows
     if not (find_task(task).continues or task == "seq2seq"):
@@ -17,14 +23,3 @@ def look(context: Context) -> Verdict:
     return passed(
         f"text samples are drawn at temperature {TEMPERATURE:g}, one at a time; predict is greedy unless told"
     )
-
-
-CHECK = Check(
-    look,
-    order=520,
-    title="Greedy decoding",
-    guides=("A quick win 7",),
-    claim="5x faster than beam search (guide A)",
-    why="Each beam is a text of its own that is written as well; bench RUN measures both.",
-    needs_plan=False,
-)

@@ -1,13 +1,18 @@
 """Is text held out, so that learning can be told from memorising?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY, _GOOD_SHARE = "data.eval_fraction", 0.1
 _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
 
 
+@check(
+    order=260,
+    title="Text is held out",
+    guides=("E critical bug fix", "B dataset loading"),
+    why="Only the loss of text that the model never read says whether a change was good.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     plan, data = context.plan, context.config.data
     share = data.eval_fraction
@@ -42,14 +47,3 @@ def _apart(context: Context, what: str) -> Verdict:
     if rows < _FEWEST_ROWS:
         return warned(f"{sentence}: a loss of so few is noise", advice=f"give {what} more text")
     return passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=260,
-    title="Text is held out",
-    guides=("E critical bug fix", "B dataset loading"),
-    claim="",
-    why="Only the loss of text that the model never read says whether a change was good.",
-    needs_plan=False,
-)

@@ -1,10 +1,8 @@
 """Fused kernels for what lies between the matmuls: those of liger-kernel, where card and model have them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.fused_kernels import KEY, LIBRARIES, lack
 
 _PROBED = (
@@ -12,6 +10,12 @@ _PROBED = (
 )
 
 
+@check(
+    order=145,
+    title="Fused kernels",
+    why="Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.",
+    fallback={KEY: "auto"},
+)
 def look(context: Context) -> Verdict:
     basis, planned = context.basis, context.planned.kernels
     compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))
@@ -42,14 +46,3 @@ def _without(context: Context, other_way: bool) -> Verdict:
     would_do = version is None and not lack("liger", with_it, basis.target, basis.shape)
     advice = f"uv pip install {library}, and they are tried" if would_do else ""
     return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
-
-
-CHECK = Check(
-    look,
-    order=145,
-    title="Fused kernels",
-    guides=(),
-    claim="",
-    why="Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.",
-    fallback={KEY: "auto"},
-)

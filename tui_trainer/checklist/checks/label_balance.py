@@ -1,8 +1,6 @@
 """Do rare classes count, or is it enough to know the frequent one?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import CLASS_ROWS
 from tui_trainer.safe_text import one_line
 
@@ -11,6 +9,11 @@ _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
 
 
+@check(
+    order=234,
+    title="Rare classes count",
+    why="With one class far ahead of the others, a model that always says it has a good loss and is of no use.",
+)
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:
@@ -33,13 +36,3 @@ def look(context: Context) -> Verdict:
 def _shown(name: str) -> str:
     """Findings are plain ASCII; the preview has the names as they are."""
     return one_line(name, 30).encode("ascii", "replace").decode()
-
-
-CHECK = Check(
-    look,
-    order=234,
-    title="Rare classes count",
-    guides=(),
-    claim="",
-    why="With one class far ahead of the others, a model that always says it has a good loss and is of no use.",
-)

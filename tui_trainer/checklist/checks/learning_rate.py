@@ -1,11 +1,17 @@
 """Is the peak learning rate in the range that the optimizer and the method take?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.planning.learning_rates import KEY, peak_rate, what_trains
 
 
+@check(
+    order=420,
+    title="Learning rate in range",
+    guides=("C hyperparameter tuning", "C training is unstable 1", "A training strategy 1"),
+    claim="2e-4 to start with, for LoRA on pretrained models (guide C); 5e-5 for all weights (guide A)",
+    why="Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     rate, known, what = context.learning_rate, peak_rate(context.config), what_trains(context.config)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
@@ -14,14 +20,3 @@ def look(context: Context) -> Verdict:
     if rate.value < known.least:
         return warned(f"{sentence}: below {known.least:g}, {what} hardly moves", fix={KEY: "auto"})
     return passed(f"{sentence}; {known.least:g} to {known.most:g} for {what}")
-
-
-CHECK = Check(
-    look,
-    order=420,
-    title="Learning rate in range",
-    guides=("C hyperparameter tuning", "C training is unstable 1", "A training strategy 1"),
-    claim="2e-4 to start with, for LoRA on pretrained models (guide C); 5e-5 for all weights (guide A)",
-    why="Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt.",
-    needs_plan=False,
-)

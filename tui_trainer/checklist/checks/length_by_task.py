@@ -1,8 +1,6 @@
 """Is the longest row as long as the task needs, by the guides' ranges?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
 
 # From guide C: text generation 1024-2048, summarisation 512-1024, question answering 512; from guide D: 128 for
@@ -16,6 +14,13 @@ _RANGES = {
 }
 
 
+@check(
+    order=211,
+    title="Length suits the task",
+    guides=("C quick win 5", "C checklist 7", "D optimal settings"),
+    claim="faster in proportion to the reduction (guide C)",
+    why="Tokens behind what decides the answer cost as much as those before it.",
+)
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     if is_from_scratch(config) or config.task.type not in _RANGES:
@@ -33,13 +38,3 @@ def look(context: Context) -> Verdict:
         f"try data.max_length = {high} where the ends of the longest rows can be spared: a step costs in proportion"
     )
     return warned(sentence, advice=advice)
-
-
-CHECK = Check(
-    look,
-    order=211,
-    title="Length suits the task",
-    guides=("C quick win 5", "C checklist 7", "D optimal settings"),
-    claim="faster in proportion to the reduction (guide C)",
-    why="Tokens behind what decides the answer cost as much as those before it.",
-)

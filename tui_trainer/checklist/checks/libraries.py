@@ -1,14 +1,19 @@
 """Do the installed torch, the driver and the card speak the same CUDA, and is what the settings ask for installed?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 
+@check(
+    order=30,
+    title="Libraries fit the driver",
+    guides=("E diagnostic tool", "E still slow 3"),
+    why="A torch that does not fit the driver falls back to the CPU without a word.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     if missing := _missing(context):
@@ -43,14 +48,3 @@ def _missing(context: Context) -> Verdict | None:
         sentence = f'training.optim = "{config.training.optim}" needs {library}, which is not installed'
         return failed(sentence, fix={"training.optim": DEFAULT}, advice=f"uv pip install {library}")
     return None
-
-
-CHECK = Check(
-    look,
-    order=30,
-    title="Libraries fit the driver",
-    guides=("E diagnostic tool", "E still slow 3"),
-    claim="",
-    why="A torch that does not fit the driver falls back to the CPU without a word.",
-    needs_plan=False,
-)

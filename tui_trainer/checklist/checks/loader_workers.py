@@ -1,16 +1,21 @@
 """Not more loader threads and tokenising processes than cores."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
 # Batches are cut from prepared tokens: nothing is decoded on the way, and more threads only take turns.
 _MOST_WORKERS = 8
 
 
+@check(
+    order=252,
+    title="Loader threads suit the cores",
+    guides=("A data loading 4", "C CPU 1", "D bottleneck 2", "E optimisation 7"),
+    claim="4 workers for 8 cores, 2 for 4 (guide E); min(16, cores - 1) for heavy preprocessing (guide D)",
+    why="Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens.",
+)
 def look(context: Context) -> Verdict:
     plan, cores = context.planned, context.hardware.usable_cores
     workers, processes = plan.loader_workers.value, context.config.data.num_proc
@@ -25,13 +30,3 @@ def look(context: Context) -> Verdict:
     tokenised = "one process" if processes == "auto" else f"{processes} processes"
     sentence = f"{workers} loader threads (at most {most} for {cores:g} cores), rows are tokenised once by {tokenised}"
     return warned(sentence, fix=fix) if fix else passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=252,
-    title="Loader threads suit the cores",
-    guides=("A data loading 4", "C CPU 1", "D bottleneck 2", "E optimisation 7"),
-    claim="4 workers for 8 cores, 2 for 4 (guide E); min(16, cores - 1) for heavy preprocessing (guide D)",
-    why="Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens.",
-)

@@ -1,15 +1,19 @@
 """Is the adapters' update scaled so that the learning rate means what it usually does?"""
 
-from __future__ import annotations
-
 import math
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _KEY = "tuning.lora_alpha"
 _LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
 
 
+@check(
+    order=205,
+    title="LoRA's update is scaled well",
+    guides=("C reduce memory 3",),
+    why="Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it.",
+)
 def look(context: Context) -> Verdict:
     tuning = context.config.tuning
     if not tuning.has_adapter:
@@ -25,13 +29,3 @@ def look(context: Context) -> Verdict:
     if factor < _LEAST:
         return warned(f"{sentence}; below {_LEAST:g} the adapters hardly change the model", fix=fix)
     return passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=205,
-    title="LoRA's update is scaled well",
-    guides=("C reduce memory 3",),
-    claim="",
-    why="Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it.",
-)

@@ -1,9 +1,6 @@
 """Are the adapters wide enough for what there is to learn, narrow enough to be small, and on enough layers?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
-from tui_trainer.models.families.layers import Linear
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.models.targets import ALL_LINEAR, adapted
 from tui_trainer.units import format_count
 
@@ -16,6 +13,13 @@ _LEAST_SHARE = 0.5
 _BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
 
 
+@check(
+    order=204,
+    title="LoRA rank suits the data",
+    guides=("C reduce memory 3", "C bottleneck 2"),
+    claim="memory in proportion to the rank, worse models with very low ones (guide C)",
+    why="The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.",
+)
 def look(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
     trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
@@ -29,7 +33,9 @@ def look(context: Context) -> Verdict:
         f"r {tuning.r} in a model {shape.hidden_size:,} wide: {format_count(trained)} trained parameters "
         f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
     )
-    if tuning.r > (most := _widest(layers)):
+    # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
+    most = min(layer.inputs * layer.outputs // (layer.inputs + layer.outputs) for layer in layers)
+    if tuning.r > most:
         fix = min(_USUAL_RANK, _power_of_two(most))
         return warned(f"{sentence}; above {most} an adapter is larger than its layer", fix={_RANK: fix})
     if share < _LEAST_SHARE:
@@ -38,11 +44,6 @@ def look(context: Context) -> Verdict:
         wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))
         return warned(f"{sentence}, more than adapters of this width can hold", fix={_RANK: wider})
     return passed(f"{sentence}, beside {share:.0%} of the weights")
-
-
-def _widest(layers: tuple[Linear, ...]) -> int:
-    """The rank at which an adapter has as many weights as the narrowest layer: r x (inputs + outputs)."""
-    return min(layer.inputs * layer.outputs // (layer.inputs + layer.outputs) for layer in layers)
 
 
 def _wide_enough(rank: int, tokens_a_parameter: float, most: int) -> int:
@@ -55,13 +56,3 @@ def _wide_enough(rank: int, tokens_a_parameter: float, most: int) -> int:
 
 def _power_of_two(most: int) -> int:
     return 1 << max(0, most.bit_length() - 1)
-
-
-CHECK = Check(
-    look,
-    order=204,
-    title="LoRA rank suits the data",
-    guides=("C reduce memory 3", "C bottleneck 2"),
-    claim="memory in proportion to the rank, worse models with very low ones (guide C)",
-    why="The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.",
-)

@@ -1,17 +1,22 @@
 """Was the learning rate chosen for another batch than this one?"""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.batching import EFFECTIVE
 
 _KEY, _LEAST_RATIO = "training.learning_rate", 4.0
 _MOST_RATE = 1e-2
 
 
+@check(
+    order=430,
+    title="Learning rate fits the batch",
+    guides=("D learning rate scaling",),
+    claim="square root of the growth of the batch, or linear (guide D)",
+    why="A mean over more rows has less noise, so the step along it can be longer.",
+)
 def look(context: Context) -> Verdict:
     loaded, recipe = context.loaded, context.loaded.recipe
     written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
@@ -33,13 +38,3 @@ def look(context: Context) -> Verdict:
     scaled = float(f"{min(rate * math.sqrt(ratio), _MOST_RATE):.3g}")
     advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
     return warned(sentence, fix={_KEY: scaled}, advice=f"{advice}. Set it yourself to keep it: {EFFECTIVE} stays")
-
-
-CHECK = Check(
-    look,
-    order=430,
-    title="Learning rate fits the batch",
-    guides=("D learning rate scaling",),
-    claim="square root of the growth of the batch, or linear (guide D)",
-    why="A mean over more rows has less noise, so the step along it can be longer.",
-)

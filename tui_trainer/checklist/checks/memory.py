@@ -1,12 +1,16 @@
 """Does the plan fit in the memory that is free, of the card or of the machine, with room to spare?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, smaller_model, way_to_fit
 from tui_trainer.units import format_bytes
 
 
+@check(
+    order=330,
+    title="Memory has room to spare",
+    guides=("E memory issues", "C bottleneck 2", "B CUDA out of memory", "D target metrics"),
+    why="A run that fills the memory is killed by the system, or swaps and crawls.",
+)
 def look(context: Context) -> Verdict:
     room, needed = context.basis.room, context.planned.memory_bytes.value
     if room.free_bytes is None:
@@ -41,13 +45,3 @@ def _advice(context: Context) -> str:
         settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
         return f"with bitsandbytes it would fit: uv pip install bitsandbytes, then set {settings}"
     return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
-
-
-CHECK = Check(
-    look,
-    order=330,
-    title="Memory has room to spare",
-    guides=("E memory issues", "C bottleneck 2", "B CUDA out of memory", "D target metrics"),
-    claim="",
-    why="A run that fills the memory is killed by the system, or swaps and crawls.",
-)

@@ -1,14 +1,13 @@
 """Which model of the catalogue is the next smaller one, and which the next larger that fits: by name, with numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, memory_budget
-from tui_trainer.config.changes import Patch
 from tui_trainer.deadlines import clock_words
 from tui_trainer.errors import InputError
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries
@@ -43,40 +42,41 @@ class _Other:
     memory_bytes: int
 
     @property
-    def patch(self) -> Patch:
-        return {_KEY: self.name}
-
-    @property
     def words(self) -> str:
         """`distilbert/distilgpt2, 81.9 M, would be done at 16:40 with 2.1 GiB`."""
-        now = datetime.now().astimezone()
-        done = (
-            ""
-            if self.seconds is None
-            else f" would be done at {clock_words(now + timedelta(seconds=self.seconds), now)}"
-        )
+        now, done = datetime.now().astimezone(), ""
+        if self.seconds is not None:
+            done = f" would be done at {clock_words(now + timedelta(seconds=self.seconds), now)}"
         return f"{self.name}, {format_count(self.parameters)},{done} with {format_bytes(self.memory_bytes)}"
 
 
+@check(
+    order=202,
+    title="Smaller and larger models",
+    guides=("A quick win 1", "D underutilisation 5"),
+    claim="2-3x faster, 40 % less memory with distilgpt2 (guide A)",
+    why="A name with its time and memory is a choice; a sentence about smaller models is none.",
+)
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     if is_from_scratch(config) or config.task.type not in _KINDS:
         return not_applicable("this model is made from scratch: its size is a setting, not a choice of names")
-    own, budget = plan.parameters.value, memory_budget(context)
-    smaller = next(_fitting(context, _sorted(config.task.type, 0, _SMALLER * own, reverse=True), budget), None)
-    limit = _seconds_limit(context)
+    own, budget, deadline = plan.parameters.value, memory_budget(context), outlook(plan)
+    smaller = _fitting(context, _sorted(config.task.type, 0, _SMALLER * own, reverse=True), budget)
+    limit = min(_DAY_SECONDS, deadline.seconds_left) if deadline else _DAY_SECONDS
     words = f"{format_count(own)} parameters"
     too_long = context.duration_seconds is not None and context.duration_seconds > limit
     if is_short(context) or too_long:
-        reason = "do not fit" if is_short(context) else f"take longer than {_limit_words(context)}"
-        quick = _quick_enough(context, budget, limit)
+        longest = "the deadline leaves" if deadline else "1 day"
+        reason = "do not fit" if is_short(context) else f"take longer than {longest}"
+        quick = next((one for one in smaller if (one.seconds or 0) <= limit), None)
         if quick is None:
             none = f"{words} {reason}, and no model of the catalogue is small enough"
             return warned(none, advice="lower data.max_length, or take less of the data: data.max_rows")
         here = find_model(quick.name).folder is not None
         advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
-        return warned(f"{words} {reason}; {quick.words}", fix=quick.patch if here else None, advice=advice)
-    details = [f"smaller: {smaller.words}"] if smaller else []
+        return warned(f"{words} {reason}; {quick.words}", fix={_KEY: quick.name} if here else None, advice=advice)
+    details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
     if context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS:
         # Here there is time for more.
         larger = _sorted(config.task.type, _LARGER * own, float("inf"), reverse=False)
@@ -86,13 +86,11 @@ def look(context: Context) -> Verdict:
 
 
 def _sorted(task: str, low: float, high: float, *, reverse: bool) -> list[CatalogueEntry]:
-    kinds = _KINDS[task]
-    found = [
-        entry
-        for entry in all_entries()
-        if low <= entry.parameters <= high and str((entry.config.get("architectures") or [""])[0]).endswith(kinds)
-    ]
-    return sorted(found, key=lambda entry: entry.parameters, reverse=reverse)
+    def fits(entry: CatalogueEntry) -> bool:
+        kind = str((entry.config.get("architectures") or [""])[0])
+        return low <= entry.parameters <= high and kind.endswith(_KINDS[task])
+
+    return sorted(filter(fits, all_entries()), key=lambda entry: entry.parameters, reverse=reverse)
 
 
 def _fitting(context: Context, entries: list[CatalogueEntry], budget: float | None) -> Iterator[_Other]:
@@ -113,39 +111,7 @@ def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
         needed = replace(basis, loaded=loaded, shape=shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
-    rows = plan.longest_row
-    times = training_flops(shape, basis.setup, tokens=1, row_tokens=rows) / training_flops(
-        basis.shape, basis.setup, tokens=1, row_tokens=rows
-    )
-    seconds = context.duration_seconds
-    return _Other(
-        name=entry.name,
-        parameters=shape.parameters,
-        seconds=None if seconds is None else seconds * times,
-        memory_bytes=needed,
-    )
-
-
-def _quick_enough(context: Context, budget: float | None, limit: float) -> _Other | None:
-    """The largest of the smaller ones that fits into memory and time."""
-    smaller = _sorted(context.config.task.type, 0, _SMALLER * context.planned.parameters.value, reverse=True)
-    return next((one for one in _fitting(context, smaller, budget) if (one.seconds or 0) <= limit), None)
-
-
-def _seconds_limit(context: Context) -> float:
-    found = outlook(context.planned)
-    return min(_DAY_SECONDS, found.seconds_left) if found else _DAY_SECONDS
-
-
-def _limit_words(context: Context) -> str:
-    return "the deadline leaves" if outlook(context.planned) else "1 day"
-
-
-CHECK = Check(
-    look,
-    order=202,
-    title="Smaller and larger models",
-    guides=("A quick win 1", "D underutilisation 5"),
-    claim="2-3x faster, 40 % less memory with distilgpt2 (guide A)",
-    why="A name with its time and memory is a choice; a sentence about smaller models is none.",
-)
+    flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
+    times = flops(shape) / flops(basis.shape)
+    seconds = None if context.duration_seconds is None else context.duration_seconds * times
+    return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed)

@@ -1,13 +1,10 @@
 """Does the model suit what it will read and the memory that is there?"""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
-from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.measured_memory import LASTING
@@ -20,22 +17,25 @@ _LEAST_TOKENS_A_PARAMETER = 0.2
 _TABLE = "model.scratch."
 
 
+@check(
+    order=200,
+    title="Model size suits the data",
+    guides=("A quick win 1", "A GPU selection", "D underutilisation 5"),
+    claim="2-3x faster, 40 % less memory with a smaller model (guide A)",
+    why="Time and memory grow with the parameters; what they can learn is limited by the text.",
+)
 def look(context: Context) -> Verdict:
-    return _from_scratch(context) if is_from_scratch(context.config) else _pretrained(context)
-
-
-def _tokens_read(context: Context) -> float:
-    """Over the whole run, what is read again counted again."""
     plan = context.planned
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-    return rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    # Over the whole run, what is read again counted again.
+    read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    return (_from_scratch if is_from_scratch(context.config) else _pretrained)(context, read)
 
 
-def _from_scratch(context: Context) -> Verdict:
-    parameters, read = context.planned.parameters.value, _tokens_read(context)
-    sentence = (
-        f"{format_count(parameters)} parameters read {format_count(read)} tokens, {read / parameters:.2g} for each"
-    )
+def _from_scratch(context: Context, read: float) -> Verdict:
+    parameters = context.planned.parameters.value
+    counted = f"{format_count(parameters)} parameters read {format_count(read)} tokens"
+    sentence = f"{counted}, {read / parameters:.2g} for each"
     if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
     most = int(read / _LEAST_TOKENS_A_PARAMETER)
@@ -43,13 +43,13 @@ def _from_scratch(context: Context) -> Verdict:
     return warned(f"{sentence}; fewer than {_LEAST_TOKENS_A_PARAMETER:g} teach it little", fix=fix, advice=advice)
 
 
-def _pretrained(context: Context) -> Verdict:
+def _pretrained(context: Context, read: float) -> Verdict:
     """Few tokens are no fault here: what the model knows it brings along. Memory is what decides."""
     plan, room = context.planned, context.basis.room
     trained, whole = plan.trained_parameters.value, plan.parameters.value
     lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
     sentence = (
-        f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(_tokens_read(context))} "
+        f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(read)} "
         f"tokens; weights, gradients and optimizer take {format_bytes(lasting)}"
     )
     if room.free_bytes is None or lasting <= room.share * room.free_bytes:
@@ -68,24 +68,11 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     if context.config.model.model_name_or_path:
         return None
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
-    for change in _changes(scratch):
+    # Heads of an even width: half of a head is rotated by sines, half by cosines.
+    step, width, layers = 2 * scratch.num_attention_heads, scratch.hidden_size, scratch.num_hidden_layers
+    narrower = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
+    fewer_layers = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
+    for change in chain(narrower, fewer_layers):
         if scratch_shape(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
             return {f"{_TABLE}{name}": value for name, value in change.items()}
     return None
-
-
-def _changes(scratch: ScratchSection) -> Iterator[dict[str, int]]:
-    # Heads of an even width: half of a head is rotated by sines, half by cosines.
-    step = 2 * scratch.num_attention_heads
-    yield from ({"hidden_size": width} for width in range(scratch.hidden_size - step, max(step, 16) - 1, -step))
-    yield from ({"num_hidden_layers": layers} for layers in range(scratch.num_hidden_layers - 1, 0, -1))
-
-
-CHECK = Check(
-    look,
-    order=200,
-    title="Model size suits the data",
-    guides=("A quick win 1", "A GPU selection", "D underutilisation 5"),
-    claim="2-3x faster, 40 % less memory with a smaller model (guide A)",
-    why="Time and memory grow with the parameters; what they can learn is limited by the text.",
-)

@@ -1,8 +1,6 @@
 """How much of a batch is padding: documents share rows, or are drawn by length, where that saves time."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.packing import KEY as PACKING
 from tui_trainer.planning.packing import SEES_OTHERS
 from tui_trainer.tasks.contract import DataFacts
@@ -14,6 +12,14 @@ _MOST_UNEVEN = 2.0
 _LEAST_SAVING = 0.1
 
 
+@check(
+    order=220,
+    title="No time spent on padding",
+    guides=("C data loading 2", "C data loading 3", "B training arguments"),
+    claim="10-20 % by grouping, 20-40 % by packing (guide C)",
+    why="Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.",
+    fallback={PACKING: "auto"},
+)
 def look(context: Context) -> Verdict:
     facts, packing = context.facts, context.planned.packing
     if facts is None:
@@ -54,14 +60,3 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     most = 1 - facts.row_tokens / facts.longest_row
     sentence += f", so that up to {most:.0%} of a pass is padding"
     return warned(sentence, fix={_GROUPED: True}, switch="packing: off")
-
-
-CHECK = Check(
-    look,
-    order=220,
-    title="No time spent on padding",
-    guides=("C data loading 2", "C data loading 3", "B training arguments"),
-    claim="10-20 % by grouping, 20-40 % by packing (guide C)",
-    why="Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.",
-    fallback={PACKING: "auto"},
-)

@@ -1,11 +1,16 @@
 """Can this config be planned at all?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, failed, passed
+from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.units import format_bytes, format_seconds
 
 
+@check(
+    order=10,
+    title="The run can be planned",
+    guides=("E diagnostic tool: configuration issues",),
+    why="Mistakes in settings and data are told before the start, all of them together.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     if context.problems or context.plan is None:
         count = len(context.problems)
@@ -18,14 +23,3 @@ def look(context: Context) -> Verdict:
         f"{plan.total_steps.value:,} steps of {plan.effective_batch_size.value} rows, "
         f"{format_bytes(plan.memory_bytes.value)} of memory, about {format_seconds(plan.duration_seconds.value)}"
     )
-
-
-CHECK = Check(
-    look,
-    order=10,
-    title="The run can be planned",
-    guides=("E diagnostic tool: configuration issues",),
-    claim="",
-    why="Mistakes in settings and data are told before the start, all of them together.",
-    needs_plan=False,
-)

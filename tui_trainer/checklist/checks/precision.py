@@ -1,8 +1,6 @@
 """Which numbers matmuls are computed in, and what this machine would do best."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
@@ -10,6 +8,14 @@ from tui_trainer.planning.basis import with_settings
 _KEY = choices.MIXED
 
 
+@check(
+    order=100,
+    title="Mixed precision",
+    guides=("A quick win 2", "C quick win 2", "C checklist 2", "D optimisation 3", "E optimisation 6", "B advanced 3"),
+    claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
+    why="Products in 16 bits are faster and halve activations, where the processor has them natively.",
+    fallback={_KEY: "auto", choices.DTYPE: "auto"},
+)
 def look(context: Context) -> Verdict:
     used, weights = context.planned.precision, context.planned.weights_dtype
     loaded = with_settings(context.loaded, {_KEY: "auto"})
@@ -21,23 +27,7 @@ def look(context: Context) -> Verdict:
         return warned(sentence, kept, fix={_KEY: "auto"}, switch=switch)
     sentence = f"{used.value}: {best.reason}"
     if used.value == "fp32":
-        other = {_KEY: "bf16"} if _has_bf16(context) else None
-        return not_applicable(sentence, kept, switch=switch, opposite=other)
+        target = context.basis.target
+        has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
+        return not_applicable(sentence, kept, switch=switch, opposite={_KEY: "bf16"} if has_bf16 else None)
     return passed(sentence, kept, switch=switch, opposite={_KEY: "no"})
-
-
-def _has_bf16(context: Context) -> bool:
-    """Whether it could be asked for, wise or not."""
-    target = context.basis.target
-    return bool(target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS)
-
-
-CHECK = Check(
-    look,
-    order=100,
-    title="Mixed precision",
-    guides=("A quick win 2", "C quick win 2", "C checklist 2", "D optimisation 3", "E optimisation 6", "B advanced 3"),
-    claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
-    why="Products in 16 bits are faster and halve activations, where the processor has them natively.",
-    fallback={_KEY: "auto", choices.DTYPE: "auto"},
-)

@@ -1,13 +1,19 @@
 """Was the model of the newest run exported in 8 bits, and what did that save?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes
 
 _IN_8_BITS = ("int8", "onnx-int8")
 
 
+@check(
+    order=530,
+    title="Quantised for production",
+    guides=("A quick win 8", "A model quantization"),
+    claim="4x smaller, 2x faster (guide A)",
+    why="Weights of one byte are read in a quarter of the time; whether the answers stay is measured at the export.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     earlier = context.earlier
     if earlier is None:
@@ -23,14 +29,3 @@ def look(context: Context) -> Verdict:
     if smallest.faults:
         return warned(f"{sentence}, but it is not the trained model", advice=f"serve another form: {smallest.faults}")
     return passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=530,
-    title="Quantised for production",
-    guides=("A quick win 8", "A model quantization"),
-    claim="4x smaller, 2x faster (guide A)",
-    why="Weights of one byte are read in a quarter of the time; whether the answers stay is measured at the export.",
-    needs_plan=False,
-)

@@ -1,23 +1,12 @@
 """Does the learning rate go down towards the end?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
 
 _KEY = "training.lr_scheduler_type"
 
 
-def look(context: Context) -> Verdict:
-    name, rate = context.config.training.lr_scheduler_type, context.learning_rate.value
-    if not LR_SCHEDULES[name].goes_down:
-        return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_KEY: "cosine"})
-    steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
-    return passed(f"{name}: goes down from {rate:g}{steps}")
-
-
-CHECK = Check(
-    look,
+@check(
     order=440,
     title="Learning rate goes down",
     guides=("A training strategy 1", "C learning rate scheduler"),
@@ -25,3 +14,9 @@ CHECK = Check(
     why="Small steps at the end settle what large steps found.",
     needs_plan=False,
 )
+def look(context: Context) -> Verdict:
+    name, rate = context.config.training.lr_scheduler_type, context.learning_rate.value
+    if not LR_SCHEDULES[name].goes_down:
+        return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_KEY: "cosine"})
+    steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
+    return passed(f"{name}: goes down from {rate:g}{steps}")

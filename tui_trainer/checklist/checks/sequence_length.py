@@ -1,8 +1,6 @@
 """Rows long enough to hold a context, short enough that there are many of them and the model knows their positions."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.models.problems import length_warning
 from tui_trainer.tasks.contract import DataFacts
 
@@ -12,6 +10,13 @@ _SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
 _FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
 
 
+@check(
+    order=210,
+    title="Sequence length suits the text",
+    guides=("C quick win 5", "C checklist 7"),
+    claim="faster in proportion to the reduction (guide C)",
+    why="Attention costs the square of the length; rows that are too long leave few to shuffle.",
+)
 def look(context: Context) -> Verdict:
     plan, length, facts = context.planned, context.config.data.max_length, context.facts
     shape = context.basis.shape
@@ -37,21 +42,7 @@ def _of_documents(facts: DataFacts, length: int) -> Verdict:
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
         return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={_KEY: _FIX_TOKENS})
     if facts.longest_row >= length:
-        return passed(f"{sentence}; {_what_happens_to_longer(facts)}")
+        loses_end = facts.packed_rows is None or (facts.counts and facts.counts.rows_read)
+        ends = "what is longer loses its end" if loses_end else "documents that are longer are cut into several rows"
+        return passed(f"{sentence}; {ends}")
     return passed(f"{sentence}, the longest {facts.longest_row:,}: no document is cut")
-
-
-def _what_happens_to_longer(facts: DataFacts) -> str:
-    if facts.packed_rows is None or (facts.counts and facts.counts.rows_read):
-        return "what is longer loses its end"
-    return "documents that are longer are cut into several rows"
-
-
-CHECK = Check(
-    look,
-    order=210,
-    title="Sequence length suits the text",
-    guides=("C quick win 5", "C checklist 7"),
-    claim="faster in proportion to the reduction (guide C)",
-    why="Attention costs the square of the length; rows that are too long leave few to shuffle.",
-)

@@ -1,14 +1,18 @@
 """Does the disk of the data keep up with the training?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes, format_seconds
 
 _TOKEN_BYTES = 4
 _MOST_SHARE = 0.1
 
 
+@check(
+    order=254,
+    title="The disk keeps up",
+    guides=("C bottleneck 3", "D underutilisation 3", "E still slow 3"),
+    why="A step cannot begin before its rows are read; what was read once stays in free memory.",
+)
 def look(context: Context) -> Verdict:
     plan, measured, step = context.planned, context.data_read, context.step_seconds
     if measured is None:
@@ -24,13 +28,3 @@ def look(context: Context) -> Verdict:
     if reading <= _MOST_SHARE * epoch:
         return passed(sentence)
     return warned(sentence, advice="move the prepared data to a faster disk: export TUI_TRAINER_HOME=FOLDER")
-
-
-CHECK = Check(
-    look,
-    order=254,
-    title="The disk keeps up",
-    guides=("C bottleneck 3", "D underutilisation 3", "E still slow 3"),
-    claim="",
-    why="A step cannot begin before its rows are read; what was read once stays in free memory.",
-)

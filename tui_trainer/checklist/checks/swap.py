@@ -1,14 +1,20 @@
 """Has the machine moved memory to its disk?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import MIB, format_bytes
 
 # A little of what nobody looks at any more lies there on healthy machines too.
 _MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
 
 
+@check(
+    order=45,
+    title="Nothing is swapped out",
+    guides=("E optimisation 1",),
+    claim="memory swapping turned 4 hours into 20 (guide E)",
+    why="A step that waits for pages from a disk takes a hundred times as long.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     used = context.swap_used_bytes
     if used is None:
@@ -19,14 +25,3 @@ def look(context: Context) -> Verdict:
         return passed(sentence)
     available = format_bytes(context.hardware.memory_available_bytes)
     return warned(f"{sentence}, {available} of memory available", advice="see who has it: ps aux --sort=-rss | head")
-
-
-CHECK = Check(
-    look,
-    order=45,
-    title="Nothing is swapped out",
-    guides=("E optimisation 1",),
-    claim="memory swapping turned 4 hours into 20 (guide E)",
-    why="A step that waits for pages from a disk takes a hundred times as long.",
-    needs_plan=False,
-)

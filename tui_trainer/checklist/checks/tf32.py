@@ -1,14 +1,19 @@
 """TF32 matmuls, for what is computed in fp32 on cards that have them."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import abilities, dotted
 from tui_trainer.hardware.catalogue import find_card
 
 _KEY = "training.tf32"
 
 
+@check(
+    order=110,
+    title="TF32 and cuDNN autotune",
+    guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
+    claim="up to 8x faster matmuls, 1-2 % for cuDNN (guide E)",
+    why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",
+)
 def look(context: Context) -> Verdict:
     gpu, precision = context.basis.target.gpu, context.planned.precision.value
     if gpu is None:
@@ -27,13 +32,3 @@ def look(context: Context) -> Verdict:
         return warned("off, and all matmuls are in fp32", fix={_KEY: True})
     sentence = f"off; matmuls are in {precision}, so that little would change"
     return passed(sentence, switch="TF32: off", opposite={_KEY: True})
-
-
-CHECK = Check(
-    look,
-    order=110,
-    title="TF32 and cuDNN autotune",
-    guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
-    claim="up to 8x faster matmuls, 1-2 % for cuDNN (guide E)",
-    why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",
-)

@@ -1,11 +1,16 @@
 """Rows a second: what the plan reckons with, and whether that was measured."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed
 from tui_trainer.units import format_count
 
 
+@check(
+    order=160,
+    title="Throughput is known",
+    guides=("E should see 4", "E performance monitoring", "A performance targets"),
+    claim="1,000-2,000 rows/s on an RTX 4080 Super (guide E)",
+    why="A rate that was measured on this machine tells whether a change of settings helped.",
+)
 def look(context: Context) -> Verdict:
     plan, seconds = context.planned, context.step_seconds
     source = plan.step_seconds.reason
@@ -18,13 +23,3 @@ def look(context: Context) -> Verdict:
     if source.startswith("measured here"):
         return passed(f"{sentence}, {source}")
     return not_applicable(f"{sentence}, not measured with this shape yet", source)
-
-
-CHECK = Check(
-    look,
-    order=160,
-    title="Throughput is known",
-    guides=("E should see 4", "E performance monitoring", "A performance targets"),
-    claim="1,000-2,000 rows/s on an RTX 4080 Super (guide E)",
-    why="A rate that was measured on this machine tells whether a change of settings helped.",
-)

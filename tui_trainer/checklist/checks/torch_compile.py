@@ -1,8 +1,6 @@
 """Compiled layers: on a GPU, and where the run is long enough to pay for the compiler."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
 from tui_trainer.units import format_seconds
 
@@ -14,6 +12,13 @@ _ON_A_CPU = "on a CPU it gained 10 % (measured when it was built), where a C++ c
 _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 
 
+@check(
+    order=130,
+    title="Model compiled",
+    guides=("E should see 3", "E optimisation 2", "B advanced 2", "C advanced 3"),
+    claim="30-50 % faster (guide E); 15-20 % (guide B); 10-30 % (guide C)",
+    why="Small operations fused into few kernels read and write memory less often.",
+)
 def look(context: Context) -> Verdict:
     steps, step = context.planned.total_steps.value, context.step_seconds
     seconds = None if step is None else steps * step
@@ -43,13 +48,3 @@ def _why_not(context: Context, seconds: float | None) -> str:
     if seconds is not None and seconds < _WORTH_SECONDS:
         return f"shorter than {format_seconds(_WORTH_SECONDS)}, it does not repay the minute that the compiler takes"
     return ""
-
-
-CHECK = Check(
-    look,
-    order=130,
-    title="Model compiled",
-    guides=("E should see 3", "E optimisation 2", "B advanced 2", "C advanced 3"),
-    claim="30-50 % faster (guide E); 15-20 % (guide B); 10-30 % (guide C)",
-    why="Small operations fused into few kernels read and write memory less often.",
-)

@@ -1,12 +1,15 @@
 """Does enough of each row train? A mask that is wrong is silent: the loss falls, and the model learns little."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _MOST_UNTRAINED, _LEAST_SHARE = 0.1, 0.05
 
 
+@check(
+    order=232,
+    title="The rows have something to learn",
+    why="Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss.",
+)
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:
@@ -30,13 +33,3 @@ def look(context: Context) -> Verdict:
         )
         return warned(f"{sentence}: most of each pass learns nothing", advice=advice)
     return passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=232,
-    title="The rows have something to learn",
-    guides=(),
-    claim="",
-    why="Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss.",
-)

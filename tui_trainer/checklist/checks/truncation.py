@@ -1,8 +1,6 @@
 """How many rows lose their end to `data.max_length`, and which length would keep nearly all of them whole."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import WHOLE_LENGTH
 from tui_trainer.tasks.contract import DataFacts
 
@@ -11,6 +9,12 @@ _MOST_CUT = 0.01
 _ROUND = 8
 
 
+@check(
+    order=212,
+    title="Few rows lose their end",
+    guides=("C quick win 5", "C checklist 7"),
+    why="What is cut off is never learnt: the end of an answer, or the words that a label is about.",
+)
 def look(context: Context) -> Verdict:
     facts, length = context.facts, context.config.data.max_length
     if facts is None or facts.counts is None:
@@ -43,13 +47,3 @@ def _documents(facts: DataFacts) -> Verdict:
     return passed(
         f"{counts.cut_documents:,} of {documents:,} documents are cut into {counts.pieces:,} rows; no token is lost"
     )
-
-
-CHECK = Check(
-    look,
-    order=212,
-    title="Few rows lose their end",
-    guides=("C quick win 5", "C checklist 7"),
-    claim="",
-    why="What is cut off is never learnt: the end of an answer, or the words that a label is about.",
-)

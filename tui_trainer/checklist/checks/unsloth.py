@@ -1,13 +1,18 @@
 """What Unsloth's kernels do, by what is in force here: it pins older libraries, and is no part of this program."""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
 
 _FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
 
 
+@check(
+    order=146,
+    title="What Unsloth would bring",
+    guides=("C checklist 1", "C quick win 1"),
+    claim="2x faster (guide C)",
+    why="Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here.",
+)
 def look(context: Context) -> Verdict:
     plan, shape = context.planned, context.basis.shape
     if is_from_scratch(context.config):
@@ -29,13 +34,3 @@ def look(context: Context) -> Verdict:
         return passed(sentence, f"off: {', '.join(off) or 'nothing'}")
     advice = "uv pip install liger-kernel, or set training.torch_compile = true"
     return warned(sentence, f"off: {', '.join(off)}", advice=advice)
-
-
-CHECK = Check(
-    look,
-    order=146,
-    title="What Unsloth would bring",
-    guides=("C checklist 1", "C quick win 1"),
-    claim="2x faster (guide C)",
-    why="Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here.",
-)

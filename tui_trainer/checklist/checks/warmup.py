@@ -1,13 +1,18 @@
 """Does the learning rate rise from zero for a while, and not for too long?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, not_applicable, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
 
 _KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
 
 
+@check(
+    order=450,
+    title="Warm-up",
+    guides=("A training strategy 1", "C warmup ratio", "C training is unstable 2"),
+    claim="10 % of the steps (guide A); 3 % (guide C)",
+    why="AdamW's averages know nothing at first: full steps along them can spoil the start.",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     scheduler = context.config.training.lr_scheduler_type
@@ -21,13 +26,3 @@ def look(context: Context) -> Verdict:
     if steps > max(1, _MOST_SHARE * total):
         return warned(f"{sentence}: a large part of the run has a low rate", fix={_KEY: _GOOD_SHARE})
     return passed(sentence)
-
-
-CHECK = Check(
-    look,
-    order=450,
-    title="Warm-up",
-    guides=("A training strategy 1", "C warmup ratio", "C training is unstable 2"),
-    claim="10 % of the steps (guide A); 3 % (guide C)",
-    why="AdamW's averages know nothing at first: full steps along them can spoil the start.",
-)

@@ -1,12 +1,18 @@
 """Are the weight matrices pulled towards zero a little?"""
 
-from __future__ import annotations
-
-from tui_trainer.checklist.contract import Check, Context, Verdict, passed, warned
+from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
 _KEY, _GUIDE, _STRONG, _MOST = "training.weight_decay", 0.01, 0.1, 0.5
 
 
+@check(
+    order=470,
+    title="Weight decay",
+    guides=("A training strategy 4",),
+    claim="better generalisation (guide A)",
+    why="It keeps weights that the text does not need small, which helps most when text is read again and again.",
+    needs_plan=False,
+)
 def look(context: Context) -> Verdict:
     decay = context.config.training.weight_decay
     if decay == 0 and context.config.tuning.has_adapter:
@@ -16,14 +22,3 @@ def look(context: Context) -> Verdict:
     if decay > _MOST:
         return warned(f"weight_decay {decay:g}: stronger than {_MOST:g}, it fights the learning", fix={_KEY: _STRONG})
     return passed(f"weight_decay {decay:g} on matrices, none on norms")
-
-
-CHECK = Check(
-    look,
-    order=470,
-    title="Weight decay",
-    guides=("A training strategy 4",),
-    claim="better generalisation (guide A)",
-    why="It keeps weights that the text does not need small, which helps most when text is read again and again.",
-    needs_plan=False,
-)

@@ -8,8 +8,6 @@ Source: Johnson et al., Worst-case performance bounds for simple one-dimensional
 (1974): never more than 11/9 of the fewest possible rows, and 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 

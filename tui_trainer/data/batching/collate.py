@@ -4,8 +4,6 @@ A causal model reads inputs = row[:-1] and learns labels = row[1:], one document
 reads whole rows, whose padding it must be told of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -81,12 +79,15 @@ def collate_packed(rows_of_documents: Sequence[Sequence[Document]], pad_id: int,
         if full < width:
             lengths.append(width - full)
     document_lengths = np.array(lengths, dtype=np.int32)
+    # 0, 1, 2, ... for each document in turn.
+    starts = np.cumsum(document_lengths, dtype=np.int64) - document_lengths
+    position_ids = np.arange(len(used) * width, dtype=np.int64) - np.repeat(starts, document_lengths)
     return Batch(
         input_ids=input_ids,
         labels=labels,
         rows=sum(map(len, rows_of_documents)),
         tokens=sum(used),
-        position_ids=_positions(document_lengths).reshape(shape),
+        position_ids=position_ids.reshape(shape),
         document_lengths=document_lengths,
     )
 
@@ -134,9 +135,3 @@ def tokens_of(document: Document) -> Tokens:
 def _next_labels(document: Document) -> Tokens:
     own = document.labels if isinstance(document, TokenRow) else None
     return (tokens_of(document) if own is None else own)[1:]
-
-
-def _positions(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """0, 1, 2, ... for each length in turn."""
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    return np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(starts, lengths)

@@ -4,8 +4,6 @@ With every width there are so many of them that glibc finds no place twice: a BE
 tokens took 98 MiB where it takes 56 MiB so. On GPUs matmuls of such widths are the fast ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

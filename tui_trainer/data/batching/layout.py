@@ -3,8 +3,6 @@
 Numpy alone: training makes tensors of the batches (`training/batches.py`), and `data/previewing/preview.py` shows them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -59,13 +57,10 @@ class RowLayout:
             return replace(self, rows=-(-most_rows // 2))
         if not self.packed_width or self.fixed_width:
             return None
-        used, longest = max(map(_inputs, passes)), max(len(document) - 1 for document in documents)
+        used = max(sum(len(document) - 1 for row in rows for document in row) for rows in passes)
+        longest = max(len(document) - 1 for document in documents)
         width = max(-(-used // 2), longest)
         return replace(self, rows=1, packed_width=width) if width < used else None
-
-
-def _inputs(rows: Pass) -> int:
-    return sum(len(document) - 1 for row in rows for document in row)
 
 
 def _equal_parts(packed: Pass, largest: int) -> Iterator[Pass]:

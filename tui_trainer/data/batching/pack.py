@@ -1,7 +1,5 @@
 """Several documents in one row, so that a step computes little padding: the rows, the batch, and what to expect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,13 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.batching.best_fit import Lengths, narrowest_width, pack_rows
-from tui_trainer.data.batching.collate import collate_packed
-
-__all__ = ["collate_packed", "expected_packed_rows", "expected_padding", "narrowest_width", "pack_batch", "pack_rows"]
 
 DRAWS = 16
 DRAWN_DOCUMENTS = 20_000
-
 
 D = TypeVar("D", bound=Sized)
 
@@ -50,7 +44,7 @@ class ExpectedPadding:
     grouped_share: float
 
 
-def expected_packed_rows(lengths: Lengths, capacity: int, documents: int, *, seed: int = 0) -> float:
+def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
     """Rows of `capacity` inputs that `documents` documents fill when packed, on average.
 
     `lengths` in inputs, of some rows or of all: `PreparedData.lengths`, `DataEstimate.lengths` or `Rows.lengths` - 1.
@@ -58,18 +52,18 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int, *, see
     """
     if not len(lengths) or documents < 1:
         return 0.0
-    batches = _drawn(lengths, capacity, documents, seed)
+    batches = _drawn(lengths, capacity, documents)
     rows = [len(pack_rows(batch, capacity)) for batch in batches]
     return sum(rows) / batches.size * documents
 
 
 def expected_padding(
-    lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, width_step: int = 1, seed: int = 0
+    lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, width_step: int = 1
 ) -> ExpectedPadding:
     """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them, up to a
     multiple of `width_step`; those of a step are sorted by length before they are cut into passes (`layout.py`).
     """
-    batches = _drawn(lengths, capacity, documents, seed)
+    batches = _drawn(lengths, capacity, documents)
     widths = [narrowest_width(batch, capacity) for batch in batches]
     rows = [len(pack_rows(batch, width)) for batch, width in zip(batches, widths, strict=True)]
     packed = sum(count * width for count, width in zip(rows, widths, strict=True))
@@ -94,7 +88,7 @@ def _padded(batches: NDArray[np.int64], micro_batch: int, width_step: int, capac
     return int((widths * sizes).sum())
 
 
-def _drawn(lengths: Lengths, capacity: int, documents: int, seed: int) -> NDArray[np.int64]:
+def _drawn(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:
     """Some batches of `documents` lengths; of a very large batch, a part.
 
     All batches together have each length as often as `lengths` do, so their mean is exact and few are enough.
@@ -104,4 +98,4 @@ def _drawn(lengths: Lengths, capacity: int, documents: int, seed: int) -> NDArra
     shape = max(1, min(DRAWS, DRAWN_DOCUMENTS // width)), width
     count = shape[0] * width
     spread = known[(2 * np.arange(count) + 1) * len(known) // (2 * count)]
-    return np.random.default_rng(seed).permutation(spread).reshape(shape)
+    return np.random.default_rng(0).permutation(spread).reshape(shape)

@@ -4,8 +4,6 @@ The order of epoch e is a permutation drawn from (seed, e) alone, so the positio
 resumed run needs nothing else. The last step of an epoch may have fewer rows.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

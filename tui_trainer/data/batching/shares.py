@@ -1,7 +1,5 @@
 """Which rows of a step each of several processes takes: about as many tokens each."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -10,23 +10,30 @@ Beside them, `system` is what the conversation begins with and `tools` what may 
 string, as a CSV has it.
 """
 
-from __future__ import annotations
-
-import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tui_trainer.data.columns.messages import Message, content_of, messages_of
-from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, ColumnChoices, Row, checked_text, strings_of
+from tui_trainer.data.columns.row import (
+    AUTO,
+    Row,
+    columns_of,
+    file_of,
+    kind_of_value,
+    listed,
+    missing_column,
+    usual_columns,
+    value_of,
+)  # fmt: skip
+from tui_trainer.data.columns.text_column import ColumnChoices, checked_text, strings_of
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
 CONVERSATION_NAMES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
 ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
 SYSTEM, TOOLS = "system", "tools"
-_SHOWN_COLUMNS = 12
 EXPECTED = (
     "expected messages, conversations, instruction and output, prompt and completion, or question and answer; name "
     'others in data.text_column and data.target_column, or set task.type = "causal_lm" for plain text'
@@ -85,18 +92,18 @@ class ConversationColumns:
         else:
             asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
             found = f"the questions are in {asks}, the answers in '{one_line(self.answer, 40)}'"
-        return f"{found} (not read: {_shown(self.unread)})" if self.unread else found
+        return f"{found} (not read: {listed(self.unread)})" if self.unread else found
 
     def read(self, row: Row) -> Conversation:
         """The conversation of one row. Raises DataError with its place for one that cannot be used."""
-        messages = messages_of(_value(row, self.conversation), row.where) if self.conversation else self._turns(row)
+        messages = messages_of(value_of(row, self.conversation), row.where) if self.conversation else self._turns(row)
         system = row.values.get(SYSTEM) if SYSTEM not in (self.conversation, self.answer, *self.asks) else None
         if isinstance(system, str) and system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": checked_text(system, row.where)})
         return Conversation(tuple(messages), _tools(row))
 
     def _turns(self, row: Row) -> list[Message]:
-        question = _value(row, self.needed)
+        question = value_of(row, self.needed)
         if _is_list(question):
             turns = messages_of(question, row.where)
         else:
@@ -104,7 +111,7 @@ class ConversationColumns:
             turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not self.answer:
             return turns
-        if _is_list(answer := _value(row, self.answer)):
+        if _is_list(answer := value_of(row, self.answer)):
             return turns + messages_of(answer, row.where)
         return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
 
@@ -121,27 +128,20 @@ def find_conversations(
 
     Without `needs_answer` the columns of questions are enough, and any column that holds the text will do.
     """
-    names = list(dict.fromkeys(name for row in head for name in row.values))
-    label = head[0].where.partition(", ")[0]
+    names, label = columns_of(head), file_of(head)
     for wanted, key in ((text_column, "text"), (target_column, "target"), (pair_column, "text_pair")):
         if wanted not in (AUTO, "", *names):
-            raise _missing(wanted, f"data.{key}_column", label, names)
+            raise missing_column(wanted, label, names, key=f"data.{key}_column")
     found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
     if found is None and not needs_answer:
         text = ColumnChoices(text_column).choose(label, strings_of(head))
         found = ConversationColumns(asks=(text,), needed=text)
     if found is None:
-        raise DataError(
-            "no column holds conversations", where=label, hint=f"columns found: {_shown(names)}; {EXPECTED}"
-        )
+        hint = f"columns found: {listed(names)}; {EXPECTED}"
+        raise DataError("no column holds conversations", where=label, hint=hint)
     read = {found.conversation, found.answer, *found.asks, SYSTEM, TOOLS}
-    return ConversationColumns(
-        conversation=found.conversation,
-        asks=found.asks,
-        needed=found.needed,
-        answer=found.answer if needs_answer else "",
-        unread=tuple(name for name in names if name not in read),
-    )
+    unread = tuple(name for name in names if name not in read)
+    return replace(found, answer=found.answer if needs_answer else "", unread=unread)
 
 
 def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
@@ -158,7 +158,7 @@ def _choose(
     head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str, needs_answer: bool
 ) -> ConversationColumns | None:
     by_name = {name.strip().lower(): name for name in reversed(names)}
-    answer = target if target != AUTO else _first(by_name, ANSWER_NAMES)
+    answer = target if target != AUTO else next(iter(usual_columns(ANSWER_NAMES, names)), "")
     lists = {name for name in names if any(_is_list(row.values.get(name)) for row in head)}
     if text != AUTO:
         if text in lists and (target == AUTO and not answer):
@@ -178,24 +178,13 @@ def _choose(
     return None
 
 
-def _first(by_name: Mapping[str, str], usual: Sequence[str]) -> str:
-    return next((by_name[name] for name in usual if name in by_name), "")
-
-
 def _is_list(value: object) -> bool:
     return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))
 
 
-def _value(row: Row, column: str) -> object:
-    if column not in row.values:
-        hint = f"columns found: {_shown(list(row.values))}"
-        raise DataError(f"the row has no column '{one_line(column, 40)}'", where=row.where, hint=hint)
-    return row.values[column]
-
-
 def _text(row: Row, column: str) -> str:
     """A string; of SQuAD's answers the first."""
-    value = _value(row, column)
+    value = value_of(row, column)
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         value = next(iter(value["text"]), None)
     return content_of(value, f"the column '{one_line(column, 40)}'", row.where)
@@ -212,20 +201,6 @@ def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
     if not found:
         return ()
     if not isinstance(found, list) or not all(isinstance(tool, Mapping) for tool in found):
-        kind = JSON_NAMES.get(type(found), "a number")
-        what = "a list of other things than objects" if kind == "a list" else kind
+        what = "a list of other things than objects" if isinstance(found, list) else kind_of_value(found)
         raise DataError(f"the column 'tools' is {what}, not a list of JSON schemas", where=row.where)
     return tuple(found)
-
-
-def _missing(wanted: str, key: str, label: str, names: Sequence[str]) -> DataError:
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
-    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-    hint = f"{guess}columns found: {_shown(names) or 'none'}; name the right one in {key}"
-    return DataError(f"there is no column '{one_line(wanted, 40)}'", where=label, hint=hint)
-
-
-def _shown(names: Sequence[str]) -> str:
-    shown = [one_line(name, 30) or "(no name)" for name in names[:_SHOWN_COLUMNS]]
-    rest = [f"{len(names) - _SHOWN_COLUMNS:,} more"] if len(names) > _SHOWN_COLUMNS else []
-    return ", ".join([*shown, *rest])

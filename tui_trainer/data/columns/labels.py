@@ -11,13 +11,20 @@ Whole numbers, true and false are classes of that name; 4.0 is the class "4". In
 those that read as numbers count as numbers here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
-from tui_trainer.data.columns.text_column import AUTO, JSON_NAMES, Row, missing_column
+from tui_trainer.data.columns.row import (
+    AUTO,
+    Row,
+    columns_of,
+    kind_of_value,
+    listed,
+    missing_column,
+    usual_columns,
+    value_of,
+)  # fmt: skip
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -36,16 +43,14 @@ _LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
 
 def label_column(wanted: str, head: Sequence[Row], label: str) -> str:
     """The column `wanted`, or with "auto" the one with a usual name. Raises DataError without it."""
-    names = list(dict.fromkeys(name for row in head for name in row.values))
+    names = columns_of(head)
     if wanted != AUTO:
         if wanted in names:
             return wanted
         raise missing_column(wanted, label, names, key=_LABEL_KEY)
-    usual = (name for known in USUAL_LABELS for name in names if name.strip().lower() == known)
-    if found := next(usual, ""):
-        return found
-    shown = ", ".join(one_line(name, 30) for name in names[:12]) or "none"
-    hint = f"name it in {_LABEL_KEY}; columns found: {shown}"
+    if found := usual_columns(USUAL_LABELS, names):
+        return found[0]
+    hint = f"name it in {_LABEL_KEY}; columns found: {listed(names)}"
     raise DataError("no column has a usual name of labels, such as label or category", where=label, hint=hint)
 
 
@@ -84,11 +89,11 @@ class LabelReader:
                 raise DataError(f"the label is a list of {len(value)}", where=row.where, hint=hint)
             return (self._name(value, row.where),)
         if form := self._other_form(value):
-            raise DataError(f"the labels are {_form_of(value)}, and those before them {form}", where=row.where)
+            raise DataError(f"the labels are {kind_of_value(value)}, and those before them {form}", where=row.where)
         if isinstance(value, str):
             value = [part for part in value.split(",") if part.strip()]
         if not isinstance(value, list | tuple):
-            raise DataError(f"the labels are {_form_of(value)}, not a list", where=row.where)
+            raise DataError(f"the labels are {kind_of_value(value)}, not a list", where=row.where)
         found = [self._name(part, row.where) for part in value]
         if repeated := next((name for place, name in enumerate(found) if name in found[:place]), ""):
             hint = "a row lists the names of its labels, not a 0 or 1 for each"
@@ -100,7 +105,7 @@ class LabelReader:
         value = self._value(row)
         found = _as_number(value)
         if found is None:
-            shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else _form_of(value)
+            shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
             raise DataError(f"the label is {shown}, not a number", where=row.where)
         if not abs(found) <= LARGEST:
             raise DataError("the label is no finite number", where=row.where)
@@ -116,22 +121,19 @@ class LabelReader:
         return "" if is_list == self._lists else "lists" if self._lists else "strings"
 
     def _value(self, row: Row) -> object:
-        if self.column not in row.values:
-            found = ", ".join(one_line(name, 30) for name in row.values) or "none"
-            message = f"the row has no column '{one_line(self.column, 40)}'"
-            raise DataError(message, where=row.where, hint=f"columns found: {found}")
-        value = row.values[self.column]
+        value = value_of(row, self.column)
         if value is None or (value == "" and self.kind != "multi_label_classification"):
             raise DataError("the label is missing", where=row.where)
         return value
 
     def _name(self, value: object, where: str) -> str:
-        form = _form_of(value)
+        form = kind_of_value(value)
         if form not in ("a string", "a number", "true or false"):
             raise DataError(f"the label is {form}, not a name", where=where)
         self._form = self._form or form
         if form != self._form:
-            raise DataError(f"the label is {form}, and those before it are {_plural(self._form)}", where=where)
+            before = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
+            raise DataError(f"the label is {form}, and those before it are {before}", where=where)
         if isinstance(value, str):
             return _checked(value.strip(), where)
         if isinstance(value, float):
@@ -165,14 +167,6 @@ def _as_number(value: object) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
-
-
-def _form_of(value: object) -> str:
-    return JSON_NAMES.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")
-
-
-def _plural(form: str) -> str:
-    return {"a string": "strings", "a number": "numbers"}.get(form, form)
 
 
 def _checked(name: str, where: str) -> str:

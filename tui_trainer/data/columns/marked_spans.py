@@ -4,16 +4,14 @@ Words are runs of letters, digits and the marks that belong to them; every other
 of its own. Spans count characters (code points) from 0, and their end is not in them any more.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tui_trainer.data.columns.row import kind_of_value
 from tui_trainer.data.columns.tags import OUTSIDE
-from tui_trainer.data.columns.text_column import JSON_NAMES
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -99,8 +97,7 @@ def _tags(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) 
 
 def _listed(values: object, where: str) -> Sequence[object]:
     if not isinstance(values, list | tuple):
-        found = JSON_NAMES.get(type(values), "a number")
-        raise DataError(f"the spans are {found}, not a list", where=where, hint=_HINT)
+        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
     return values
 
 

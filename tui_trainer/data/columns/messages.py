@@ -1,12 +1,11 @@
 """The turns of one conversation as messages: roles by one name each, contents as strings, tool calls as objects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from tui_trainer.data.columns.text_column import JSON_NAMES, checked_text
+from tui_trainer.data.columns.row import kind_of_value
+from tui_trainer.data.columns.text_column import checked_text
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -32,8 +31,7 @@ def messages_of(value: object, where: str) -> list[Message]:
         except (ValueError, RecursionError):
             raise DataError("the conversation is a string that is no JSON", where=where) from None
     if not isinstance(value, list):
-        found = JSON_NAMES.get(type(value), "a number")
-        raise DataError(f"the conversation is {found}, not a list of messages", where=where)
+        raise DataError(f"the conversation is {kind_of_value(value)}, not a list of messages", where=where)
     if not value:
         raise DataError("the conversation has no messages", where=where)
     return [_message(entry, f"message {number}", where) for number, entry in enumerate(value, start=1)]
@@ -44,15 +42,13 @@ def content_of(value: object, what: str, where: str) -> str:
     if isinstance(value, list):
         return "".join(_part(part, what, where) for part in value)
     if not isinstance(value, str):
-        found = JSON_NAMES.get(type(value), "a number")
-        raise DataError(f"{what} is {found}, not a string", where=where)
+        raise DataError(f"{what} is {kind_of_value(value)}, not a string", where=where)
     return checked_text(value, where)
 
 
 def _message(entry: object, what: str, where: str) -> Message:
     if not isinstance(entry, Mapping):
-        found = JSON_NAMES.get(type(entry), "a number")
-        raise DataError(f"{what} is {found}, not an object with a role and a content", where=where)
+        raise DataError(f"{what} is {kind_of_value(entry)}, not an object with a role and a content", where=where)
     told = entry.get("role") if entry.get("role") is not None else entry.get("from")
     role = ROLES.get(told.strip().lower()) if isinstance(told, str) else None
     if role is None:
@@ -68,7 +64,8 @@ def _message(entry: object, what: str, where: str) -> Message:
     if calls:
         return {"role": role, "content": "", "tool_calls": calls}
     if more.get("tool_calls"):
-        more["tool_calls"] = [_call(call, what, where) for call in _as_list(more["tool_calls"])]
+        given = more["tool_calls"]
+        more["tool_calls"] = [_call(call, what, where) for call in (given if isinstance(given, list) else [given])]
     else:
         more.pop("tool_calls", None)
     return {"role": role, "content": text, **more}
@@ -78,7 +75,7 @@ def _part(part: object, what: str, where: str) -> str:
     text = part.get("text") if isinstance(part, Mapping) else part
     if isinstance(text, str):
         return checked_text(text, where)
-    kind = one_line(str(part.get("type")), 30) if isinstance(part, Mapping) else JSON_NAMES.get(type(part), "a number")
+    kind = one_line(str(part.get("type")), 30) if isinstance(part, Mapping) else kind_of_value(part)
     raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint="a text model reads text alone")
 
 
@@ -92,10 +89,6 @@ def _called(text: str) -> list[Message] | None:
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         return None
     return [_call(call, "", "") for call in calls]
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
 
 
 def _call(call: object, what: str, where: str) -> Message:

@@ -4,22 +4,21 @@ Columns that are named are taken as they are. "auto" takes the first pair of usu
 a question for the user, not a guess.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tui_trainer.data.columns.text_column import (
+from tui_trainer.data.columns.row import (
     AUTO,
-    JSON_NAMES,
-    SHOWN_COLUMNS,
-    ColumnChoices,
     Row,
-    checked_text,
+    columns_of,
+    kind_of_value,
+    listed,
     missing_column,
-    strings_of,
+    usual_columns,
+    value_of,
 )
+from tui_trainer.data.columns.text_column import ColumnChoices, checked_text, strings_of
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -86,18 +85,17 @@ class PairColumns:
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
-        return self.read_input(row), _text_of(_opened(row.values), self._pair.target, row.where)
+        return self.read_input(row), _text_of(_opened(row), self._pair.target)
 
     def read_input(self, row: Row) -> str:
         """Two texts of an input follow each other with the names of their columns before them, as T5 was trained
         ("question: ... context: ..."). Source: Raffel et al., arXiv:1910.10683, appendix D.
         """
-        values, pair = _opened(row.values), self._pair
-        source = _text_of(values, pair.source, row.where)
+        row, pair = _opened(row), self._pair
+        source = _text_of(row, pair.source)
         # Alpaca has instructions that need no input.
-        if pair.beside and values.get(pair.beside) not in (None, ""):
-            beside = _text_of(values, pair.beside, row.where)
-            source = f"{pair.source}: {source} {pair.beside}: {beside}"
+        if pair.beside and row.values.get(pair.beside) not in (None, ""):
+            source = f"{pair.source}: {source} {pair.beside}: {_text_of(row, pair.beside)}"
         return source
 
     def notes(self) -> list[str]:
@@ -108,7 +106,7 @@ class PairColumns:
         """(the file, the names of its columns). Raises DataError where one that the settings name is not there."""
         # Rows of a sample stand in no file.
         label = head[0].where.rpartition(", ")[0]
-        names = list(dict.fromkeys(name for row in head for name in _opened(row.values)))
+        names = columns_of(map(_opened, head))
         for key, wanted in (("text", self._text), ("text_pair", self._beside), ("target", self._target)):
             if wanted not in (AUTO, "", *names):
                 raise missing_column(wanted, label, names, key=f"data.{key}_column")
@@ -134,16 +132,16 @@ class PairColumns:
         pair = self._pair
         beside = f" and '{one_line(pair.beside, 40)}'" if pair.beside else ""
         others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        also = f" (also there: {', '.join(_shown(others))})" if others else ""
+        also = f" (also there: {listed(others)})" if others else ""
         source, target = one_line(pair.source, 40), one_line(pair.target, 40)
         of = f" of {label}" if label else ""
         return f"the input is '{source}'{beside}{of}, the answer '{target}'{also}"
 
 
-def _opened(values: Mapping[str, object]) -> Mapping[str, object]:
+def _opened(row: Row) -> Row:
     """With the languages of a translation, {"translation": {"en": ..., "de": ...}}, as columns."""
-    languages = _languages(values)
-    return {**values, **languages} if languages else values
+    languages = _languages(row.values)
+    return Row(row.where, {**row.values, **languages}) if languages else row
 
 
 def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
@@ -175,28 +173,22 @@ def _usual_input(names: Sequence[str]) -> Pair:
 
 def _usual_name(names: Sequence[str], usual: Iterable[str], other: str = "") -> str:
     """The column with the first of the usual names that is there, however it is written."""
-    return next((name for wanted in usual for name in names if name.strip().lower() == wanted and name != other), "")
+    return next((name for name in usual_columns(usual, names) if name != other), "")
 
 
-def _text_of(values: Mapping[str, object], column: str, where: str) -> str:
+def _text_of(row: Row, column: str) -> str:
     """The text of one column; of SQuAD's answers, {"text": [...]}, and of a list the first."""
-    shown = one_line(column, 40)
-    if column not in values:
-        found = ", ".join(_shown(values)) or "none"
-        raise DataError(f"the row has no column '{shown}'", where=where, hint=f"columns found: {found}")
-    value = values[column]
+    shown, value = one_line(column, 40), value_of(row, column)
     if isinstance(value, dict) and "text" in value:
         value = value["text"]
     if isinstance(value, list):
         value = value[0] if value else ""
     if not isinstance(value, str):
         hint = SKIP_HINT if value is None else "it must be text"
-        raise DataError(
-            f"the column '{shown}' is {JSON_NAMES.get(type(value), 'a number')}, not a string", where=where, hint=hint
-        )
+        raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=row.where, hint=hint)
     if not value.strip():
-        raise DataError(f"the column '{shown}' is empty", where=where, hint=SKIP_HINT)
-    return checked_text(value, where)
+        raise DataError(f"the column '{shown}' is empty", where=row.where, hint=SKIP_HINT)
+    return checked_text(value, row.where)
 
 
 def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:
@@ -214,11 +206,5 @@ def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:
     naming = " and ".join(f"data.{key}_column" for key in keys)
     guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
     ones = "ones" if len(keys) > 1 else "one"
-    hint = f"{guess}columns found: {', '.join(_shown(names)) or 'none'}; name the right {ones} in {naming}"
+    hint = f"{guess}columns found: {listed(names)}; name the right {ones} in {naming}"
     return DataError(what, where=label, hint=hint)
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    listed = [one_line(name, 30) or "(no name)" for name in names]
-    more = len(listed) - SHOWN_COLUMNS
-    return [*listed[:SHOWN_COLUMNS], f"{more:,} more"] if more > 0 else listed

@@ -1,7 +1,5 @@
 """How a task reads rows or documents: what it takes from each, and the tokens it makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.columns.row import Row
 
 
 @dataclass(frozen=True, slots=True)

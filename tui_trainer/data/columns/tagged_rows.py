@@ -4,23 +4,25 @@ Three forms: a list of words beside a list of tags; the same as two texts whose 
 printed as lists; and a text with marked spans (`spans.py`).
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from tui_trainer.data.columns.marked_spans import Tagged, tagged_text, word_places
-from tui_trainer.data.columns.text_column import (
+from tui_trainer.data.columns.row import (
     AUTO,
-    JSON_NAMES,
-    ColumnChoices,
     Row,
-    checked_text,
+    columns_of,
+    file_of,
+    kind_of_value,
+    listed,
     missing_column,
-    strings_of,
-)
+    string_of,
+    usual_columns,
+    value_of,
+)  # fmt: skip
+from tui_trainer.data.columns.text_column import ColumnChoices, checked_text, strings_of
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -29,7 +31,6 @@ WORD_COLUMNS = ("tokens", "words", "token", "word")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "label")
 TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
 SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
-_SHOWN = 12
 _NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
 
 
@@ -44,13 +45,10 @@ class TagColumns:
 
     def read(self, row: Row) -> Tagged:
         """Raises DataError for a row that cannot be used."""
-        text, tags = (_value(row, name) for name in (self.words, self.tags))
         if self.spans:
-            if not isinstance(text, str):
-                raise DataError(f"the column '{_name(self.words)}' is {_kind(text)}, not a string", where=row.where)
-            return tagged_text(text, tags, row.where)
-        words = _words(text, self.words, row.where)
-        return Tagged(words, _tags(tags, self.tags, words, row.where))
+            return tagged_text(string_of(row, self.words), value_of(row, self.tags), row.where)
+        words = _words(row, self.words)
+        return Tagged(words, _tags(row, self.tags, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,11 @@ class InputWords:
 
     def read(self, row: Row) -> tuple[str, list[tuple[int, int]]]:
         """(the text, where each word begins and ends in it). Words of a list stand a blank apart."""
-        value = _value(row, self.column)
         if not self.is_text:
-            words = _words(value, self.column, row.where)
+            words = _words(row, self.column)
             ends = list(accumulate(len(word) + 1 for word in words))
             return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
-        if not isinstance(value, str):
-            raise DataError(f"the column '{_name(self.column)}' is {_kind(value)}, not a string", where=row.where)
+        value = string_of(row, self.column)
         refuse_surrogates(value, row.where)
         if places := word_places(value):
             return value, places
@@ -82,10 +78,10 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
         return InputWords(found.words, found.spans)
     except DataError:
         pass
-    names = list(dict.fromkeys(name for row in head for name in row.values))
-    column = next(iter(_present(WORD_COLUMNS + TEXT_COLUMNS, names)), "") if words == AUTO else words
+    names = columns_of(head)
+    column = next(iter(usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names)), "") if words == AUTO else words
     if column not in names:
-        column = ColumnChoices(words).choose(head[0].where.rsplit(", ", 1)[0], strings_of(head))
+        column = ColumnChoices(words).choose(file_of(head), strings_of(head))
     return InputWords(column, _is_text(head, column))
 
 
@@ -94,41 +90,34 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
 
     "auto" takes the first usual name: words with tags before texts with spans.
     """
-    names = list(dict.fromkeys(name for row in head for name in row.values))
-    label = head[0].where.rsplit(", ", 1)[0]
+    names, label = columns_of(head), file_of(head)
     for key, name in (("data.text_column", words), ("data.label_column", tags)):
         if name != AUTO and name not in names:
             raise missing_column(name, label, names, key=key)
-    columns = _present(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
+    columns = usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
     for column in columns:
         if found := _tags_beside(head, names, column, tags):
             spans = _is_text(head, column) and _are_spans(head, found[0])
-            _refuse_numbers(head, found[0], label)
+            lists = [value for row in head if isinstance(value := row.values.get(found[0]), list)]
+            if any(lists) and all(type(tag) is int for value in lists for tag in value):
+                # Said once for the table, and not for each of its rows.
+                message = f"the tags in '{_name(found[0])}' are numbers, which have no names"
+                raise DataError(message, where=label, hint=_NUMBERS)
             return TagColumns(column, found[0], spans, _note(column, found, spans, label, AUTO in (words, tags)))
-    raise _unclear(names, label, columns)
+    what = f"no column holds the tags of '{_name(columns[0])}'" if columns else "no column holds words or a text"
+    key = "data.label_column" if columns else "data.text_column"
+    raise DataError(what, where=label, hint=f"name it in {key}; columns found: {listed(names)}")
 
 
 def _tags_beside(head: Sequence[Row], names: Sequence[str], words: str, wanted: str) -> list[str]:
     """The columns that may hold the tags of a column of words or texts; the first is taken."""
     if wanted != AUTO:
         return [wanted]
-    spans = [name for name in _present(SPAN_COLUMNS, names) if _are_spans(head, name)]
-    tags = [name for name in _present(TAG_COLUMNS, names) if name not in (words, *spans)]
+    spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
+    tags = [name for name in usual_columns(TAG_COLUMNS, names) if name not in (words, *spans)]
     if not _is_text(head, words):
         return tags
     return spans or [name for name in tags if any(isinstance(row.values.get(name), str | list) for row in head)]
-
-
-def _refuse_numbers(head: Sequence[Row], tags: str, label: str) -> None:
-    """Said once for the table, and not for each of its rows."""
-    lists = [value for row in head if isinstance(value := row.values.get(tags), list)]
-    if any(lists) and all(type(tag) is int for value in lists for tag in value):
-        raise DataError(f"the tags in '{_name(tags)}' are numbers, which have no names", where=label, hint=_NUMBERS)
-
-
-def _present(usual: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those of the usual names that are there, as the table writes them."""
-    return [name for wanted in usual for name in names if name.strip().lower() == wanted.lower()]
 
 
 def _is_text(head: Sequence[Row], name: str) -> bool:
@@ -141,13 +130,6 @@ def _are_spans(head: Sequence[Row], name: str) -> bool:
     lists = [value for row in head if isinstance(value := row.values.get(name), list | tuple)]
     first = [item for value in lists for item in value]
     return bool(lists) and not any(isinstance(item, str | int) for item in first)
-
-
-def _value(row: Row, name: str) -> object:
-    if name not in row.values:
-        found = _listed(list(row.values))
-        raise DataError(f"the row has no column '{_name(name)}'", where=row.where, hint=f"columns found: {found}")
-    return row.values[name]
 
 
 def _parts(value: object) -> object:
@@ -163,32 +145,34 @@ def _parts(value: object) -> object:
     return value.split()
 
 
-def _words(value: object, column: str, where: str) -> list[str]:
+def _words(row: Row, column: str) -> list[str]:
+    value, where = value_of(row, column), row.where
     words = _parts(value)
     if not isinstance(words, list | tuple):
-        raise DataError(f"the column '{_name(column)}' is {_kind(value)}, not a list of words", where=where)
+        raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of words", where=where)
     if not words:
         raise DataError("the row has no words", where=where)
     for number, word in enumerate(words, start=1):
         if not isinstance(word, str):
-            raise DataError(f"word {number:,} is {_kind(word)}, not a string", where=where)
+            raise DataError(f"word {number:,} is {kind_of_value(word)}, not a string", where=where)
         if not word.strip():
             raise DataError(f"word {number:,} is empty", where=where)
     checked_text(" ".join(words), where)
     return list(words)
 
 
-def _tags(value: object, column: str, words: Sequence[str], where: str) -> list[str]:
+def _tags(row: Row, column: str, words: Sequence[str]) -> list[str]:
+    value, where = value_of(row, column), row.where
     tags = _parts(value)
     if not isinstance(tags, list | tuple):
-        raise DataError(f"the column '{_name(column)}' is {_kind(value)}, not a list of tags", where=where)
+        raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of tags", where=where)
     if len(tags) != len(words):
         raise DataError(f"the row has {_count(len(words), 'word')} and {_count(len(tags), 'tag')}", where=where)
     for number, tag in enumerate(tags, start=1):
         if type(tag) is int:
             raise DataError(f"tag {number:,} is the number {tag}, which has no name", where=where, hint=_NUMBERS)
         if not isinstance(tag, str):
-            raise DataError(f"tag {number:,} is {_kind(tag)}, not a string", where=where)
+            raise DataError(f"tag {number:,} is {kind_of_value(tag)}, not a string", where=where)
         if not tag.strip():
             raise DataError(f"tag {number:,} is empty", where=where)
     return [tag.strip() for tag in tags]
@@ -198,29 +182,14 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _kind(value: object) -> str:
-    return JSON_NAMES.get(type(value), "a number")
-
-
 def _name(column: str) -> str:
     return one_line(column, 40)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
-    return ", ".join([*(_name(name) or "(no name)" for name in names[:_SHOWN]), *more]) or "none"
-
-
-def _unclear(names: Sequence[str], label: str, words: Sequence[str]) -> DataError:
-    what = f"no column holds the tags of '{_name(words[0])}'" if words else "no column holds words or a text"
-    key = "data.label_column" if words else "data.text_column"
-    return DataError(what, where=label, hint=f"name it in {key}; columns found: {_listed(names)}")
 
 
 def _note(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed: bool) -> str:
     if not was_guessed:
         return ""
-    others = f" (also there: {_listed(tags[1:])})" if tags[1:] else ""
+    others = f" (also there: {listed(tags[1:])})" if tags[1:] else ""
     what = ("text", "spans") if spans else ("words", "tags")
     place = f"in the column '{_name(words)}' of {label}, the {what[1]} in '{_name(tags[0])}'{others}"
     return f"the {what[0]} {'is' if spans else 'are'} {place}"

@@ -7,8 +7,6 @@ and IOB1, IOB2, BIOES and BILOU (whose L and U are E and S) need one rule only.
 Source: conlleval of the CoNLL-2000 shared task, startOfChunk and endOfChunk; seqeval 1.2.2, get_entities.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

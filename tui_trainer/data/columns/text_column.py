@@ -5,37 +5,22 @@ that an earlier file of the same source gave; one of the usual names; the only c
 strings are by far the longest. Anything else is a question for the user, not a guess.
 """
 
-from __future__ import annotations
-
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 
+from tui_trainer.data.columns.row import AUTO, Row, columns_of, listed, missing_column, string_of, usual_columns
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-AUTO = "auto"
 USUAL_NAMES = ("text", "content", "document", "body", "sentence", "passage", "article", "paragraph", "story", "review")
 LOOKED_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
 FAR_LONGER = 4  # times the mean length of the next column
-SHOWN_COLUMNS = 12
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+([eE][-+]?\d+)?\s*")
-JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
 Strings = Mapping[str, Sequence[str]]  # of each column, the strings of the first rows; none where it holds no strings
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a table, and where it stands: "train.jsonl, line 12"."""
-
-    where: str
-    values: Mapping[str, object]
 
 
 class ColumnChoices:
@@ -87,9 +72,12 @@ class ColumnChoices:
         for name in self._chosen.values():
             if name in texts:
                 return name
-        if name := _by_usual_name(texts) or _by_length(texts):
+        if name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "") or _by_length(texts):
             return name
-        raise _unclear(label, strings, texts)
+        if not texts:
+            raise DataError("no column holds text", where=label, hint=f"columns found: {listed(strings)}")
+        hint = f"name one of them in data.text_column: {listed(texts)}"
+        raise DataError("several columns could hold the text", where=label, hint=hint)
 
 
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
@@ -109,21 +97,14 @@ def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
 
 def strings_of(rows: Sequence[Row]) -> dict[str, list[str]]:
     """The strings of each column, in the order in which the columns were met."""
-    names = dict.fromkeys(chain.from_iterable(row.values for row in rows))
-    return {name: [value for row in rows if isinstance(value := row.values.get(name), str)] for name in names}
+    return {
+        name: [value for row in rows if isinstance(value := row.values.get(name), str)] for name in columns_of(rows)
+    }
 
 
 def text_of(row: Row, column: str) -> str:
     """The text of one row. Raises DataError for one without, and for what is no string."""
-    shown = one_line(column, 40)
-    if column not in row.values:
-        found = ", ".join(_shown(row.values)) or "none"
-        raise DataError(f"the row has no column '{shown}'", where=row.where, hint=f"columns found: {found}")
-    value = row.values[column]
-    if not isinstance(value, str):
-        found = JSON_NAMES.get(type(value), "a number")
-        raise DataError(f"the column '{shown}' is {found}, not a string", where=row.where)
-    return checked_text(value, row.where)
+    return checked_text(string_of(row, column), row.where)
 
 
 def checked_text(text: str, where: str) -> str:
@@ -135,19 +116,6 @@ def checked_text(text: str, where: str) -> str:
     return with_plain_line_ends(text)
 
 
-def missing_column(wanted: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
-    """There is no such column in the file `label`, and the nearest one; `key` is the setting that names it."""
-    listed = list(names)
-    near = difflib.get_close_matches(wanted, listed, n=1, cutoff=0.5)
-    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-    found = ", ".join(_shown(listed)) or "none"
-    return DataError(
-        f"there is no column '{one_line(wanted, 40)}'",
-        where=label,
-        hint=f"{guess}columns found: {found}; name the right one in {key}",
-    )
-
-
 def _columns_of_text(strings: Strings) -> dict[str, float]:
     """Mean length of the strings of each column that holds words. In a CSV numbers are strings too."""
     return {
@@ -155,10 +123,6 @@ def _columns_of_text(strings: Strings) -> dict[str, float]:
         for name, values in strings.items()
         if any(value and not NUMBER.fullmatch(value) for value in values)
     }
-
-
-def _by_usual_name(texts: Mapping[str, float]) -> str:
-    return next((name for usual in USUAL_NAMES for name in texts if name.strip().lower() == usual), "")
 
 
 def _by_length(texts: Mapping[str, float]) -> str:
@@ -169,25 +133,7 @@ def _by_length(texts: Mapping[str, float]) -> str:
     return ordered[0] if ordered else ""
 
 
-def _unclear(label: str, strings: Strings, texts: Mapping[str, float]) -> DataError:
-    if not texts:
-        found = ", ".join(_shown(strings)) or "none"
-        return DataError("no column holds text", where=label, hint=f"columns found: {found}")
-    return DataError(
-        "several columns could hold the text",
-        where=label,
-        hint=f"name one of them in data.text_column: {', '.join(_shown(texts))}",
-    )
-
-
 def _sentence(column: str, others: Sequence[str], files: Sequence[str]) -> str:
     place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1:,} more of its kind"
-    also = f" (also there: {', '.join(_shown(others))})" if others else ""
+    also = f" (also there: {listed(others)})" if others else ""
     return f"the text is in the column '{one_line(column, 40)}' of {place}{also}"
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    """Safe to show; a column without a name, which an index has in some files, is said to have none."""
-    listed = list(names)
-    shown = [one_line(name, 30) or "(no name)" for name in listed[:SHOWN_COLUMNS]]
-    return [*shown, f"{len(listed) - SHOWN_COLUMNS:,} more"] if len(listed) > SHOWN_COLUMNS else shown

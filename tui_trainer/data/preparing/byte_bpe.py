@@ -70,7 +70,6 @@ FOR_WORDS = replace(FOR_CLASSES, spaces_words=True)
 FOR_ANSWERS = Specials(
     named=(("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNK)), single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}"
 )
-SMALLEST_VOCABULARY = FOR_TEXT.smallest_vocabulary
 TRAINED_HERE = "byte-level BPE trained on this data, 1"  # the number rises when training gives other tokens
 
 

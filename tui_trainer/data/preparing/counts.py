@@ -1,7 +1,5 @@
 """What is counted while data is prepared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -6,8 +6,6 @@ A text without such a place is cut between words; there, and with tokenizers tha
 at a cut may differ.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -50,7 +48,9 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 def _long(encode: Encode, text: str) -> Tokens:
     """One text, piece by piece; the special tokens between the pieces are taken out."""
-    before, after = _special_tokens(encode)
+    around, inside = encode(["", "a"])
+    first = next((place for place, token in enumerate(around) if inside[place] != token), len(around))
+    before, after = around[:first], around[first:]
     parts: list[Tokens] = []
     for start, end in pieces_of(text):
         ids = encode([text[start:end]])[0]
@@ -58,13 +58,6 @@ def _long(encode: Encode, text: str) -> Tokens:
         inner_end = end < len(text) and bool(after) and ids[-len(after) :] == after
         parts.append(np.array(ids[first : len(ids) - len(after) if inner_end else len(ids)], dtype=np.int32))
     return np.concatenate(parts)
-
-
-def _special_tokens(encode: Encode) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and after a text."""
-    around, inside = encode(["", "a"])
-    first = next((place for place, token in enumerate(around) if inside[place] != token), len(around))
-    return around[:first], around[first:]
 
 
 def pieces_of(text: str) -> Iterator[tuple[int, int]]:

@@ -63,6 +63,12 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
         for part, weight, size, one in parts
     ]
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
+    if cut.rows != "stream":
+        low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
+        reason += f", at {low if low == high else f'{low} to {high}'} tokens a character"
+    # Different ones in the texts that were looked at.
+    characters = len(set().union(*(text for size in sizes for text in size.texts)))
+    characters = max(characters, *(size.alphabet for size in sizes))
     looked = train if cut.reads_text else [*train, *measured]
     together, eval_together = _together(train, cut), _together(measured, cut)
     return DataEstimate(
@@ -70,8 +76,8 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
         eval_tokens=eval_together.tokens,
         rows=together.rows,
         eval_rows=eval_together.rows,
-        vocabulary=reader.vocabulary() or _characters(sizes) + len(SPECIAL_TOKENS),
-        reason=reason if cut.rows == "stream" else f"{reason}, at {_rate_words(rates)} tokens a character",
+        vocabulary=reader.vocabulary() or characters + len(SPECIAL_TOKENS),
+        reason=reason,
         labels=together.tokens - together.documents,
         longest_row=max((length for one in looked for length in one.lengths), default=0),
         lengths=together.lengths,
@@ -120,12 +126,6 @@ def _together(sides: Sequence[_Side], cut: Cut) -> _Side:
     return _Side(sum(one.documents for one in sides), tokens, rows, _lengths(sides))
 
 
-def _characters(sizes: Sequence[Size]) -> int:
-    """Different ones in the texts that were looked at."""
-    together = len(set().union(*(text for size in sizes for text in size.texts)))
-    return max(together, *(size.alphabet for size in sizes))
-
-
 def _lengths(sides: Sequence[_Side]) -> tuple[int, ...]:
     """Some of the lengths, sorted, of each source as many as its rows are in an epoch."""
     if len(sides) == 1:
@@ -144,9 +144,3 @@ def _first_rows(size: Size, max_rows: int) -> Size:
     if not max_rows or size.documents <= max_rows:
         return size
     return replace(size, documents=max_rows, characters=round(size.characters * max_rows / size.documents))
-
-
-def _rate_words(rates: Sequence[float]) -> str:
-    """`0.25`, or the lowest and the highest."""
-    low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
-    return low if low == high else f"{low} to {high}"

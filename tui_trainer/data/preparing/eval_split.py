@@ -4,8 +4,6 @@ Only lengths are needed, so the texts need not be in memory. Pure: the same leng
 every machine and with every numpy (a bit generator's raw stream is fixed; see numpy NEP 19).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -10,8 +10,6 @@ are about 40 bytes a row and some chunks of rows, so the data may be of any leng
 twice as much as the text, until the rows are made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -140,7 +138,10 @@ class _Preparation:
         notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut)]
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
-        return Built(counts, tuple(notes), self._lengths(folder), details)
+        lengths: tuple[int, ...] = ()
+        if self._cut.rows != "stream":  # whose rows are all full; of documents their labels, else tokens
+            lengths = quantiles(Rows(folder / TRAIN_FILE).lengths - int(self._cut.reads_text))
+        return Built(counts, tuple(notes), lengths, details)
 
     def _training_texts(self, surveys: Sequence[Survey], choice: Selection) -> Iterator[str]:
         characters, done = int(np.dot(surveys[0].lengths, choice.trained)), 0
@@ -207,12 +208,6 @@ class _Preparation:
         if self._cut.rows == "documents":
             write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
         return {}
-
-    def _lengths(self, folder: Path) -> tuple[int, ...]:
-        """Of some training rows: their tokens, or of documents their labels. Those of a stream are all full."""
-        if self._cut.rows == "stream":
-            return ()
-        return quantiles(Rows(folder / TRAIN_FILE).lengths - int(self._cut.reads_text))
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _Side, held_out: _Side) -> Counts:
         text = self._cut.reads_text

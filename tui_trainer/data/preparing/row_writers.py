@@ -5,11 +5,8 @@ overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1] and l
 first is a label exactly once. The last row may be shorter, and has at least 2 tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -38,9 +35,7 @@ class RowWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
 
     def add(self, columns: Columns) -> None:
@@ -82,12 +77,10 @@ class StreamWriter(RowWriter):
         self._pending: list[Tokens] = []
         self._pending_tokens = 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._pending_tokens > 1:
             self._cut(np.concatenate(self._pending))
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind)
 
     def add(self, columns: Columns) -> None:
         """Append tokens to the stream."""

@@ -4,12 +4,9 @@ One file a side, in the folder that is being filled. Who encodes a chunk reads i
 process that began it.
 """
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tui_trainer.data.columns.row_reader import Example
@@ -46,9 +43,7 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._file:
             if kind is None:
                 self._write()

@@ -2,8 +2,6 @@
 equal.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

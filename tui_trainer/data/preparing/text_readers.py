@@ -1,7 +1,5 @@
 """What makes tokens of documents: a tokenizer that is given, byte-level BPE that is trained here, or characters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ The batches are those of training: the same order (`batching/row_order.py`), the
 What is shown is read out of the batch's arrays, not out of the rows that it was made of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -105,13 +103,14 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) 
                 numbered = [(numbers[id(document)], document) for document in documents]
                 read = _whole if _MASK in batch.more else _next_tokens
                 shown_documents, used = read(batch, row, numbered, shown)
+                answer_padding = int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
                 yield Sample(
                     step=step,
                     forward_pass=place,
                     row=row + 1,
                     documents=shown_documents,
                     padding=batch.input_ids.shape[1] - used,
-                    answer_padding=_answer_padding(batch, row),
+                    answer_padding=answer_padding,
                 )
 
 
@@ -166,10 +165,6 @@ def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[
         answer=shown.spell.pieces(answer, [True] * len(answer)),
     )
     return (document,), tokens
-
-
-def _answer_padding(batch: Batch, row: int) -> int:
-    return int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
 
 
 def _is_cut(shown: _Shown, number: int) -> bool | None:

@@ -1,7 +1,5 @@
 """Tokens as text again, piece by piece, with a mark on each piece."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,8 +1,6 @@
 """Data that every Python carries: `sample:NAME` works without a network. One file is one sample: SAMPLE, and how it is
 made."""
 
-from __future__ import annotations
-
 import difflib
 import pkgutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What the functions of Python's standard library say of themselves, by the topic of their module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from zlib import crc32
@@ -36,9 +34,9 @@ def python_docstrings() -> list[tuple[str, Mapping[str, object]]]:
     rows: dict[str, tuple[str, Mapping[str, object]]] = {}
     for function in documented_functions():
         topic = topic_of.get(function.module.partition(".")[0])
-        text = " ".join(function.docstring.strip().split("\n\n")[0].split())
+        text = function.first_paragraph
         if topic and len(text) >= _SHORTEST:
-            rows.setdefault(text, (f"{function.module}.{function.path}", {"text": text, "topic": topic}))
+            rows.setdefault(text, (function.full_name, {"text": text, "topic": topic}))
     return [rows[text] for text in sorted(rows, key=lambda text: (crc32(text.encode()), text))]
 
 

@@ -1,7 +1,5 @@
 """Questions about the standard library and their answers, for chat models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 
@@ -26,17 +24,17 @@ def python_help_chat() -> list[tuple[str, Mapping[str, object]]]:
     rows: list[tuple[str, Mapping[str, object]]] = []
     seen: set[str] = set()
     for function in documented_functions():
-        answer = _first_paragraph(function.docstring)
+        answer = function.first_paragraph
         if len(answer) not in _ANSWER_CHARACTERS or answer in seen:
             continue
         seen.add(answer)
-        rows.append((f"{function.module}.{function.path}", {"messages": _conversation(function, answer, len(rows))}))
+        rows.append((function.full_name, {"messages": _conversation(function, answer, len(rows))}))
     return rows
 
 
 def _conversation(function: DocumentedFunction, answer: str, number: int) -> list[dict[str, str]]:
     """Every third conversation asks for the arguments as well, every fifth begins with a system turn."""
-    name = f"{function.module}.{function.path}"
+    name = function.full_name
     system = [{"role": "system", "content": _SYSTEM}] if number % 5 == 0 else []
     first = _turns(_QUESTIONS[number % len(_QUESTIONS)].format(name), answer)
     asks_more = number % 3 == 0 and len(function.arguments) <= _LONGEST_ARGUMENTS
@@ -46,11 +44,6 @@ def _conversation(function: DocumentedFunction, answer: str, number: int) -> lis
 
 def _turns(question: str, answer: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-def _first_paragraph(docstring: str) -> str:
-    """On one line."""
-    return " ".join(docstring.strip().split("\n\n", maxsplit=1)[0].split())
 
 
 SAMPLE = Sample(

@@ -1,7 +1,5 @@
 """Python's language reference, for models of text."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Functions of the standard library, for models that go from one text to another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -34,7 +32,7 @@ def python_signatures() -> list[tuple[str, Mapping[str, object]]]:
             continue
         signatures.add(signature)
         seen.add((function.name, sentence))
-        rows.append((f"{function.module}.{function.path}", {"input": signature, "output": sentence}))
+        rows.append((function.full_name, {"input": signature, "output": sentence}))
     return rows
 
 

@@ -7,8 +7,6 @@
 The same name is now the one and now the other, so only its place tells. Strings are written '', numbers as they are.
 """
 
-from __future__ import annotations
-
 import tokenize
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """What of the data that a config names is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -4,13 +4,11 @@ Columns are separated by tabs, or by white space in lines without tabs. What sta
 passed over, and so are -DOCSTART- lines and comments ("# key = value") before a sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.decoding import decoded, lines_of, refuse_other_encodings
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError

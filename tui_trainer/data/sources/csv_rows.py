@@ -3,14 +3,13 @@
 A record may go over several lines; what is said about it names the line on which it begins.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import BinaryIO
 
-from tui_trainer.data.columns.text_column import ColumnChoices, Row
+from tui_trainer.data.columns.row import Row, refuse_doubles
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, lines_of, refuse_other_encodings
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -44,7 +43,7 @@ def read_csv(
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
     records = _records(chain(head, lines), label, delimiter)
     header = columns or next(records, (0, ()))[1]
-    _refuse_doubles(header, label)
+    refuse_doubles(header, f"{label}, line 1")
     for line, fields in records:
         where = f"{label}, line {line}"
         if len(fields) == len(header):
@@ -108,13 +107,6 @@ def _limit_fields() -> None:
     """The limit of the csv module is one for the whole process, and 128 KiB where nobody set it. It also ends a text
     whose quote is never closed before all of the file is in memory."""
     csv.field_size_limit(MAX_LINE_BYTES)
-
-
-def _refuse_doubles(header: Sequence[str], label: str) -> None:
-    doubles = [name for place, name in enumerate(header) if name in header[:place]]
-    if doubles:
-        shown = one_line(doubles[0], 40) or "(no name)"
-        raise DataError(f"two columns are named '{shown}'", where=f"{label}, line 1", hint="rename one of them")
 
 
 def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:

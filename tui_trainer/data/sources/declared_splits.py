@@ -4,8 +4,6 @@
 Whoever wrote them is believed. `datasets` is imported for a README.md alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -92,7 +90,10 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     *owner, last = repo_id.split("/")
     for words in _WORDS:
         last = words.sub(r"\1_\2", last)
-    place = _cache_root() / "___".join([*owner, last.lower()])
+    # Source: datasets/config.py: HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME.
+    cache = os.environ.get("HF_DATASETS_CACHE")
+    root = from_the_root(cache) if cache else huggingface_folder() / "datasets"
+    place = root / "___".join([*owner, last.lower()])
     folders = sorted((file.parent for file in place.glob(f"*/*/*/{_INFO}")), key=lambda folder: folder.stat().st_mtime)
     main = repository_folder("datasets", repo_id) / "refs/main"
     commit = revision
@@ -258,13 +259,6 @@ def _relative(path: str, folder: Path) -> str:
         if found.is_relative_to(place):
             return found.relative_to(place).as_posix()
     return str(found)
-
-
-def _cache_root() -> Path:
-    """Source: datasets/config.py: HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME."""
-    if cache := os.environ.get("HF_DATASETS_CACHE"):
-        return from_the_root(cache)
-    return huggingface_folder() / "datasets"
 
 
 def _content(path: Path) -> dict[str, Any]:

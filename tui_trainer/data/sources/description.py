@@ -1,7 +1,5 @@
 """A source in words: its files, their form, and the column that holds the text."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tui_trainer.data.sources.file_formats import Form

@@ -1,7 +1,5 @@
 """What a file holds, as far as its name promises it."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 from typing import Literal
 

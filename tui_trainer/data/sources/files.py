@@ -270,12 +270,7 @@ def _chosen(
 
 
 def _told_apart(
-    named: Mapping[str, SourceFile],
-    splits: NamedSplits,
-    shown: _Shown,
-    choice: Choice,
-    label: str,
-    split: Split | None,
+    named: Mapping[str, SourceFile], splits: NamedSplits, shown: _Shown, choice: Choice, label: str, split: Split | None
 ) -> FoundFiles:
     if not splits.parts:
         whole = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))

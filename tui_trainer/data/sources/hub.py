@@ -5,8 +5,6 @@ part is a folder, a file or a glob of the repository; the form is that of huggin
 fetched.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -120,7 +118,8 @@ def chosen_names(names: Sequence[str], inside: str) -> list[str]:
 def data_names(names: Iterable[str]) -> list[str]:
     """The files of rows among all files of a repository; where there are none, the .txt files. Sorted."""
     shown = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
-    rows = [name for name in shown if form_of(PurePosixPath(name)) not in _NO_ROWS and not _describes(name)]
+    files = [(name, name.rpartition("/")[2]) for name in shown if form_of(PurePosixPath(name)) not in _NO_ROWS]
+    rows = [name for name, last in files if last not in ABOUT and not LATER_WORK.fullmatch(last)]
     return sorted(rows or [name for name in shown if _is_text(name)])
 
 
@@ -141,11 +140,6 @@ def remedies(wanted: HubPath) -> str:
     short = wanted.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
     return f"run `{command}`, or copy its files into ./{short} and give that path"
-
-
-def _describes(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return last in ABOUT or bool(LATER_WORK.fullmatch(last))
 
 
 def _is_text(name: str) -> bool:

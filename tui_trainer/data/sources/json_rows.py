@@ -3,8 +3,6 @@
 A list is parsed one object at a time, so a file of any size needs no more memory than its largest row.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Generator, Iterator
@@ -12,7 +10,7 @@ from typing import BinaryIO, NoReturn
 
 import orjson
 
-from tui_trainer.data.columns.text_column import JSON_NAMES, Row
+from tui_trainer.data.columns.row import Row, kind_of_value
 from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of, refuse_other_encodings
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -131,7 +129,10 @@ class JsonText:
                 self.broken("the JSON is nested too deeply")
             except ValueError as error:  # a number of more than 4,300 digits
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
-            torn = self._may_go_on(complaint) if complaint else end == len(self._text)
+            torn = end == len(self._text)
+            if complaint:
+                near_end = complaint.pos >= len(self._text) - TORN_CHARACTERS
+                torn = near_end or complaint.msg.startswith("Unterminated string")
             used = (complaint.pos if complaint else end) - self._at
             size = len(self._text) - self._at
             if torn and size > MAX_LINE_BYTES:
@@ -150,9 +151,6 @@ class JsonText:
         column = self._at - last_break if last_break >= 0 else self._column + self._at
         where = f"{self._label}, line {self._line + before.count(chr(10))}, column {column}"
         raise DataError(message, where=where, hint=hint)
-
-    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - TORN_CHARACTERS
 
     def _grow(self, characters: int) -> bool:
         """Drop what was read, and read so much more. False at the end of the file."""
@@ -243,8 +241,7 @@ def _first_object(text: JsonText, label: str, problems: ProblemList) -> Generato
 
 def _row(value: object, where: str, hint: str) -> Row:
     if not isinstance(value, dict):
-        found = JSON_NAMES.get(type(value), "a number")
-        raise DataError(f"the row is {found}, not an object", where=where, hint=hint)
+        raise DataError(f"the row is {kind_of_value(value)}, not an object", where=where, hint=hint)
     return Row(where, value)
 
 

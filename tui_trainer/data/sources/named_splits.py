@@ -15,8 +15,6 @@ one of them, a README and the like aside, names one and `train` is among them. E
 says so; but `train/` and `test/` folders, or `train.txt` and `test.txt`, beside loose texts are a doubt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

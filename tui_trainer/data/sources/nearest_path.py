@@ -1,7 +1,5 @@
 """The existing path that somebody may have meant by one that is not there."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path

@@ -4,14 +4,13 @@ Mistakes in rows are collected, so that one look shows all of them; a mistake th
 file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.columns.text_column import ColumnChoices, Row, head_of, strings_of, text_of
+from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.text_column import ColumnChoices, head_of, strings_of, text_of
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
@@ -25,7 +24,6 @@ from tui_trainer.errors import DataError
 from tui_trainer.units import GIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
-
 
 T = TypeVar("T")
 
@@ -63,7 +61,9 @@ def documents_of(
     if not file.holds_rows:
         yield Document(read_text(content, file.label), file.label)
     elif file.form == "conll":
-        yield from (Document(_sentence(row), row.where) for row in rows_of(content, file, choices, problems))
+        for row in rows_of(content, file, choices, problems):
+            words = row.values[WORDS]
+            yield Document(" ".join(words) if isinstance(words, list) else "", row.where)
     else:
         yield from _documents(content, file, choices, problems)
 
@@ -143,11 +143,6 @@ def read_text(content: BinaryIO, label: str) -> str:
         )
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decoded(data, label, line=1))
-
-
-def _sentence(row: Row) -> str:
-    words = row.values[WORDS]
-    return " ".join(words) if isinstance(words, list) else ""
 
 
 def _documents(

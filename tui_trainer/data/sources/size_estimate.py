@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import BinaryIO
 
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Reader
-from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices, Row
+from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.file_formats import PACKED_INSIDE, Form
 from tui_trainer.data.sources.reading import count_rows, documents_of, rows_of
@@ -140,6 +141,8 @@ def _files_size(source: Source, texts_of: Texts) -> Size:
         bytes_of[_form(entry)] += round(_unpacked_bytes(entry))
     tables = {form: look for form, look in looks.items() if form != "text"}
     texts = [entry for entry in source.entries if not entry.holds_rows]
+    of_texts = looks.get("text", _Look())
+    characters_a_byte = sum(of_texts.lengths) / of_texts.bytes if of_texts.bytes else 1.0
     reason = "the size of the files, and the beginnings of some"
     if any(entry.compressed for entry in source.entries):
         reason += f"; a .gz is taken to unpack to {GZIP_RATIO:g} times its size"
@@ -148,7 +151,7 @@ def _files_size(source: Source, texts_of: Texts) -> Size:
         documents=len(texts) + sum(_scaled(len(look.lengths), look, bytes_of[form]) for form, look in tables.items()),
         alphabet=len(set().union(*(text for look in looks.values() for text in look.texts))),
         lengths=(
-            *(_text_lengths(texts, looks["text"]) if texts else ()),
+            *(round(_unpacked_bytes(entry) * characters_a_byte) for entry in texts),
             *(length for look in tables.values() for length in look.lengths),
         ),
         texts=tuple(text for look in looks.values() for text in look.texts),
@@ -171,12 +174,6 @@ def _some_of_each(entries: Sequence[SourceFile]) -> list[list[SourceFile]]:
 def _scaled(count: int, look: _Look, total_bytes: float) -> int:
     """`count` of the looked-at part, for all bytes. With nothing looked at, one character a byte, one document."""
     return round(count * total_bytes / look.bytes) if look.bytes else round(total_bytes and 1)
-
-
-def _text_lengths(texts: Sequence[SourceFile], look: _Look) -> list[int]:
-    """Characters of each text file, from its size."""
-    share = sum(look.lengths) / look.bytes if look.bytes else 1.0
-    return [round(_unpacked_bytes(entry) * share) for entry in texts]
 
 
 def _unpacked_bytes(entry: SourceFile) -> float:

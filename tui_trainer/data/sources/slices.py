@@ -1,7 +1,5 @@
 """Slices of splits, as `datasets` writes them: `train[:10%]`, `train[100:]+validation`. The rows are counted for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

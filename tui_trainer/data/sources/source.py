@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row
+from tui_trainer.data.columns.row import AUTO, Row
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import PREFIX, Sample, find_sample
@@ -28,8 +29,6 @@ from tui_trainer.data.sources.source_file import SourceFile, open_bytes, refuse_
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
-
-__all__ = ["Document", "Source", "open_source", "open_sources"]
 
 T = TypeVar("T")
 SHOWN_SOURCES = 4
@@ -157,10 +156,7 @@ class Source:
         yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
 
     def _read(
-        self,
-        read: Callable[[BinaryIO, SourceFile], Iterator[T]],
-        problems: ProblemList,
-        progress: Progress | None,
+        self, read: Callable[[BinaryIO, SourceFile], Iterator[T]], problems: ProblemList, progress: Progress | None
     ) -> Iterator[T]:
         """What `read` finds in all files."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
@@ -261,18 +257,14 @@ def _shifted(progress: Progress | None, before: float, total: float) -> Progress
 
 def _sample_source(path: str, text_column: str) -> Source:
     sample = find_sample(path.removeprefix(PREFIX))
+    texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
     return Source(
         path=path,
         text_column=text_column,
         description=f"{path} ({sample.description})",
-        bytes_on_disk=_bytes_of(sample),
+        bytes_on_disk=sum(len(text.encode()) for text in texts),
         sample=sample,
     )
-
-
-def _bytes_of(sample: Sample) -> int:
-    texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
-    return sum(len(text.encode()) for text in texts)
 
 
 def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "") -> str:

@@ -1,7 +1,5 @@
 """What of the sources that a config names is trained on, evaluated on, and left alone, where their files are splits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +9,6 @@ from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.files import SplitFiles
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import EVERYTHING, Source, join_sources, open_sources, source_of_files
-from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -20,11 +17,7 @@ RowsRead = dict[Path, list[tuple[int, float]]]
 
 
 def training_and_evaluation(
-    paths: Sequence[str],
-    eval_paths: Sequence[str],
-    text_column: str,
-    choice: Choice = EVERYTHING,
-    eval_split: str = "",
+    paths: Sequence[str], eval_paths: Sequence[str], text_column: str, choice: Choice = EVERYTHING, eval_split: str = ""
 ) -> tuple[Source, Source | None]:
     """What is trained on, and what is evaluated on where that is named: by `eval_paths` and `eval_split`, or else by
     validation splits. Of `paths`, `choice` is what is wanted; of `eval_paths` its configuration where they have it.
@@ -71,7 +64,7 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
     read = measured | {path for rows in trained for path in rows}
     own = {one.path: one for one in held_parts} if named_by == "data.eval_split" else {}
     for part, rows in zip(source.parts, trained, strict=True):
-        evaluated = [other for other in part.others if _lies_in(other, measured)]
+        evaluated = [other for other in part.others if measured >= {file.path.resolve() for file in other.files}]
         unused = [other for other in part.others if other not in evaluated]
         notes = [part.remark]
         if (held := own.get(part.path)) and held.split:
@@ -103,10 +96,6 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
             yield SplitUse(source=one_line(part.path, 200), evaluates=_shown(part.split), left_alone=left_alone)
 
 
-def _lies_in(split: SplitFiles, paths: set[Path]) -> bool:
-    return all(file.path.resolve() in paths for file in split.files)
-
-
 def _rows_read(source: Source) -> RowsRead:
     if source.sample:
         return {Path(source.path): [(0, math.inf)]}
@@ -127,8 +116,5 @@ def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[st
 
 
 def _shown(split: SplitFiles) -> str:
-    return f"{one_line(split.label, 60)} ({_files(split.files)})"
-
-
-def _files(files: Sequence[SourceFile]) -> str:
-    return files[0].label if len(files) == 1 else f"{len(files):,} files"
+    files = split.files[0].label if len(split.files) == 1 else f"{len(split.files):,} files"
+    return f"{one_line(split.label, 60)} ({files})"

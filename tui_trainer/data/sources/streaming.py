@@ -4,8 +4,6 @@ The commit is asked for once in a process, and its files are read by ranges, thr
 a file holds is told by the hub's own hash, so that prepared data is found again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

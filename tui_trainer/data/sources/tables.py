@@ -6,14 +6,12 @@ damaged Arrow file without a look at it, which ends the process. Arrow files are
 wrote into a file are believed: a number that stands for a name (ClassLabel) is given as the name.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from tui_trainer.data.columns.text_column import Row
+from tui_trainer.data.columns.row import Row, refuse_doubles
 from tui_trainer.data.decoding import CHUNK_BYTES
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -34,8 +32,7 @@ def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] 
     with _told_in_one_line(label, kind):
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
         names: list[str] = schema.names if schema is not None else []
-    if doubles := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise DataError(f"two columns are named '{one_line(doubles[0], 40)}'", where=label, hint="rename one of them")
+    refuse_doubles(names, label)
     named = class_names(schema)
     row = 0
     for batch in _guarded(batches([*columns] or names), label, kind):

@@ -5,19 +5,14 @@ process of its own because it loads torch and transformers, which the callers of
 kept.
 """
 
-from __future__ import annotations
-
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from tui_trainer.hardware.places import prepared_data_folder
-from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
+from tui_trainer.models.child import ChildFailed, answer_place, answer_question, ask_child, keep_answer
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.families.layers import Linear, Part, place_in_block
 from tui_trainer.models.heads import Head, auto_class
@@ -52,7 +47,7 @@ def count_parameters_in_child(config: Mapping[str, Any], head: Head = "causal_lm
     cannot build it.
     """
     question = json.dumps({"config": dict(config), "head": head, "labels": labels}, sort_keys=True, default=str)
-    place = _cache_folder() / f"{_hash(question)}.json"
+    place = answer_place("counted-models", _FORMAT_VERSION, question)
     try:
         return _read(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
@@ -60,17 +55,6 @@ def count_parameters_in_child(config: Mapping[str, Any], head: Head = "causal_lm
     counted = _read(answer)
     keep_answer(place, answer)
     return counted
-
-
-def _hash(question: str) -> str:
-    import xxhash
-
-    parts = f"{_FORMAT_VERSION} {metadata.version('transformers')} {question}"
-    return str(xxhash.xxh3_128(parts.encode()).hexdigest())
-
-
-def _cache_folder() -> Path:
-    return prepared_data_folder(os.environ) / "counted-models"
 
 
 def _ask_child(question: str, name: str) -> str:
@@ -125,11 +109,14 @@ def _modules(model: Any) -> tuple[tuple[Linear, ...], tuple[Part, ...]]:
     parts: dict[tuple[Any, ...], int] = {}
     output = model.get_output_embeddings()
     for name, module in model.named_modules():
-        is_head = module is output or (output is None and _is_beside_body(name, model))
+        # The classifier's: outside of what is pretrained, or what pools its results.
+        beside_body = not name.startswith(f"{model.base_model_prefix}.") or "pooler" in name.split(".")
+        is_head = module is output or (output is None and beside_body)
         if isinstance(module, torch.nn.Linear | Conv1D):
             inputs, outputs = module.weight.shape if isinstance(module, Conv1D) else reversed(module.weight.shape)
             # Keys and values of the attention between both halves read the input; they cannot be told by their name.
-            reads = "target" if ".decoder." in f".{name}" or _is_behind_decoder(module, model) else "source"
+            behind_decoder = module is output and model.config.is_encoder_decoder
+            reads = "target" if ".decoder." in f".{name}" or behind_decoder else "source"
             key = (place_in_block(name), inputs, outputs, module.bias is not None, is_head, reads)
             linears[key] = linears.get(key, 0) + 1
         elif own := sum(weight.numel() for weight in module.parameters(recurse=False)):
@@ -148,22 +135,5 @@ def _modules(model: Any) -> tuple[tuple[Linear, ...], tuple[Part, ...]]:
     )
 
 
-def _is_beside_body(name: str, model: Any) -> bool:
-    """Whether a module is the classifier's: outside of what is pretrained, or what pools its results."""
-    return not name.startswith(f"{model.base_model_prefix}.") or "pooler" in name.split(".")
-
-
-def _is_behind_decoder(module: Any, model: Any) -> bool:
-    return module is model.get_output_embeddings() and bool(model.config.is_encoder_decoder)
-
-
-def _main() -> None:
-    import logging
-
-    logging.disable(logging.WARNING)
-    question = json.loads(sys.stdin.read())
-    print(json.dumps(asdict(_count(question["config"], question["head"], question["labels"]))))
-
-
 if __name__ == "__main__":
-    _main()
+    answer_question(lambda question: asdict(_count(**question)))

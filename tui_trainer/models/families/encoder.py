@@ -1,7 +1,5 @@
 """The encoders and their classifiers, part by part, as in `gated_families` and from the same source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -57,8 +55,8 @@ Family = Callable[[ConfigFields, Ending], ArchitectureSpec]
 def _bert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
-    found = _encoder(sizes, (*body, *ending.classifier(sizes.hidden, "pooler.dense")), _bert_parts(sizes, sizes.hidden))
-    return replace(found, form=bert_form(fields))
+    linears = (*body, *ending.classifier(sizes.hidden, "pooler.dense"))
+    return sizes.spec(linears, _bert_parts(sizes, sizes.hidden), learned_positions=True, form=bert_form(fields))
 
 
 def _distilbert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
@@ -71,17 +69,18 @@ def _distilbert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
         layer_norm("output_layer_norm", sizes.hidden, sizes.layers),
     )
     linears = (*_layers(sizes, attention, ("ffn.lin1", "ffn.lin2")), *ending.classifier(sizes.hidden, "pre_classifier"))
-    return replace(_encoder(sizes, linears, parts), form=distilbert_form(fields))
+    return sizes.spec(linears, parts, learned_positions=True, form=distilbert_form(fields))
 
 
 def _roberta(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     """Positions are counted from behind the padding's id: 514 rows are 512 positions."""
     sizes = Sizes.of(fields)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
-    found = _encoder(sizes, (*body, *ending.two_layers(sizes.hidden)), _bert_parts(sizes, sizes.hidden))
+    linears = (*body, *ending.two_layers(sizes.hidden))
     padding = fields.values.get("pad_token_id", 1)
-    found = replace(found, form=bert_form(fields))
-    return _shifted(found, fields, padding if type(padding) is int else 1)
+    positions = _positions(fields, padding if type(padding) is int else 1)
+    parts, form = _bert_parts(sizes, sizes.hidden), bert_form(fields)
+    return sizes.spec(linears, parts, learned_positions=True, positions=positions, form=form)
 
 
 def _electra(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
@@ -89,15 +88,15 @@ def _electra(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     width = fields.number("embedding_size", 128)
     body = _layers(sizes, _BERT_ATTENTION, ("intermediate.dense", "output.dense"))
     project = (linear("embeddings_project", width, sizes.hidden, 1, True),) if width != sizes.hidden else ()
-    found = _encoder(sizes, (*project, *body, *ending.two_layers(sizes.hidden)), _bert_parts(sizes, width))
-    return replace(found, form=bert_form(fields))
+    linears = (*project, *body, *ending.two_layers(sizes.hidden))
+    return sizes.spec(linears, _bert_parts(sizes, width), learned_positions=True, form=bert_form(fields))
 
 
 def _albert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     """All layers are one, or a few."""
     sizes = Sizes.of(fields)
     groups, inner = fields.number("num_hidden_groups", 1), fields.number("inner_group_num", 1)
-    width, hidden, mlp = fields.number("embedding_size", 128), sizes.hidden, fields.number("intermediate_size")
+    width, hidden, mlp = fields.number("embedding_size", 128), sizes.hidden, sizes.mlp
     attention = tuple(f"attention.{name}" for name in ("query", "key", "value", "dense"))
     shared = replace(sizes, layers=groups * inner)
     uses = max(sizes.layers // groups, 1)
@@ -113,7 +112,7 @@ def _albert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
         layer_norm("attention.LayerNorm", hidden, groups * inner),
         layer_norm("full_layer_layer_norm", hidden, groups * inner),
     )
-    return replace(_encoder(sizes, linears, parts), stored_blocks=groups)
+    return sizes.spec(linears, parts, learned_positions=True, stored_blocks=groups)
 
 
 def _deberta_v2(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
@@ -126,8 +125,7 @@ def _deberta_v2(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     # DeBERTa has no types unless its config says so, and adds positions to the input only where it says so.
     added = fields.flag("position_biased_input", True)
     tables = _tables(sizes, width, types=_types(fields, 0), positions=added)
-    found = _encoder(sizes, linears, (*tables, *_norms(sizes, hidden), *_relative_parts(sizes)))
-    return replace(found, learned_positions=added)
+    return sizes.spec(linears, (*tables, *_norms(sizes, hidden), *_relative_parts(sizes)), learned_positions=added)
 
 
 def _own_positions(sizes: Sizes) -> tuple[Linear, ...]:
@@ -178,14 +176,14 @@ def _mpnet(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
         layer_norm("output.LayerNorm", sizes.hidden, sizes.layers),
         embedding("relative_attention_bias", fields.number("relative_attention_num_buckets", 32), sizes.heads),
     )
-    found = _encoder(sizes, (*body, *ending.two_layers(sizes.hidden)), parts)
-    return _shifted(found, fields, _MPNET_PADDING)
+    linears, positions = (*body, *ending.two_layers(sizes.hidden)), _positions(fields, _MPNET_PADDING)
+    return sizes.spec(linears, parts, learned_positions=True, positions=positions)
 
 
 def _modernbert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
     """Rotary positions and a gated MLP; the first layer has no norm before attention."""
     sizes = Sizes.of(fields)
-    hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
+    hidden, layers, mlp = sizes.hidden, sizes.layers, sizes.mlp
     norm = layer_norm if fields.flag("norm_bias", False) else rms_norm
     bias, mlp_bias = fields.flag("attention_bias", False), fields.flag("mlp_bias", False)
     linears = (
@@ -204,14 +202,14 @@ def _modernbert(fields: ConfigFields, ending: Ending) -> ArchitectureSpec:
         norm("final_norm", hidden),
         replace(norm("head.norm", hidden), is_head=True),
     )
-    return replace(_encoder(sizes, linears, parts), gated_mlp=True, learned_positions=False)
+    return sizes.spec(linears, parts, gated_mlp=True)
 
 
 def _layers(
     sizes: Sizes, attention: tuple[str, ...], mlp: tuple[str, str], width: int | None = None
 ) -> tuple[Linear, ...]:
     """Four square matrices, and two of the MLP; all with biases."""
-    hidden, layers, wide = sizes.hidden, sizes.layers, width or sizes.fields.number("intermediate_size")
+    hidden, layers, wide = sizes.hidden, sizes.layers, width or sizes.mlp
     return (
         *(linear(path, hidden, hidden, layers, True) for path in attention),
         linear(mlp[0], hidden, wide, layers, True),
@@ -246,21 +244,9 @@ def _norms(sizes: Sizes, width: int) -> tuple[Part, ...]:
     )
 
 
-def _encoder(sizes: Sizes, linears: tuple[Linear, ...], parts: tuple[Part, ...]) -> ArchitectureSpec:
-    return ArchitectureSpec(
-        linears=linears,
-        parts=parts,
-        key_value_heads=sizes.heads,
-        head_size=max(sizes.hidden // sizes.heads, 1),
-        mlp_size=sizes.fields.number("intermediate_size"),
-        gated_mlp=False,
-        tied=False,
-        learned_positions=True,
-    )
-
-
-def _shifted(found: ArchitectureSpec, fields: ConfigFields, padding: int) -> ArchitectureSpec:
-    return replace(found, positions=max(fields.number("max_position_embeddings", 512) - padding - 1, 1))
+def _positions(fields: ConfigFields, padding: int) -> int:
+    """Those behind the padding's number."""
+    return max(fields.number("max_position_embeddings", 512) - padding - 1, 1)
 
 
 ENCODER_FAMILIES: dict[str, Family] = {

@@ -1,7 +1,5 @@
 """The encoders with a decoder, part by part, as in `gated_families` and from the same source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,8 +19,8 @@ def _t5(fields: ConfigFields) -> ArchitectureSpec:
     config.json on the hub says so.
     """
     sizes = Sizes.of(fields)
-    hidden, heads, mlp = sizes.hidden, sizes.heads, fields.number("intermediate_size")
-    head_size = fields.number("d_kv", max(hidden // heads, 1))
+    hidden, heads, mlp = sizes.hidden, sizes.heads, sizes.mlp
+    head_size = fields.number("d_kv", sizes.head_size)
     encoder, decoder = sizes.layers, fields.number("num_decoder_layers", sizes.layers)
     gated = str(fields.values.get("feed_forward_proj") or "relu").startswith("gated")
     linears = (
@@ -40,12 +38,10 @@ def _t5(fields: ConfigFields) -> ArchitectureSpec:
         rms_norm("layer_norm", hidden, 2 * encoder + 3 * decoder),
         rms_norm("final_layer_norm", hidden, 2),
     )
-    return ArchitectureSpec(
-        linears=linears,
-        parts=parts,
-        key_value_heads=heads,
+    return sizes.spec(
+        linears,
+        parts,
         head_size=head_size,
-        mlp_size=mlp,
         gated_mlp=gated,
         tied=sizes.tied(True),
         stored_blocks=max(encoder, decoder),
@@ -91,7 +87,7 @@ class _BartLike:
         sizes = Sizes.of(fields)
         hidden, encoder = sizes.hidden, sizes.layers
         decoder = fields.number("decoder_layers", encoder)
-        mlp, decoder_mlp = fields.number("intermediate_size"), fields.number("decoder_ffn_dim", 4 * hidden)
+        mlp, decoder_mlp = sizes.mlp, fields.number("decoder_ffn_dim", 4 * hidden)
         linears = (
             *_bart_attention("self_attn", hidden, encoder),
             *_bart_mlp(hidden, mlp, encoder),
@@ -100,13 +96,9 @@ class _BartLike:
             *_of_target(_bart_mlp(hidden, decoder_mlp, decoder)),
             replace(sizes.head(), reads="target"),
         )
-        return ArchitectureSpec(
-            linears=linears,
-            parts=self._parts(sizes, decoder),
-            key_value_heads=sizes.heads,
-            head_size=max(hidden // sizes.heads, 1),
-            mlp_size=mlp,
-            gated_mlp=False,
+        return sizes.spec(
+            linears,
+            self._parts(sizes, decoder),
             tied=sizes.tied(True),
             learned_positions=True,
             stored_blocks=max(encoder, decoder),

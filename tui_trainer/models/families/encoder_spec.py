@@ -3,8 +3,6 @@
 Only families whose layers were counted have a form; `planning/memory/encoder_decoder.py` reads it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -28,9 +26,9 @@ class LayerSpec:
     decoder_heads: int = 0
 
 
-def bert_form(fields: ConfigFields, default: str = "gelu") -> LayerSpec | None:
+def bert_form(fields: ConfigFields) -> LayerSpec | None:
     """BERT and its kin. Source of the rates where config.json has none: BertConfig of transformers 5.23."""
-    activation = _known(fields.values.get("hidden_act") or default)
+    activation = _known(fields.values.get("hidden_act") or "gelu")
     rates = _rate(fields, "hidden_dropout_prob", 0.1), _rate(fields, "attention_probs_dropout_prob", 0.1)
     return LayerSpec(activation=activation, dropout=rates[0], attention_dropout=rates[1]) if activation else None
 

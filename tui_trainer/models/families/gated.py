@@ -4,14 +4,12 @@ Source: the modeling and configuration files of transformers 5.23, one by one; t
 and compare names, sizes and counts with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tui_trainer.models.config_fields import ConfigFields
 from tui_trainer.models.families.architecture_spec import ArchitectureSpec, Sizes
-from tui_trainer.models.families.layers import Linear, Part, embedding, layer_norm, linear, rms_norm
+from tui_trainer.models.families.layers import Part, embedding, layer_norm, linear, rms_norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,37 +28,19 @@ class _LlamaLike:
 
     def __call__(self, fields: ConfigFields) -> ArchitectureSpec:
         sizes = Sizes.of(fields)
-        head_size = fields.number("head_dim", self.head_dim or max(sizes.hidden // sizes.heads, 1))
+        head_size = fields.number("head_dim", self.head_dim or sizes.head_size)
         kv_heads = fields.number("num_key_value_heads", self.key_value_heads or sizes.heads)
-        mlp = fields.number("intermediate_size")
-        return ArchitectureSpec(
-            linears=(*self._attention(sizes, head_size, kv_heads), *self._mlp(sizes, mlp), sizes.head()),
-            parts=self._parts(sizes, head_size, kv_heads),
-            key_value_heads=kv_heads,
-            head_size=head_size,
-            mlp_size=mlp,
-            gated_mlp=True,
-            tied=sizes.tied(self.tied),
+        bias, out_bias, mlp_bias = (_flag(fields, told) for told in (self.qkv_bias, self.out_bias, self.mlp_bias))
+        hidden, layers, mlp = sizes.hidden, sizes.layers, sizes.mlp
+        linears = (
+            *sizes.attention(head_size, kv_heads, bias, out_bias=out_bias),
+            linear("mlp.gate_proj", hidden, mlp, layers, mlp_bias),
+            linear("mlp.up_proj", hidden, mlp, layers, mlp_bias),
+            linear("mlp.down_proj", mlp, hidden, layers, mlp_bias),
+            sizes.head(),
         )
-
-    def _attention(self, sizes: Sizes, head_size: int, kv_heads: int) -> tuple[Linear, ...]:
-        hidden, layers = sizes.hidden, sizes.layers
-        queries, keys = sizes.heads * head_size, kv_heads * head_size
-        bias, out_bias = _flag(sizes.fields, self.qkv_bias), _flag(sizes.fields, self.out_bias)
-        return (
-            linear("self_attn.q_proj", hidden, queries, layers, bias),
-            linear("self_attn.k_proj", hidden, keys, layers, bias),
-            linear("self_attn.v_proj", hidden, keys, layers, bias),
-            linear("self_attn.o_proj", queries, hidden, layers, out_bias),
-        )
-
-    def _mlp(self, sizes: Sizes, mlp: int) -> tuple[Linear, ...]:
-        hidden, layers, bias = sizes.hidden, sizes.layers, _flag(sizes.fields, self.mlp_bias)
-        return (
-            linear("mlp.gate_proj", hidden, mlp, layers, bias),
-            linear("mlp.up_proj", hidden, mlp, layers, bias),
-            linear("mlp.down_proj", mlp, hidden, layers, bias),
-        )
+        parts, tied = self._parts(sizes, head_size, kv_heads), sizes.tied(self.tied)
+        return sizes.spec(linears, parts, key_value_heads=kv_heads, head_size=head_size, gated_mlp=True, tied=tied)
 
     def _parts(self, sizes: Sizes, head_size: int, kv_heads: int) -> tuple[Part, ...]:
         # One norm for each head (Qwen3, Gemma 3), or one over all heads at once (OLMo 2).
@@ -96,29 +76,24 @@ def _stablelm(fields: ConfigFields) -> ArchitectureSpec:
 def _phi3(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, layers = sizes.hidden, sizes.layers
-    head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
-    kv_heads, mlp = fields.number("num_key_value_heads", sizes.heads), fields.number("intermediate_size")
+    head_size = fields.number("head_dim", sizes.head_size)
+    kv_heads, mlp = fields.number("num_key_value_heads", sizes.heads), sizes.mlp
     queries = sizes.heads * head_size
-    return ArchitectureSpec(
-        linears=(
-            linear("self_attn.qkv_proj", hidden, queries + 2 * kv_heads * head_size, layers),
-            linear("self_attn.o_proj", queries, hidden, layers),
-            linear("mlp.gate_up_proj", hidden, 2 * mlp, layers),
-            linear("mlp.down_proj", mlp, hidden, layers),
-            sizes.head(),
-        ),
-        parts=(
-            embedding("model.embed_tokens", sizes.vocabulary, hidden),
-            rms_norm("input_layernorm", hidden, layers),
-            rms_norm("post_attention_layernorm", hidden, layers),
-            rms_norm("model.norm", hidden),
-        ),
-        key_value_heads=kv_heads,
-        head_size=head_size,
-        mlp_size=mlp,
-        gated_mlp=True,
-        tied=sizes.tied(False),
+    linears = (
+        linear("self_attn.qkv_proj", hidden, queries + 2 * kv_heads * head_size, layers),
+        linear("self_attn.o_proj", queries, hidden, layers),
+        linear("mlp.gate_up_proj", hidden, 2 * mlp, layers),
+        linear("mlp.down_proj", mlp, hidden, layers),
+        sizes.head(),
     )
+    parts = (
+        embedding("model.embed_tokens", sizes.vocabulary, hidden),
+        rms_norm("input_layernorm", hidden, layers),
+        rms_norm("post_attention_layernorm", hidden, layers),
+        rms_norm("model.norm", hidden),
+    )
+    tied = sizes.tied(False)
+    return sizes.spec(linears, parts, key_value_heads=kv_heads, head_size=head_size, gated_mlp=True, tied=tied)
 
 
 _GEMMA_NORMS = (

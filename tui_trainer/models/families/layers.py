@@ -1,7 +1,5 @@
 """The parts that a model is made of, counted by kind: matmuls, and everything else that holds weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The architectures whose MLP has no gate, as in `gated_families` and from the same source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tui_trainer.models.config_fields import ConfigFields
@@ -30,12 +28,12 @@ def _gpt2(fields: ConfigFields) -> ArchitectureSpec:
         layer_norm("ln_2", hidden, layers),
         layer_norm("transformer.ln_f", hidden),
     )
-    return _plain(sizes, linears, parts, mlp, tied=True, learned_positions=True)
+    return sizes.spec(linears, parts, mlp_size=mlp, tied=sizes.tied(True), learned_positions=True)
 
 
 def _opt(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
-    hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
+    hidden, layers, mlp = sizes.hidden, sizes.layers, sizes.mlp
     word = fields.number("word_embed_proj_dim", hidden)
     bias = fields.flag("enable_bias", True)
     attention = (f"self_attn.{name}" for name in ("k_proj", "v_proj", "q_proj", "out_proj"))
@@ -56,7 +54,7 @@ def _opt(fields: ConfigFields) -> ArchitectureSpec:
         embedding("decoder.embed_positions", positions, hidden),
         *_opt_norms(sizes),
     )
-    return _plain(sizes, linears, parts, mlp, tied=True, learned_positions=True)
+    return sizes.spec(linears, parts, mlp_size=mlp, tied=sizes.tied(True), learned_positions=True)
 
 
 def _opt_norms(sizes: Sizes) -> tuple[Part, ...]:
@@ -73,7 +71,7 @@ def _opt_norms(sizes: Sizes) -> tuple[Part, ...]:
 
 def _gpt_neox(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
-    hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
+    hidden, layers, mlp = sizes.hidden, sizes.layers, sizes.mlp
     bias = fields.flag("attention_bias", True)
     parts = (
         embedding("gpt_neox.embed_in", sizes.vocabulary, hidden),
@@ -82,7 +80,7 @@ def _gpt_neox(fields: ConfigFields) -> ArchitectureSpec:
         layer_norm("gpt_neox.final_layer_norm", hidden),
     )
     linears = (*_fused("attention", sizes, 3 * hidden, bias), *_dense_mlp(sizes, mlp, True), sizes.head())
-    return _plain(sizes, linears, parts, mlp, tied=False)
+    return sizes.spec(linears, parts, tied=sizes.tied(False))
 
 
 def _bloom(fields: ConfigFields) -> ArchitectureSpec:
@@ -100,26 +98,25 @@ def _bloom(fields: ConfigFields) -> ArchitectureSpec:
         *_dense_mlp(sizes, 4 * hidden, True),
         sizes.head(),
     )
-    return _plain(sizes, linears, parts, 4 * hidden, tied=True)
+    return sizes.spec(linears, parts, mlp_size=4 * hidden, tied=sizes.tied(True))
 
 
 def _falcon(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
     hidden, heads = sizes.hidden, sizes.heads
-    head_size = max(hidden // heads, 1)
     mlp = fields.number("intermediate_size", 4 * hidden)
     bias = fields.flag("bias", False)
     is_new, one_key = fields.flag("new_decoder_architecture", False), fields.flag("multi_query", True)
     kv_heads = fields.number("num_key_value_heads", heads) if is_new else (1 if one_key else heads)
     # The oldest form without shared keys is as wide as three times the hidden size, the others as their heads.
-    fused = (heads + 2 * kv_heads) * head_size if is_new or one_key else 3 * hidden
+    fused = (heads + 2 * kv_heads) * sizes.head_size if is_new or one_key else 3 * hidden
     parts = (
         embedding("transformer.word_embeddings", sizes.vocabulary, hidden),
         *(layer_norm(name, hidden, sizes.layers) for name in _falcon_norms(fields, is_new)),
         layer_norm("transformer.ln_f", hidden),
     )
     linears = (*_fused("self_attention", sizes, fused, bias), *_dense_mlp(sizes, mlp, bias), sizes.head())
-    return _plain(sizes, linears, parts, mlp, tied=True, key_value_heads=kv_heads)
+    return sizes.spec(linears, parts, mlp_size=mlp, tied=sizes.tied(True), key_value_heads=kv_heads)
 
 
 def _falcon_norms(fields: ConfigFields, is_new: bool) -> tuple[str, ...]:
@@ -131,11 +128,11 @@ def _falcon_norms(fields: ConfigFields, is_new: bool) -> tuple[str, ...]:
 
 def _phi(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
-    hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
-    head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
+    hidden, layers, mlp = sizes.hidden, sizes.layers, sizes.mlp
+    head_size = fields.number("head_dim", sizes.head_size)
     kv_heads = fields.number("num_key_value_heads", sizes.heads)
     linears = (
-        *_separate(sizes, head_size, kv_heads, "dense", True),
+        *sizes.attention(head_size, kv_heads, True, out="dense", out_bias=True),
         linear("mlp.fc1", hidden, mlp, layers, True),
         linear("mlp.fc2", mlp, hidden, layers, True),
         sizes.head(bias=True),
@@ -144,20 +141,20 @@ def _phi(fields: ConfigFields) -> ArchitectureSpec:
     parts = (
         embedding("model.embed_tokens", sizes.vocabulary, hidden),
         layer_norm("input_layernorm", hidden, layers),
-        *(layer_norm(path, max(hidden // sizes.heads, 1), layers) for path in norms),
+        *(layer_norm(path, sizes.head_size, layers) for path in norms),
         layer_norm("model.final_layernorm", hidden),
     )
-    return _plain(sizes, linears, parts, mlp, tied=False, key_value_heads=kv_heads, head_size=head_size)
+    return sizes.spec(linears, parts, tied=sizes.tied(False), key_value_heads=kv_heads, head_size=head_size)
 
 
 def _starcoder2(fields: ConfigFields) -> ArchitectureSpec:
     sizes = Sizes.of(fields)
-    hidden, layers, mlp = sizes.hidden, sizes.layers, fields.number("intermediate_size")
-    head_size = fields.number("head_dim", max(hidden // sizes.heads, 1))
+    hidden, layers, mlp = sizes.hidden, sizes.layers, sizes.mlp
+    head_size = fields.number("head_dim", sizes.head_size)
     kv_heads = fields.number("num_key_value_heads", 2)
     bias = fields.flag("use_bias", True)
     linears = (
-        *_separate(sizes, head_size, kv_heads, "o_proj", bias),
+        *sizes.attention(head_size, kv_heads, bias, out_bias=bias),
         linear("mlp.c_fc", hidden, mlp, layers, bias),
         linear("mlp.c_proj", mlp, hidden, layers, bias),
         sizes.head(),
@@ -168,18 +165,7 @@ def _starcoder2(fields: ConfigFields) -> ArchitectureSpec:
         layer_norm("post_attention_layernorm", hidden, layers),
         layer_norm("model.norm", hidden),
     )
-    return _plain(sizes, linears, parts, mlp, tied=True, key_value_heads=kv_heads, head_size=head_size)
-
-
-def _separate(sizes: Sizes, head_size: int, kv_heads: int, out: str, bias: bool) -> tuple[Linear, ...]:
-    """Queries, keys and values each with a matrix of its own, and the one after them."""
-    queries, keys = sizes.heads * head_size, kv_heads * head_size
-    return (
-        linear("self_attn.q_proj", sizes.hidden, queries, sizes.layers, bias),
-        linear("self_attn.k_proj", sizes.hidden, keys, sizes.layers, bias),
-        linear("self_attn.v_proj", sizes.hidden, keys, sizes.layers, bias),
-        linear(f"self_attn.{out}", queries, sizes.hidden, sizes.layers, bias),
-    )
+    return sizes.spec(linears, parts, tied=sizes.tied(True), key_value_heads=kv_heads, head_size=head_size)
 
 
 def _fused(block: str, sizes: Sizes, outputs: int, bias: bool) -> tuple[Linear, ...]:
@@ -194,29 +180,6 @@ def _dense_mlp(sizes: Sizes, mlp: int, bias: bool) -> tuple[Linear, ...]:
     return (
         linear("mlp.dense_h_to_4h", sizes.hidden, mlp, sizes.layers, bias),
         linear("mlp.dense_4h_to_h", mlp, sizes.hidden, sizes.layers, bias),
-    )
-
-
-def _plain(
-    sizes: Sizes,
-    linears: tuple[Linear, ...],
-    parts: tuple[Part, ...],
-    mlp: int,
-    *,
-    tied: bool,
-    key_value_heads: int | None = None,
-    head_size: int | None = None,
-    learned_positions: bool = False,
-) -> ArchitectureSpec:
-    return ArchitectureSpec(
-        linears=linears,
-        parts=parts,
-        key_value_heads=key_value_heads or sizes.heads,
-        head_size=head_size or max(sizes.hidden // sizes.heads, 1),
-        mlp_size=mlp,
-        gated_mlp=False,
-        tied=sizes.tied(tied),
-        learned_positions=learned_positions,
     )
 
 

@@ -1,7 +1,5 @@
 """Small files of a model as part of a hash."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol
 

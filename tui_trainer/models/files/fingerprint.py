@@ -3,11 +3,8 @@
 Small files are read whole. Of weights the header and samples of the numbers are read: 16 GB take a part of a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
@@ -54,7 +51,8 @@ def _add_weights(digest: Digest, folder: Path, name: str) -> None:
         digest.update(f"{name}\0{size}\0".encode())
         with path.open("rb", buffering=0) as file:
             for start, length in _pieces(path, size):
-                digest.update(_read(file, start, length))
+                file.seek(start)
+                digest.update(file.read(length))
     except OSError as error:
         raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
 
@@ -70,8 +68,3 @@ def _pieces(path: Path, size: int) -> Iterator[tuple[int, int]]:
         yield from ((start, TENSOR_BYTES) for start in starts)
     # The last block ends where the file does.
     yield from ((at * (size - SAMPLE_BYTES) // (SAMPLES - 1), SAMPLE_BYTES) for at in range(SAMPLES))
-
-
-def _read(file: BinaryIO, start: int, length: int) -> bytes:
-    file.seek(start)
-    return file.read(length)

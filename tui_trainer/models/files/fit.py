@@ -1,8 +1,6 @@
 """Whether stored weights are those that config.json describes. transformers would fill what is missing with random
 numbers, and say so in a warning only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from tui_trainer.models.families.layers import Linear, Part, place_in_block
@@ -63,12 +61,18 @@ def _stored(part: Part, headers: Mapping[str, TensorFacts]) -> tuple[str, Tensor
 
 
 def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
+    # How many blocks a product of a block can be in; those that are used again and again are stored once.
+    both = {shape.layers, shape.decoder_layers}
+    blocks = both if shape.decoder_layers else {shape.stored_blocks or shape.layers}
     by_place: dict[str, list[str]] = {}
     for name in headers:
         by_place.setdefault(place_in_block(name), []).append(name)
     for linear in shape.linears:
-        if not linear.is_head and linear.count in _blocks(shape):
-            names = by_place.get(f"{linear.path}.weight") or _ending(by_place, f".{linear.path}.weight")
+        if not linear.is_head and linear.count in blocks:
+            # ALBERT has layers inside of groups.
+            ending = f".{linear.path}.weight"
+            inside = (name for place, names in by_place.items() if place.endswith(ending) for name in names)
+            names = by_place.get(f"{linear.path}.weight") or list(inside)
             if not names and linear.count == 1:
                 continue  # with one layer, what stands beside the layers has as many
             if len(names) < linear.count:
@@ -79,18 +83,10 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
 
 def _first_wrong(names: list[str], headers: Mapping[str, TensorFacts], linear: Linear) -> str:
     """Empty when enough have the size. Both halves of a model may have products of this name, of sizes of their own."""
-    wrong = [name for name in names if not _has_size(headers[name], linear)]
+    # GPT-2 stores its matrices the other way round.
+    sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
+    wrong = [name for name in names if headers[name].shape not in sizes]
     return wrong[0] if len(names) - len(wrong) < linear.count else ""
-
-
-def _ending(by_place: Mapping[str, list[str]], ending: str) -> list[str]:
-    """ALBERT has layers inside of groups."""
-    return [name for place, names in by_place.items() if place.endswith(ending) for name in names]
-
-
-def _blocks(shape: ModelShape) -> set[int]:
-    """How many blocks a product of a block can be in; those that are used again and again are stored once."""
-    return {shape.layers, shape.decoder_layers} if shape.decoder_layers else {shape.stored_blocks or shape.layers}
 
 
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
@@ -105,11 +101,6 @@ def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iter
                 yield f"the weights have no {part.path}.weight"
         elif (found := sum(f".{part.path}." in place for place in places)) < part.count:
             yield f"{part.count - found} of {part.count} {part.path}.weight are missing in the weights"
-
-
-def _has_size(facts: TensorFacts, linear: Linear) -> bool:
-    """GPT-2 stores its matrices the other way round."""
-    return facts.shape in ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
 
 
 def _differs(name: str, facts: TensorFacts, wanted: tuple[int, ...]) -> str:

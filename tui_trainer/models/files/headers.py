@@ -4,8 +4,6 @@ A file is 8 bytes with the length of the header (little-endian), the header as J
 the safetensors README, "Format"; the limit of the header is that of the library.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import stat

@@ -1,7 +1,5 @@
 """Where a model is on this machine: a folder, or a snapshot in the hub's cache. Nothing is fetched."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

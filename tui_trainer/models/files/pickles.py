@@ -4,8 +4,6 @@ torch loads them with `weights_only`, which refuses everything but plain tensors
 Source of what is plain: `_get_allowed_globals` in torch/_weights_only_unpickler.py of torch 2.15.
 """
 
-from __future__ import annotations
-
 import pickletools
 import re
 import tarfile
@@ -33,7 +31,10 @@ def foreign_calls(path: Path) -> tuple[str, ...]:
     """
     try:
         if not zipfile.is_zipfile(path):
-            return () if tarfile.is_tarfile(path) else _foreign(_old_names(path))
+            if tarfile.is_tarfile(path):
+                return ()
+            with path.open("rb") as file:
+                return _foreign(set().union(*(_names(file) for _ in range(_OLD_PICKLES))))
         with zipfile.ZipFile(path) as archive:
             inside = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
             if not inside or inside[0].file_size > _LARGEST_PICKLE:
@@ -46,11 +47,6 @@ def foreign_calls(path: Path) -> tuple[str, ...]:
 
 def _foreign(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not _PLAIN.fullmatch(name)))
-
-
-def _old_names(path: Path) -> set[str]:
-    with path.open("rb") as file:
-        return set().union(*(_names(file) for _ in range(_OLD_PICKLES)))
 
 
 def _names(content: bytes | BinaryIO) -> set[str]:

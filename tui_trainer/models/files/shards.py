@@ -3,8 +3,6 @@
 Names and index are those of transformers, which loads `model-00001-of-00003.safetensors` as it does a single file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

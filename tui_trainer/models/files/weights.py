@@ -1,7 +1,5 @@
 """What the names and shapes of stored weights say about a model."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,12 +18,12 @@ _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
 def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
     """The tensors under the names that transformers gives them."""
-    return {_renamed(name): facts for name, facts in headers.items()}
 
+    def renamed(name: str) -> str:
+        old = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
+        return name.removesuffix(old) + _OLD_NAMES[old] if old else name
 
-def _renamed(name: str) -> str:
-    old = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
-    return name.removesuffix(old) + _OLD_NAMES[old] if old else name
+    return {renamed(name): facts for name, facts in headers.items()}
 
 
 def is_head(name: str) -> bool:
@@ -88,15 +86,12 @@ def modules_of(
         elif not _is_bias_of_product(name, headers):
             parts[path or kind, facts.parameters, is_embedding(name)] += 1
     linears = [linear(path, inputs, outputs, count, bias) for (path, inputs, outputs, bias), count in products.items()]
-    head = linear("lm_head", _head_width(headers, hidden, vocabulary), vocabulary, 1, is_head=True)
+    # The head reads what the table of tokens gives, which may be narrower than the layers (OPT).
+    tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
+    width = next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
+    head = linear("lm_head", width, vocabulary, 1, is_head=True)
     others = (Part(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
     return (*linears, head), tuple(others)
-
-
-def _head_width(headers: Mapping[str, TensorFacts], hidden: int, vocabulary: int) -> int:
-    """The width that the head reads: that of the table of tokens, which may be narrower than the layers (OPT)."""
-    tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
-    return next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
 
 
 def _is_bias_of_product(name: str, headers: Mapping[str, TensorFacts]) -> bool:

@@ -9,8 +9,6 @@ Text of the data that spells a special token stays text: before rendering, such 
 text has, so that those which the template writes can be told from them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,15 +54,12 @@ class ConversationRenderer:
         """Raises ConfigError for a template that cannot render a question and an answer."""
         self._template, self._loss_on = template, loss_on
         self.turn_end, self._tail = self._find_end(added)
-        self._untold = self.plain_end if self.turn_end in ("", *special) else self.turn_end
+        # What the template ends a turn with where that is no token of the tokenizer.
+        plain_end = "" if self.turn_end else self._tail.strip()
+        self._untold = plain_end if self.turn_end in ("", *special) else self.turn_end
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-
-    @property
-    def plain_end(self) -> str:
-        """What the template ends a turn with where that is no token of the tokenizer."""
-        return "" if self.turn_end else self._tail.strip()
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
         """A conversation up to where the assistant goes on. Raises DataError, without a place, as `render`."""
@@ -152,11 +147,8 @@ class ConversationRenderer:
         if until.startswith(before):
             what, shorter, longer = f"writes answer {number} otherwise once the conversation goes on", until, text
         else:
-            what, shorter, longer = (
-                f"writes otherwise what stands before answer {number} once it is given",
-                before,
-                until,
-            )
+            what = f"writes otherwise what stands before answer {number} once it is given"
+            shorter, longer = before, until
         pairs = enumerate(zip(shorter, longer, strict=False))
         at = next((place for place, (one, other) in pairs if one != other), min(len(shorter), len(longer)))
         texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
@@ -185,9 +177,9 @@ class ConversationRenderer:
                 **self._template.special,
             )
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            number = getattr(error, "lineno", None)
+            number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
             name = f"{self._template.name}, line {number}," if number else self._template.name
-            message = f"the chat template {name} does not take this conversation: {_reason(error)}"
+            message = f"the chat template {name} does not take this conversation: {one_line(reason, 160)}"
             hint = f"change the conversation, or choose another {KEY}, such as chatml"
             raise DataError(message, hint=hint) from None
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
@@ -252,7 +244,3 @@ def _moved(place: int, signs: Sequence[int]) -> int:
 
 def _within(spans: Sequence[Span], end: int) -> tuple[Span, ...]:
     return tuple(span for span in spans if span[1] <= end)
-
-
-def _reason(error: Exception) -> str:
-    return one_line(str(error).strip().rstrip(".") or type(error).__name__, 160)

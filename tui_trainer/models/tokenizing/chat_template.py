@@ -3,8 +3,6 @@
 The named ones are written after the formats that their models document, in plain Jinja that other programs read too.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ learnt behind. Where the data spells a special token, the text between the templ
 special ones off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

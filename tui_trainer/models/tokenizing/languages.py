@@ -4,8 +4,6 @@ Each text begins or ends with the token of its language. transformers takes Engl
 as well. What a folder's tokenizer knows is read from its files, without torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.architectures import read_json
-from tui_trainer.models.tokenizing.tokenizer import LARGEST_TOKENIZER
+from tui_trainer.models.tokenizing.tokenizer import LARGEST_TOKENIZER, token_text
 
 SOURCE, TARGET = "task.source_language", "task.target_language"
 _NEAREST = 3
@@ -71,7 +69,9 @@ def language_problems(config: Config, languages: Languages | None, *, has_target
         elif not name:
             found.append(_missing(key, languages))
         elif languages.names and name not in languages.names:
-            found.append(_unknown(key, name, languages.names))
+            message = f"is {name!r}, which is none of the {len(languages.names)} languages of the tokenizer"
+            hint = f"nearest: {', '.join(_nearest(name, languages.names))}"
+            found.append(Problem(message=message, key=key, hint=hint))
     return found
 
 
@@ -112,17 +112,11 @@ def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[str]:
     for source in (settings, more):
         for key in ("extra_special_tokens", "additional_special_tokens"):
             named = source.get(key)
-            yield from map(_text, named.values() if isinstance(named, dict) else named or ())
+            yield from map(token_text, named.values() if isinstance(named, dict) else named or ())
     added = settings.get("added_tokens_decoder")
-    yield from map(_text, added.values() if isinstance(added, dict) else ())
+    yield from map(token_text, added.values() if isinstance(added, dict) else ())
     whole = read_json(folder / "tokenizer.json", LARGEST_TOKENIZER) or {}
-    yield from map(_text, whole.get("added_tokens") or ())
-
-
-def _text(token: Any) -> str:
-    """A token as files write it: a text, or an object with `content`."""
-    found = token.get("content") if isinstance(token, dict) else token
-    return found if isinstance(found, str) else ""
+    yield from map(token_text, whole.get("added_tokens") or ())
 
 
 def _missing(key: str, languages: Languages) -> Problem:
@@ -133,11 +127,6 @@ def _missing(key: str, languages: Languages) -> Problem:
     shown = ", ".join(languages.names[:_NEAREST])
     more = f", ... ({len(languages.names)} in all)" if len(languages.names) > _NEAREST else ""
     return Problem(message=message, key=key, hint=f"set it to the {whose} language, one of {shown}{more}")
-
-
-def _unknown(key: str, name: str, known: tuple[str, ...]) -> Problem:
-    message = f"is {name!r}, which is none of the {len(known)} languages of the tokenizer"
-    return Problem(message=message, key=key, hint=f"nearest: {', '.join(_nearest(name, known))}")
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> list[str]:

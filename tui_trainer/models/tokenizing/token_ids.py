@@ -4,8 +4,6 @@ Most of what transformers does with a batch beside the tokenizing is for those. 
 kind, its Rust part is asked directly; one with a way of its own is called as everybody calls it. Both give equal ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -38,7 +38,6 @@ _VOCABULARIES = {
     FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", *_SENTENCEPIECE,
 }  # fmt: skip
 LARGEST_TOKENIZER = 256 * 1024 * 1024
-_OF_ENCODERS = ("cls", "sep", "mask")
 # Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
 _FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
 
@@ -56,9 +55,6 @@ class TokenizerFacts:
     pad_token_id: int | None
     adds_bos: bool
     has_chat_template: bool
-    cls_token_id: int | None = None
-    sep_token_id: int | None = None
-    mask_token_id: int | None = None
     added: int = 0
     added_to_pair: int = 0
 
@@ -115,14 +111,15 @@ def _facts(folder: Path, _stamps: tuple[tuple[int, int] | None, ...]) -> Tokeniz
     ids = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
     special = (read_json(folder / "special_tokens_map.json") or {}) | config
-    named = {name: ids.get(_token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad", *_OF_ENCODERS)}
+    named = {name: ids.get(token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
     processor = content.get("post_processor")
+    own_template = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
         vocabulary=len(ids),
         rows=max(ids.values(), default=-1) + 1,
         **{f"{name}_token_id": number for name, number in named.items()},
-        adds_bos=_adds_first(processor, _token_text(special.get("bos_token"))),
-        has_chat_template=bool(config.get("chat_template")) or _has_template_file(folder),
+        adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
+        has_chat_template=bool(config.get("chat_template")) or own_template,
         added=_added(processor, "single"),
         added_to_pair=_added(processor, "pair"),
     )
@@ -180,7 +177,7 @@ def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:
     return ids
 
 
-def _token_text(value: Any) -> str:
+def token_text(value: Any) -> str:
     """A special token as config files write it: a text, or an object with `content`."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
@@ -226,7 +223,3 @@ def tokenizer_command(folder: Path) -> str:
     """A command that writes the tokenizer of a folder as tokenizer.json into it."""
     code = f"from transformers import AutoTokenizer as T; T.from_pretrained({str(folder)!r})"
     return f'python -c "{code}.save_pretrained({str(folder)!r})"'
-
-
-def _has_template_file(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))

@@ -9,8 +9,6 @@ encoders, with a decoder and without, 10 were within 10 % and all within 17 %; t
 up to 9 %.
 """
 
-from __future__ import annotations
-
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.encoder_decoder import EncoderDecoderLayers, layer_of
 from tui_trainer.planning.memory.layers import Layer

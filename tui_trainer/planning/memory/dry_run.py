@@ -4,17 +4,13 @@
 plans do not. Nothing is guessed when it fails: the result then says why the memory is not known.
 """
 
-from __future__ import annotations
-
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import Any
 
-from tui_trainer.hardware.places import prepared_data_folder
-from tui_trainer.models.child import ChildFailed, ask_child, keep_answer
+from tui_trainer.models.child import ChildFailed, answer_place, ask_child, keep_answer
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 TIMEOUT_SECONDS = 120.0
@@ -22,18 +18,9 @@ _FORMAT_VERSION = 2
 _CHILD = "tui_trainer.planning.memory.dry_run_child"
 # What a layer's results depend on; the rest of a setup does not change the answer, and must not change the key.
 _DECIDING = (
-    "device",
-    "head",
-    "target_tokens",
-    "precision",
-    "weights",
-    "method",
-    "lora_rank",
-    "lora_targets",
-    "lora_dropout",
-    "packed",
-    "eager_attention",
-)
+    "device", "head", "target_tokens", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout",
+    "packed", "eager_attention",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +41,15 @@ def measure_layer(
     decoder behind an encoder the layers of both count together, as bytes of one token of the input in one layer of the
     encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
     """
-    question = _question(config, setup, row_tokens)
-    place = prepared_data_folder(os.environ) / "dry-runs" / f"{_hash(question)}.json"
-    try:
+    everything = asdict(setup)
+    deciding = {name: everything[name] for name in _DECIDING}
+    parts = {"config": dict(config), "setup": deciding, "row_tokens": row_tokens}
+    question = json.dumps(parts, sort_keys=True, default=str)
+    place = answer_place("dry-runs", _FORMAT_VERSION, question)
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return _read(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     try:
-        answer = _ask_child(question, timeout_seconds)
+        answer = ask_child(_CHILD, question, timeout_seconds)
         found = _read(answer)
     except ChildFailed as failure:
         return DryRun(layer=None, reason=f"not known: the dry run {failure}")
@@ -69,24 +57,6 @@ def measure_layer(
         return DryRun(layer=None, reason="not known: the dry run gave no answer")
     keep_answer(place, answer)
     return found
-
-
-def _question(config: Mapping[str, Any], setup: TrainingSetup, row_tokens: int) -> str:
-    everything = asdict(setup)
-    deciding = {name: everything[name] for name in _DECIDING}
-    parts = {"config": dict(config), "setup": deciding, "row_tokens": row_tokens}
-    return json.dumps(parts, sort_keys=True, default=str)
-
-
-def _hash(question: str) -> str:
-    import xxhash
-
-    version = metadata.version("transformers")
-    return str(xxhash.xxh3_128(f"{_FORMAT_VERSION} {version} {question}".encode()).hexdigest())
-
-
-def _ask_child(question: str, timeout_seconds: float) -> str:
-    return ask_child(_CHILD, question, timeout_seconds)
 
 
 def _read(answer: str) -> DryRun:

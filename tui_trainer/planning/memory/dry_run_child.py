@@ -8,12 +8,12 @@ layers of a decoder behind an encoder are counted in the same way, and added as 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.models.child import answer_question
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 if TYPE_CHECKING:
@@ -26,11 +26,14 @@ Bytes = dict[str, int]
 
 def count(config: dict[str, Any], setup: dict[str, Any], row_tokens: int) -> Bytes:
     """`kept` and `made`: bytes of one token in one layer."""
+    from tui_trainer.models.shape import shape_of
+
     few = _of_one_row(config, setup, (_FEW, _FEW), row_tokens)
     found = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), row_tokens))
     if setup["head"] == "seq2seq_lm":
         behind = _per_layer(few, _of_one_row(config, setup, (_FEW, _MANY), row_tokens))
-        share = _decoder_share(config)
+        shape = shape_of(config, head="seq2seq_lm")
+        share = shape.decoder_layers / shape.layers
         found = {name: each + share * behind[name] for name, each in found.items()}
     return {name: round(each / row_tokens) for name, each in found.items()}
 
@@ -42,14 +45,6 @@ def _per_layer(few: Bytes, many: Bytes) -> dict[str, float]:
 def _of_one_row(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], row_tokens: int) -> Bytes:
     one, two = (_forward(config, setup, layers, rows, row_tokens) for rows in _ROWS)
     return {name: two[name] - one[name] for name in one}
-
-
-def _decoder_share(config: dict[str, Any]) -> float:
-    """Layers of the decoder for each of the encoder."""
-    from tui_trainer.models.shape import shape_of
-
-    shape = shape_of(config, head="seq2seq_lm")
-    return shape.decoder_layers / shape.layers
 
 
 def _forward(
@@ -196,14 +191,5 @@ def _made_counter() -> Any:
     return Made()
 
 
-def main() -> None:
-    question = json.loads(sys.stdin.read())
-    try:
-        answer = count(question["config"], question["setup"], question["row_tokens"])
-    except Exception as error:  # whatever a model's code raises on tensors without numbers
-        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_question(lambda question: count(**question))

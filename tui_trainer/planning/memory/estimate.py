@@ -5,21 +5,15 @@ on a GPU what torch allocates at the peak, its unusable pieces and the card's co
 formula are measured by `dry_run`. It does not know what data preparation needs, which is over by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
-from tui_trainer.planning.memory.encoder_decoder import layer_of
 from tui_trainer.planning.memory.gpu import gpu_parts
-from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 
 _SPLIT = ("weights", "gradients", "optimizer", "update")
-
-__all__ = ["MemoryPart", "activation_bytes_per_token", "has_formula", "memory_parts", "total_bytes"]
 
 
 def memory_parts(
@@ -73,8 +67,3 @@ def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetu
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
     """The peak."""
     return sum(part.bytes for part in parts)
-
-
-def activation_bytes_per_token(shape: ModelShape, row_tokens: int, setup: TrainingSetup | None = None) -> int:
-    """What autograd keeps of one token in one layer. Exact: saved_tensors_hooks count the same."""
-    return layer_of(shape, setup or TrainingSetup(), row_tokens).kept

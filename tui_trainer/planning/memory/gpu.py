@@ -6,8 +6,6 @@ needs most. Allocated bytes agree within 4 % with simulated runs of real models 
 and 16384 tokens, 35 cases); fragmentation and context are assumptions that no card has confirmed yet.
 """
 
-from __future__ import annotations
-
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.encoder_decoder import layer_of

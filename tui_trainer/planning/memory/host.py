@@ -4,8 +4,6 @@ back shard by shard: neither the model nor the optimizer's state is ever whole i
 Prepared data is mapped from its file, which costs nothing that the system could not take back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

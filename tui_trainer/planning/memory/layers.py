@@ -4,13 +4,12 @@ Derived from the modeling files of transformers 5.23 and counted: tests hold `ke
 `made` against every result of a real layer, for each family. `shape` widths: h hidden, q queries, k keys, f MLP.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from tui_trainer.models.shape import Linear, ModelShape
+from tui_trainer.models.families.layers import Linear
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.training_setup import TrainingSetup
 

@@ -1,7 +1,5 @@
 """What each optimizer keeps beside the weights that train, in bytes: in memory, and in a checkpoint the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tui_trainer.models.shape import ModelShape

@@ -1,7 +1,5 @@
 """The lines of the memory table, and what every device keeps: weights, optimizer, logits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict

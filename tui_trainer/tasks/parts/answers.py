@@ -7,8 +7,6 @@ Sources: Lin, ROUGE: a package for automatic evaluation of summaries (2004); Raj
 section 6.1, for exact match.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

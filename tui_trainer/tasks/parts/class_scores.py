@@ -5,8 +5,6 @@ the classes that occur in labels or predictions, with several labels a row over 
 of the sums. Scores of numbers are an expression of numpy each, and spare the import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How much each class counts where `task.class_weights` is "balanced"."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -3,8 +3,6 @@
 Columns are found as for training; labels and answers are passed over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,12 +16,13 @@ from tui_trainer.data.columns.labels import label_column
 from tui_trainer.data.columns.marked_spans import word_places
 from tui_trainer.data.columns.messages import Message
 from tui_trainer.data.columns.pair_columns import PairColumns
+from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words
-from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
+from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer, Rendered
-from tui_trainer.models.writing import pad_token_id
+from tui_trainer.models.writing import pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import InputRow
 
 
@@ -35,7 +34,7 @@ class TextInputs:
         self._columns: tuple[str, ...] = ()
 
     def begin(self, head: Sequence[Row]) -> None:
-        label, found = _label_of(head), strings_of(head)
+        label, found = file_of(head), strings_of(head)
         pair = self._data.text_pair_column
         if pair and pair not in found:
             raise missing_column(pair, label, found, key="data.text_pair_column")
@@ -122,17 +121,11 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     """float32, [B, C] or [B, T, C], of a model that reads whole rows."""
     import torch
 
-    own = model.config.get_text_config().pad_token_id
     tokens = [
         TokenRow(np.asarray(row.ids), more={name: np.asarray(values) for name, values in row.more.items()})
         for row in rows
     ]
-    batch = collate_whole(tokens, pad_token_id(tokenizer) if own is None else own, np.zeros(0))
+    batch = collate_whole(tokens, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
     inputs = {"input_ids": batch.input_ids, **batch.more}
     with torch.no_grad():
         return model(**{name: torch.from_numpy(each).to(model.device) for name, each in inputs.items()}).logits.float()
-
-
-def _label_of(head: Sequence[Row]) -> str:
-    """The file that rows stand in; rows of a sample stand in none."""
-    return head[0].where.rpartition(", ")[0] or head[0].where

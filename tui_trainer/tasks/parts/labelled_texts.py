@@ -1,18 +1,16 @@
 """Rows of a text, or of a pair of them, with one label, several, or a number: as a classifier reads them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.labels import Kind, LabelReader, kind_of, label_column, ordered
+from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.text_column import AUTO, ColumnChoices, Row, missing_column, strings_of, text_of
+from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
@@ -21,12 +19,14 @@ from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.metrics import metric_problems
 
 SEGMENTS = "token_type_ids"
 _SHOWN_CLASSES = 12
 # From so many rows on, more classes than half of the rows are texts, not classes.
 _ROWS_TO_TELL = 20
 _PAIR_KEY = "data.text_pair_column"
+_TAKE_OUT = "take the row out, or put some like it into data.path"
 
 
 class LabelledTexts(TableReader):
@@ -57,7 +57,7 @@ class LabelledTexts(TableReader):
 
     def begin(self, head: Sequence[Row]) -> None:
         """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
-        label = head[0].where.rpartition(", ")[0] or head[0].where
+        label = file_of(head)
         data, found = self.config.data, strings_of(head)
         column = label_column(data.label_column, head, label)
         if self._pair and self._pair not in found:
@@ -87,26 +87,18 @@ class LabelledTexts(TableReader):
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
         if self.held_out or self.knows:
-            self._refuse_outside(names, row.where)
+            self.refuse_outside("label", names, self._counts, row.where, _TAKE_OUT)
         elif not self._names:
             self._counts.update(names)
             self.classes = len(self._counts)
         return Example("\n".join(texts), (texts, names), stratum=names[0] if names else "")
 
-    def _refuse_outside(self, names: Sequence[str], where: str) -> None:
-        outside = next((name for name in names if name not in self._counts), "")
-        if not outside:
-            return
-        near = get_close_matches(outside, self._counts, n=1)
-        guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-        message = f"the label '{one_line(outside, 40)}' is outside the set: no training row has it"
-        raise DataError(message, where=where, hint=f"{guess}take the row out, or put some like it into data.path")
-
     def settle(self) -> None:
         if self.kind != "regression" and not self.knows:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
-        if self._has_segments():
+        # Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them.
+        if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2 and self._tells_pairs():
             self.columns = (COLUMN, LABELS, SEGMENTS)
 
     def _settle_classes(self) -> None:
@@ -127,10 +119,7 @@ class LabelledTexts(TableReader):
     def _source(self) -> str:
         return next(iter(self._columns))[0]
 
-    def _has_segments(self) -> bool:
-        """Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them."""
-        if not self._pair or int(self._model_config.get("type_vocab_size") or 0) < 2:
-            return False
+    def _tells_pairs(self) -> bool:
         return self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
@@ -182,12 +171,7 @@ class LabelledTexts(TableReader):
 
 def refuse_settings(config: Config, kind: Kind) -> None:
     """Raises ConfigError for settings that mean nothing for labels of this kind."""
-    metric, measured = config.evaluation.metric_for_best_model, METRICS_OF[kind]
-    problems = []
-    if metric not in ("loss", *measured):
-        message = f"{one_line(metric, 40)} is not measured for a {kind.replace('_', ' ')}"
-        hint = f"known here: {', '.join(('loss', *measured))}"
-        problems.append(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
+    problems = metric_problems(config, METRICS_OF[kind], f"for a {kind.replace('_', ' ')}")
     if kind == "regression" and config.training.label_smoothing_factor:
         key = "training.label_smoothing_factor"
         problems.append(Problem(message="a number has no label to smooth", key=key, hint="set it to 0"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,11 @@ from tui_trainer.data.preparing.estimate import Rate, estimate
 from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.source import Source, open_source
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.data.sources.source import open_source
+from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.next_token import packed_rows
 from tui_trainer.tasks.parts.sources import sources_of
@@ -37,7 +39,7 @@ from tui_trainer.units import MIB
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# A tokenizer and what it imports take 3 s to begin and 300 MB in each process.
+# From where on a table gets a process a core: a tokenizer and what it imports take 3 s to begin and 300 MB in each.
 _LARGE_BYTES, _MOST_PROCESSES = 64 * MIB, 8
 
 
@@ -97,7 +99,10 @@ class LearnsFromData:
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         sources, asked = sources_of(config), config.data.num_proc
-        processes = self._processes_for(sources) if asked == "auto" else asked
+        processes = 1 if asked == "auto" else asked
+        is_large = sum(source.bytes_on_disk for source in sources) >= _LARGE_BYTES
+        if asked == "auto" and self.rows == "examples" and is_large:
+            processes = min(probe().usable_cores, _MOST_PROCESSES)
         return prepare(sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
@@ -172,12 +177,6 @@ class LearnsFromData:
             "packed_rows": packed_rows(config, inputs, rows) if self.packs else None,
         }
 
-    def _processes_for(self, sources: Sequence[Source]) -> int:
-        """One, and as many as there are cores where a table is large: a new process takes some seconds to begin."""
-        if self.rows != "examples" or sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES:
-            return 1
-        return min(probe().usable_cores, _MOST_PROCESSES)
-
 
 def table_problems(config: Config) -> list[Problem]:
     """Settings about a text, of which a table has none."""
@@ -221,6 +220,14 @@ class TableReader(Reader):
             message = f"is {self.max_length}, and {frame} tokens are put around {what}"
             hint = f"set it to {max(frame + 1, 128)}"
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
+
+    def refuse_outside(self, what: str, names: Sequence[str], known: Collection[str], where: str, hint: str) -> None:
+        """Raises DataError for a label or tag that no training row has, with the nearest that is known."""
+        if outside := next((name for name in names if name not in known), None):
+            near = get_close_matches(outside, known, n=1)
+            guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
+            message = f"the {what} '{one_line(outside, 40)}' is outside the set: no training row has it"
+            raise DataError(message, where=where, hint=f"{guess}{hint}")
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         made = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)

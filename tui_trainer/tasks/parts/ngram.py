@@ -11,13 +11,14 @@ Sources: Witten and Bell, The zero-frequency problem, IEEE Trans. Inf. Theory 37
 Chen and Goodman, An empirical study of smoothing techniques for language modeling, TR-10-98 (1998), section 2.7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 
 UNSEEN = -1
 BASELINE_ROWS = 50_000  # are enough to count the tokens of answers in
@@ -66,10 +67,19 @@ def ngram_losses(
     return losses
 
 
-def unigram_loss(train_ids: Integers, eval_ids: Integers, *, vocabulary: int) -> float:
-    """Mean nats per token when each is predicted by how often it occurs; ids beyond `vocabulary` are known too."""
-    size = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1)
-    return ngram_losses(train_ids, eval_ids, np.ones(len(eval_ids), dtype=np.bool_), vocabulary=size, orders=(0,))[0]
+def unigram_loss(train: Rows, held_out: Rows, eval_rows: Sequence[int], *, vocabulary: int) -> tuple[float, int]:
+    """(mean nats per label when each is predicted by how often it occurs, how many labels there are); ids beyond
+    `vocabulary` are known too."""
+    train_ids = _labels_of(train, evenly_spaced(len(train), BASELINE_ROWS))
+    eval_ids = _labels_of(held_out, eval_rows)
+    size, every = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1), np.ones(len(eval_ids), np.bool_)
+    return ngram_losses(train_ids, eval_ids, every, vocabulary=size, orders=(0,))[0], len(eval_ids)
+
+
+def _labels_of(rows: Rows, chosen: Sequence[int]) -> Integers:
+    """The labels of some rows, one after another."""
+    found = (rows.example(index).labels for index in chosen)
+    return np.concatenate([labels[labels != IGNORE] for labels in found if labels is not None])
 
 
 def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts, Indices]:

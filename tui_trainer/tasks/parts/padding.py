@@ -1,7 +1,5 @@
 """How the rows of a task become a batch in a run, as training and the preview of it both have it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.config.sections import Config

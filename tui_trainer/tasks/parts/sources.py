@@ -1,7 +1,5 @@
 """The sources that a config names."""
 
-from __future__ import annotations
-
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.sources.choice import Choice

@@ -5,8 +5,6 @@ that are right, recall the share of the true ones that are found, F1 2 PR / (P +
 conlleval has it. Nothing predicted, or nothing to find, counts as 0. What is an entity: `data/columns/tags.py`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol

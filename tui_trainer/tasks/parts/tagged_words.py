@@ -1,25 +1,23 @@
 """Rows of words with a tag each, as a token classifier reads them: the tag is learnt on the first token of its word."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.marked_spans import Tagged
+from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.tagged_rows import TagColumns, find_tag_columns
 from tui_trainer.data.columns.tags import OUTSIDE, TagSurvey, in_order, parts_of
-from tui_trainer.data.columns.text_column import Row
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
-from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.models.heads import Head
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.metrics import metric_problems
 from tui_trainer.tasks.parts.tag_scores import metrics_of
 from tui_trainer.tasks.parts.word_tokens import closing_tokens, with_words_spaced, word_tokens
 
@@ -62,22 +60,14 @@ class TaggedWords(TableReader):
         assert self._columns is not None, "`begin` comes first"
         tagged = self._columns.read(row)
         if self.held_out or self.knows:
-            self._refuse_unknown(tagged.tags, row.where)
+            known = self._survey.counts
+            self.refuse_outside("tag", tagged.tags, known, row.where, f"known: {listed(in_order(known))}")
         elif not self._numbers:
             self._survey.add(tagged.tags)
             self.classes = len(self._survey.counts)
         if not self._numbers:
             self._cut_spans += tagged.cut
         return Example(" ".join(tagged.words), tagged)
-
-    def _refuse_unknown(self, tags: Sequence[str], where: str) -> None:
-        known = self._survey.counts
-        unknown = next((tag for tag in tags if tag not in known), None)
-        if unknown is not None:
-            near = get_close_matches(unknown, known, n=1)
-            guess = f"did you mean {near[0]}? " if near else ""
-            message = f"the tag '{one_line(unknown, 40)}' is outside the set: no training row has it"
-            raise DataError(message, where=where, hint=f"{guess}known: {_listed(in_order(known))}")
 
     def settle(self) -> None:
         counts = self._survey.counts
@@ -90,7 +80,10 @@ class TaggedWords(TableReader):
         names = self._known if set(counts) <= set(self._known) else in_order(counts)
         self._numbers = {name: number for number, name in enumerate(names)}
         self.classes = len(names)
-        refuse_metric(self.config, self._survey.scheme)
+        scheme = self._survey.scheme
+        kind = "that mark no entities" if scheme == "plain" else "of entities"
+        if problems := metric_problems(self.config, metrics_of(scheme), f"with tags {kind}"):
+            raise ConfigError(problems)
         self.refuse_no_room("the words")
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
@@ -122,7 +115,7 @@ class TaggedWords(TableReader):
             told = "1 span begins or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans begin or end"
             notes.append(f"{told} inside a word; the whole word has the tag")
         if self._known and tuple(self._numbers) == self._known:
-            notes.append(f"the model tells these tags apart already, and keeps their numbers: {_listed(self._known)}")
+            notes.append(f"the model tells these tags apart already, and keeps their numbers: {listed(self._known)}")
         return notes
 
 
@@ -140,23 +133,13 @@ def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def refuse_metric(config: Config, scheme: str) -> None:
-    """Raises ConfigError for a metric that is not measured with tags of this kind."""
-    metric, measured = config.evaluation.metric_for_best_model, ("loss", *metrics_of(scheme))
-    if metric not in measured:
-        kind = "that mark no entities" if scheme == "plain" else "of entities"
-        message = f"{one_line(metric, 40)} is not measured with tags {kind}"
-        hint = f"known here: {', '.join(measured)}"
-        raise ConfigError(Problem(message=message, key="evaluation.metric_for_best_model", hint=hint))
-
-
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
     """`entities in IOB2: LOC, ORG, 812 of 9,000 words are in one`, or the tags with their words."""
     words = survey.counts.total()
     if survey.scheme != "plain":
         kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
         inside = words - survey.counts[OUTSIDE]
-        yield f"the tags mark entities, in {survey.scheme}: {_listed(kinds)}"
+        yield f"the tags mark entities, in {survey.scheme}: {listed(kinds)}"
         yield f"{inside:,} of {words:,} words are in one"
         return
     shown = survey.counts.most_common(_SHOWN_TAGS)
@@ -164,8 +147,3 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
     yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown[1:])
     if more := len(survey.counts) - len(shown):
         yield f"and {more:,} more"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _SHOWN_TAGS:,} more"] if len(names) > _SHOWN_TAGS else []
-    return ", ".join([*(one_line(name, 30) for name in names[:_SHOWN_TAGS]), *more])

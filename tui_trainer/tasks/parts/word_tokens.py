@@ -4,8 +4,6 @@ A word is known to the model by its first token. Words that a tokenizer makes no
 have none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

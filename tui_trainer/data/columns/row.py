@@ -1,0 +1,81 @@
+"""One row of a table, and what is said of columns and values that are not as they should be."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
+
+AUTO = "auto"
+SHOWN_COLUMNS = 12
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, and where it stands: "train.jsonl, line 12"."""
+
+    where: str
+    values: Mapping[str, object]
+
+
+def file_of(head: Sequence[Row]) -> str:
+    """The file that rows stand in; rows of a sample stand in none, and the first of them is named."""
+    return head[0].where.rpartition(", ")[0] or head[0].where
+
+
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """The names of all columns, in the order in which they were met."""
+    return list(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
+
+
+def usual_columns(usual: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Those of the usual names that are there, as the table writes them."""
+    return [name for wanted in usual for name in names if name.strip().lower() == wanted]
+
+
+def kind_of_value(value: object) -> str:
+    """As JSON names it: `a list`, `null`."""
+    return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")
+
+
+def value_of(row: Row, column: str) -> object:
+    """Raises DataError for a row without that column."""
+    if column not in row.values:
+        hint = f"columns found: {listed(row.values)}"
+        raise DataError(f"the row has no column '{one_line(column, 40)}'", where=row.where, hint=hint)
+    return row.values[column]
+
+
+def string_of(row: Row, column: str) -> str:
+    """Raises DataError for a row without that column, and for what is no string."""
+    value = value_of(row, column)
+    if not isinstance(value, str):
+        what = f"the column '{one_line(column, 40)}' is {kind_of_value(value)}, not a string"
+        raise DataError(what, where=row.where)
+    return value
+
+
+def missing_column(wanted: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
+    """There is no such column in the file `label`, and the nearest one; `key` is the setting that names it."""
+    known = list(names)
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
+    hint = f"{guess}columns found: {listed(known)}; name the right one in {key}"
+    return DataError(f"there is no column '{one_line(wanted, 40)}'", where=label, hint=hint)
+
+
+def refuse_doubles(names: Sequence[str], where: str) -> None:
+    """Raises DataError for two columns of one name."""
+    if doubles := [name for place, name in enumerate(names) if name in names[:place]]:
+        shown = one_line(doubles[0], 40) or "(no name)"
+        raise DataError(f"two columns are named '{shown}'", where=where, hint="rename one of them")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Safe to show; a column without a name, which an index has in some files, is said to have none."""
+    shown = [one_line(name, 30) or "(no name)" for name in names]
+    more = len(shown) - SHOWN_COLUMNS
+    return ", ".join([*shown[:SHOWN_COLUMNS], *([f"{more:,} more"] if more > 0 else [])]) or "none"
