@@ -156,6 +156,26 @@ def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(
     assert longer["padding"]["measured_gain"] is None, "another shape"
 
 
+def test_a_fix_that_was_measured_to_be_slower_is_none(asked, tmp_path, capsys, monkeypatch):
+    ask = gains.ask_for_steps
+
+    def ask_slow(variant, is_first, seconds):
+        answer = ask(variant, is_first, seconds)
+        return answer | {"tokens_per_second": 1e4 / answer["tokens_per_second"]}
+
+    monkeypatch.setattr(gains, "ask_for_steps", ask_slow)
+    config = uneven(tmp_path)
+    before, _ = checked(capsys, *config)
+    assert before["padding"]["status"] == "warn" and before["padding"]["fix"]
+    found, _ = checked(capsys, *config, "--measure", "padding")
+    assert found["padding"]["status"] == "pass" and not found["padding"]["fix"]
+    assert 'data.packing = "auto" was measured to be slower here' in found["padding"]["evidence"]
+    assert found["padding"]["measured_gain"] == 2.0, "of what it is over the fix"
+    fixed = tmp_path / "fixed.toml"
+    assert main(["check", *config, "--fix", str(fixed)]) == 0
+    assert "packing = false" in fixed.read_text()
+
+
 def test_all_measures_every_switch_and_each_has_its_gain(asked, tmp_path, capsys):
     config = uneven(tmp_path, **{"training.weight_decay": 0})
     loaded = load_config(Request(assignments=tuple(config[3::2]), shortcuts={"data.path": config[1]}))

@@ -155,7 +155,8 @@ class Check:
     """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise;
     a check of our own has none.
 
-    Its name is that of its file. `fallback`: what mends a setting that no plan can be made with, by its key.
+    Its name is that of its file. `is_for_speed`: what it warns of costs time and nothing else, so that a fix which was
+    measured to be slower here is none. `fallback`: what mends a setting that no plan can be made with, by its key.
     """
 
     look: Look = field(kw_only=False)
@@ -164,6 +165,7 @@ class Check:
     guides: tuple[str, ...] = ()
     claim: str = ""
     why: str
+    is_for_speed: bool = False
     needs_plan: bool = True
     fallback: Patch = field(default_factory=dict)
     name: str = ""

@@ -10,7 +10,17 @@ from typing import Any
 import tomli_w
 
 from tui_trainer.checklist import checks
-from tui_trainer.checklist.contract import STATUSES, Check, Context, Finding, Status, Verdict, failed
+from tui_trainer.checklist.contract import (
+    STATUSES,
+    Check,
+    Context,
+    Finding,
+    Status,
+    Verdict,
+    failed,
+    passed,
+    patch_words,
+)
 from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
@@ -81,10 +91,13 @@ def apply_fixes(
 
 def _finding(check: Check, context: Context, gains: KeptGains | None) -> Finding:
     verdict = _look(check, context)
+    gain = gains.find(verdict.fix or verdict.opposite or {}) if gains else None
+    if check.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
+        evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
+        verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
     changes = tuple(
         Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
     )
-    gain = gains.find(verdict.fix or verdict.opposite or {}) if gains else None
     if gain and not verdict.fix and gain.ratios:
         gain = gain.turned()
     return Finding(check=check, verdict=verdict, changes=changes, gain=gain)

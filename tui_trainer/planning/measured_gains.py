@@ -76,6 +76,10 @@ class Gain:
         band = max(_LEAST_DIFFERENCE, self.spread)
         return not min(self.ratios) <= 1 <= max(self.ratios) and abs(median(self.ratios) - 1) > band
 
+    @property
+    def is_slower(self) -> bool:
+        return self.is_difference and max(self.ratios) < 1
+
     def turned(self) -> Gain:
         """The way back."""
         ratios = tuple(1 / ratio for ratio in self.ratios)

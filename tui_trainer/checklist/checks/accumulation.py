@@ -7,6 +7,7 @@ from tui_trainer.checklist.contract import Context, Verdict, check, passed, warn
 @check(
     order=310,
     title="Accumulation in equal parts",
+    is_for_speed=True,
     guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
     claim="better convergence at the same memory (guide A)",
     why="Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same.",

@@ -21,6 +21,7 @@ _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 m
 @check(
     order=140,
     title="Fused attention",
+    is_for_speed=True,
     guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
     claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
     why="The fused kernel never writes the scores of each pair of tokens to memory.",

@@ -8,6 +8,7 @@ from tui_trainer.checklist.memory_fit import memory_budget, memory_with
 @check(
     order=300,
     title="Micro-batch keeps the cores busy",
+    is_for_speed=True,
     guides=("D quick win 1", "C quick win 3", "C checklist 4", "B batch processing", "E optimisation 1"),
     claim="2x by doubling (guide D); 2-3x (guide C); 80 % (guide B)",
     why="Each pass has a fixed cost; the gradient is the same however the effective batch is cut.",

@@ -15,6 +15,7 @@ _LEAST_SAVING = 0.1
 @check(
     order=220,
     title="No time spent on padding",
+    is_for_speed=True,
     guides=("C data loading 2", "C data loading 3", "B training arguments"),
     claim="10-20 % by grouping, 20-40 % by packing (guide C)",
     why="Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.",

@@ -11,6 +11,7 @@ _KEY = choices.MIXED
 @check(
     order=100,
     title="Mixed precision",
+    is_for_speed=True,
     guides=("A quick win 2", "C quick win 2", "C checklist 2", "D optimisation 3", "E optimisation 6", "B advanced 3"),
     claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
     why="Products in 16 bits are faster and halve activations, where the processor has them natively.",

@@ -10,6 +10,7 @@ _KEY = "training.tf32"
 @check(
     order=110,
     title="TF32 and cuDNN autotune",
+    is_for_speed=True,
     guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
     claim="up to 8x faster matmuls, 1-2 % for cuDNN (guide E)",
     why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",

@@ -15,6 +15,7 @@ _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 @check(
     order=130,
     title="Model compiled",
+    is_for_speed=True,
     guides=("E should see 3", "E optimisation 2", "B advanced 2", "C advanced 3"),
     claim="30-50 % faster (guide E); 15-20 % (guide B); 10-30 % (guide C)",
     why="Small operations fused into few kernels read and write memory less often.",
