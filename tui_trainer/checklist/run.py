@@ -81,7 +81,9 @@ def apply_fixes(
     changes: dict[str, Any] = {}
     tries: Counter[str] = Counter()
     findings = run_checks(gather(loaded))
-    while chosen := next((f for f in findings if f.fix and tries[f.name] < _TRIES), None):
+    # Gains are kept by all settings that a loss depends on: after another fix they would not be found.
+    fastest = {f.name for f in findings if f.check.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower}
+    while chosen := next((f for f in findings if f.fix and f.name not in fastest and tries[f.name] < _TRIES), None):
         tries[chosen.name] += 1
         changes |= dict(chosen.fix or {})
         loaded = patched(loaded, chosen.fix or {})
