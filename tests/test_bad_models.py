@@ -317,6 +317,19 @@ def test_what_would_make_a_plan_fit_does(memory_mib, method, good_models, capsys
     assert plan["memory_bytes"]["value"] / MIB == pytest.approx(needed[-1], rel=0.05)
 
 
+def test_the_largest_half_of_the_rows_that_fits_is_named(good_models, capsys, monkeypatch, barred, long_text):
+    settings = {key.replace(".", "__"): value for key, value in (LARGE | {"data.path": long_text}).items()}
+    found = []
+    for memory_mib in (400, 200, 100):
+        machine(monkeypatch, memory_bytes=memory_mib * MIB)
+        told = refused(capsys, train(good_models("llama"), **settings))
+        rows = int(re.search(r"per_device_train_batch_size = (\d+)", told)[1])
+        found.append(rows)
+        larger = {**settings, "training__per_device_train_batch_size": 2 * rows}
+        assert "of memory, this machine has" in refused(capsys, train(good_models("llama"), **larger))
+    assert found == sorted(found, reverse=True) and len(set(found)) == 3, found
+
+
 def test_a_machine_that_is_too_small_for_anything_is_told_so(good_models, capsys, monkeypatch, barred, long_text):
     machine(monkeypatch, memory_bytes=2 * MIB)
     told = refused(capsys, train(good_models("llama"), data__max_length=2048, data__path=long_text))

@@ -129,18 +129,18 @@ def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
 def test_passes_that_the_kernel_would_kill_are_rehearsed(limited, tmp_path):
     """A plan cannot know what other programs will take. What is named then trains where what was asked is killed."""
     wide = {
-        "data__max_length": 512, "training__effective_batch_size": 64, "training__max_steps": 2,
-        "training__per_device_train_batch_size": 64, "model__attn_implementation": "eager",
+        "data__max_length": 512, "training__effective_batch_size": 128, "training__max_steps": 2,
+        "training__per_device_train_batch_size": 128, "model__attn_implementation": "eager",
     }  # fmt: skip
     rehearse = [*PROGRAM, "rehearse", "--json", "--gpu", "none", *settings(tmp_path, **wide)]
-    rehearsed = limited(2 * GIB, rehearse, GIB)
+    rehearsed = limited(4 * GIB, rehearse, 2 * GIB)
     assert rehearsed.returncode == 1, rehearsed.stdout[-2000:] + rehearsed.stderr[-2000:]
     (fault, *_) = json.loads(rehearsed.stdout.splitlines()[-1])["faults"]
     rows = fault["patch"]["training.per_device_train_batch_size"]
-    assert 1 <= rows < 64
+    assert 1 <= rows < 128
     asked = settings(tmp_path, **wide, output__name="as-asked")
-    killed = limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked], GIB)
+    killed = limited(4 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked], 2 * GIB)
     assert killed.returncode == -signal.SIGKILL, killed.stdout[-2000:] + killed.stderr[-2000:]
     smaller = wide | {"training__per_device_train_batch_size": rows}
-    trained = limited(2 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)], GIB)
+    trained = limited(4 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)], 2 * GIB)
     assert trained.returncode == 0, trained.stdout[-2000:] + trained.stderr[-2000:]

@@ -4,6 +4,7 @@ A plan that is refused names the rungs, each with the memory that it would then 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ def remedies(basis: Basis, budget: float) -> list[str]:
     """
     found: list[str] = []
     least, shorter = basis.needed_bytes(), ""
-    passes = [Rung(patch={MICRO: 1})]
+    passes = [Rung(patch={MICRO: _smaller_pass(basis, budget)})]
     if basis.config.evaluation.per_device_eval_batch_size != "auto":
         passes.append(Rung(patch={EVAL_BATCH: "auto"}))
     for rung in (*passes, *ladder(basis)):
@@ -98,6 +99,17 @@ def remedies(basis: Basis, budget: float) -> list[str]:
         if needed <= budget:
             return found
     return [*found, "none of this is enough: choose a smaller model" if found else "choose a smaller model"]
+
+
+def _smaller_pass(basis: Basis, budget: float) -> int:
+    """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
+    rows = basis.micro_batch // 2
+    while rows > 1:
+        with suppress(ConfigError):
+            if basis.changed({MICRO: rows}).needed_bytes() <= budget:
+                return rows
+        rows //= 2
+    return 1
 
 
 def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
