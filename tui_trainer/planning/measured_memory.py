@@ -23,9 +23,9 @@ NOT_ALLOCATED = ("pieces", "context")
 # The same whatever goes through the model: what a measurement corrects is the rest.
 _FIXED_BYTES = 128 * MIB
 _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
-# Of what passes of another size had more or less: what a CPU's allocator holds differs from size to size. Measured by
-# `memory_grid.py --calibrate` from half of the rows: within 10 % lie 38 of 41 plans with none of it, 40 with half, 37
-# with all.
+# Of what passes of another size had more or less: what a CPU's allocator holds differs from size to size. By the
+# figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie within 10 % with
+# none of it, 40 with half, 37 with all.
 _OTHER_ROWS_SHARE = 0.5
 
 
