@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.own_process import OwnProcess
+from tui_trainer.ui.processes import Measurement
 from tui_trainer.ui.spans import Line, Role, paragraph
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class OwnProcessDialog(Dialog):
 
     @property
     @abstractmethod
-    def command(self) -> OwnProcess[Any]:
+    def command(self) -> Measurement[Any]:
         """What begins it, and has the process."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class TuneDialog(OwnProcessDialog):
     apply_words, patch_words = "apply the fastest", "what tune found"
 
     @property
-    def command(self) -> OwnProcess[Any]:
+    def command(self) -> Measurement[Any]:
         return self._bench.tunings
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
@@ -103,7 +103,7 @@ class RehearsalDialog(OwnProcessDialog):
     apply_words, patch_words = "apply what works", "what the rehearsal found"
 
     @property
-    def command(self) -> OwnProcess[Any]:
+    def command(self) -> Measurement[Any]:
         return self._bench.rehearsals
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:

@@ -213,8 +213,7 @@ def offer_quit(bench: Workbench) -> None:
     """Leave; with a run alive only after an answer, with unsaved edits after a word."""
 
     def cancel_and_leave() -> None:
-        if bench.exports.newest is not None:
-            bench.exports.newest.cancel()
+        bench.exports.cancel()
         bench.app.leave()
 
     def save_config() -> None:

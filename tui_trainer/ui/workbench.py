@@ -17,10 +17,8 @@ from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
-from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.measuring import Measuring
-from tui_trainer.ui.own_process import Rehearsals, Tunings
+from tui_trainer.ui.processes import Exports, Gains, Rehearsals, Tunings
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
@@ -74,7 +72,7 @@ class Workbench:
         """The newest that this process carries out, or carried out before another one was opened."""
         self.exports = Exports(self)
         self.rehearsals, self.tunings = Rehearsals(self), Tunings(self)
-        self.measuring = Measuring(self)
+        self.measuring = Gains(self)
         self.leaving: Leaving | None = None
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request

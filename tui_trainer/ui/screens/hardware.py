@@ -21,8 +21,8 @@ from tui_trainer.launching.trial import Trial, kept_trial, try_machine
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.measuring import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
+from tui_trainer.ui.processes import BESIDE_A_RUN
 from tui_trainer.ui.screens import hardware_view as view
 from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
 from tui_trainer.ui.screens.hardware_view import LABEL, Machine, Section
