@@ -93,8 +93,7 @@ def ticking(calls, look):
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    for module in ("workbench", "screens.hardware", "screens.train"):
-        monkeypatch.setattr(f"tui_trainer.ui.{module}.monotonic", lambda: 100.0)
+    monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: 100.0)
     monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 4 << 30)
 
 

@@ -166,6 +166,11 @@ class Workbench:
         """The machine's newest gauges; None while there are none, or when they are too old to be believed."""
         return None if self._sampler.stale else self._sampler.latest
 
+    @property
+    def sparks(self) -> dict[str, list[float]]:
+        """The last minutes of each gauge, whatever page was shown meanwhile."""
+        return self.trail.sparks(monotonic())
+
     def tell(self, text: str, role: Role = "text") -> None:
         """A sentence in the last line, until the next key or, when it is no error, for some seconds."""
         self.notice = (one_line(text), role)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from time import monotonic
 from typing import cast
 
 from textual.app import ComposeResult
@@ -117,7 +116,7 @@ class HardwarePage(ListPage):
                     part.redraw()
 
     def _show_gauges(self) -> None:
-        gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic()), self._diagnosis.gpu
+        gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
         self._trail.set_class(gpu is None, "-empty")
         self.set_class(not self.bench.hardware.gpus, "-no-gpu")
         shown = dict(zip(("busy", "memory"), gauges_of(gauges, 0), strict=False))
