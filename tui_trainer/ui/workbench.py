@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
+# The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
+_GAUGE_PAGES = (0, TRAIN_PAGE)
+_SECONDS_UNSEEN = 5.0
 TRYING = "try"
 
 
@@ -178,6 +181,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
+        self._sampler.look_every(1.0 if page in _GAUGE_PAGES else _SECONDS_UNSEEN)
         self.app.show_page(page)
 
     @property

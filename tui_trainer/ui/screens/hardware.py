@@ -73,11 +73,12 @@ class HardwarePage(ListPage):
         self._runs_folder = Path()
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
         self._trail = Area(Part(view.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        self._cards = Part(view.gpu_table, is_live=True)
         self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(view.device_section), Part(view.problems_section), Part(view.gpu_table, is_live=True),
+            Part(view.device_section), Part(view.problems_section), self._cards,
             Part(view.card_section), Part(view.processor_section, id="processor"),
             self._bars["busy"], self._bars["memory"], classes="column left",
         )  # fmt: skip
@@ -111,9 +112,7 @@ class HardwarePage(ListPage):
         # What is below a dialog stands still.
         if self.app.screen is self:
             self._show_gauges()
-            for part in self.query(Part):
-                if part.is_live:
-                    part.redraw()
+            self._cards.redraw()
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
