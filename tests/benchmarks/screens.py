@@ -133,39 +133,36 @@ class FarProgram(Program):
 
 def link() -> None:
     """Start, watch, leave, come back and compare over a link of 200 ms, at 80x24: from each key to its picture."""
-    shown: list[str] = []
+    print(f"over a link of {2000 * DELAY_SECONDS:.0f} ms, in ms:", flush=True)
 
     def step(program: Program, what: str, keys: str, text: str) -> None:
-        pressed = program.press(keys)
-        shown.append(f"{what} {1000 * (program.wait_for(text) - pressed):.0f}")
+        show(what, program.press(keys), program.wait_for(text))
+
+    def show(what: str, begun: float, shown: float) -> None:
+        print(f"  {what} {1000 * (shown - begun):.0f}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
+        train_headless(folder, *SHORT, "--set", "training.max_steps=20")
         first = FarProgram(Path(folder), SIZES[0], *SHORT)
-        shown.append(f"first screen {1000 * (first.wait_for('t start') - first.started):.0f}")
+        show("first screen", first.started, first.wait_for("t start"))
         first.drain(3.0)
         step(first, "plan", "t", "Enter start")
-        step(first, "start", "\r", "4 Train")
+        step(first, "start", "\r", "reading and preparing")
         first.wait_for("ETA")
         before = first.bytes_read
         first.drain(5.0)
-        watched = (first.bytes_read - before) / 5.0
+        print(f"  while watching {(first.bytes_read - before) / 5.0:,.0f} bytes/s", flush=True)
         step(first, "question before leaving", "q", "train on")
-        step(first, "left", "l", "trains on")
+        step(first, "left", "l", "close this terminal")
         second = FarProgram(Path(folder), SIZES[0], "attach")
-        shown.append(f"back {1000 * (second.wait_for('step') - second.started):.0f}")
-        second.wait_for("finished", PATIENCE_SECONDS)
-        first.drain(3.0)
-        step(second, "plan of a second run", "t", "Enter start")
-        step(second, "start", "\r", "ETA")
+        show("back", second.started, second.wait_for("step"))
         second.wait_for("finished", PATIENCE_SECONDS)
         step(second, "runs", "5", "2 here")
         step(second, "marked", " ", "1 marked")
         step(second, "marked", " ", "2 marked")
-        step(second, "compared", "C", "held-out loss")
+        step(second, "compared", "C", "training loss over")
         second.kill()
         first.kill()
-    delay = 2000 * DELAY_SECONDS
-    print(f"over a link of {delay:.0f} ms, in ms: {', '.join(shown)}; while watching {watched:,.0f} bytes/s")
 
 
 def first_screen() -> None:
@@ -264,10 +261,14 @@ def throughput() -> None:
 
 def without_screens() -> float:
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"TUI_TRAINER_HOME": folder}
-        command = [sys.executable, "-m", "tui_trainer", "--no-ui", *SHORT]
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        train_headless(folder, *SHORT)
         return training_seconds(folder)
+
+
+def train_headless(folder: str, *settings: str) -> None:
+    environment = os.environ | {"TUI_TRAINER_HOME": folder}
+    command = [sys.executable, "-m", "tui_trainer", "--no-ui", *settings]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
 def with_screens() -> float:

@@ -99,6 +99,20 @@ def test_the_sampler_looks_by_itself_and_stops(tmp_path):
     thread_named(MACHINE).join(5)
 
 
+def test_with_another_period_it_looks_at_once_and_what_was_seen_stays_good(tmp_path):
+    sampler = GaugeSampler(tmp_path, period_seconds=600.0)
+    sampler.start()
+    machine = thread_named(MACHINE)
+    until(lambda: sampler.latest, machine)
+    before = sampler.latest
+    sampler.look_every(1.0)
+    assert not sampler.stale
+    until(lambda: sampler.latest is not before, machine)
+    sampler.stop()
+    machine.join(5)
+    assert not machine.is_alive()
+
+
 def test_a_reading_grows_old(tmp_path):
     clock = [100.0]
     sampler = GaugeSampler(tmp_path, now=lambda: clock[0])

@@ -16,8 +16,8 @@ from tui_trainer.launching import export as launching
 from tui_trainer.launching.export import ExportProcess, Outcome
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui.exporting import ExportDialog
-from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.processes import Exports
 from tui_trainer.ui.screens.runs_view import refusal
 from tui_trainer.ui.starting import offer_quit
 from tui_trainer.ui.workbench import Workbench
@@ -51,7 +51,7 @@ def bench(monkeypatch):
         background=SimpleNamespace(do=lambda name, work, done: done(work())),
     )  # fmt: skip
     bench.exports = Exports(bench)
-    bench.exports.start = lambda folder, name: setattr(bench.exports, "newest", FakeProcess(folder, name))
+    bench.exports.start = lambda folder, name: setattr(bench.exports, "process", FakeProcess(folder, name))
     return bench
 
 
@@ -72,14 +72,14 @@ def test_enter_begins_and_c_cancels_and_another_run_waits(bench):
         and "Esc close, it goes on" in begun
     )
     assert "cancelled; nothing is left of it" in cancelled and "Enter export" in cancelled
-    bench.exports.newest = FakeProcess(RunFolder(Path("/data/runs/other")), "onnx")
+    bench.exports.process = FakeProcess(RunFolder(Path("/data/runs/other")), "onnx")
     assert "other is being exported to onnx: one at a time" in seen(ExportDialog(bench, FOLDER))[0]
 
 
 @pytest.mark.parametrize(("is_good", "words"), [(True, "\u2713 as it was trained"), (False, "not as it was trained")])
 def test_the_certificate_stands_there_when_the_dialog_is_opened_again(bench, is_good, words):
     outcome = Outcome(is_good=is_good, words=CERTIFICATE_WORDS, folder="/data/runs/chat/export/merged")
-    bench.exports.newest = FakeProcess(FOLDER, "merged", outcome)
+    bench.exports.process = FakeProcess(FOLDER, "merged", outcome)
     text = seen(ExportDialog(bench, FOLDER))[0]
     assert words in text and "held-out loss 1.4210 -> 1.4210" in text and "/data/runs/chat/export/merged" in text
     assert "\u25b8 merged" in text
@@ -104,9 +104,9 @@ def test_its_end_is_a_notice_and_a_run_that_is_being_exported_stays_where_it_is(
             "bad",
         ),
     ):
-        bench.exports.newest = FakeProcess(FOLDER, "merged")
+        bench.exports.process = FakeProcess(FOLDER, "merged")
         assert bench.exports.is_of(FOLDER.root) and not bench.exports.is_of(Path("/data/runs/other"))
-        bench.exports.newest.poll = lambda outcome=outcome: setattr(bench.exports.newest, "outcome", outcome) or True
+        bench.exports.process.poll = lambda outcome=outcome: setattr(bench.exports.process, "outcome", outcome) or True
         bench.exports.poll()
         assert bench.notice == (words, role) and not bench.exports.is_of(FOLDER.root)
 
@@ -122,12 +122,12 @@ def test_leaving_asks_while_an_export_is_written():
     app = SimpleNamespace(ask=lambda *question: asked.append(question), leave=lambda: left.append(True))
     bench = SimpleNamespace(run_is_ours_and_alive=False, app=app)
     bench.exports = Exports(bench)
-    bench.exports.newest = FakeProcess(FOLDER, "onnx")
+    bench.exports.process = FakeProcess(FOLDER, "onnx")
     offer_quit(bench)
     ((heading, rows, answers),) = asked
     assert heading == "Leave?" and "chat is being exported to onnx" in rows[0]
     {key: do for key, _, do in answers}["c"]()
-    assert left and bench.exports.newest.is_cancelled
+    assert left and bench.exports.process.is_cancelled
 
 
 @pytest.mark.e2e

@@ -34,7 +34,7 @@ from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
-from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_texts
+from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_line
 from tui_trainer.ui.screens.config_view import ConfigPanes
 from tui_trainer.ui.screens.hardware_view import Machine
 from tui_trainer.ui.screens.train_scene import TrainScene
@@ -200,7 +200,8 @@ def test_the_config_screen_shows_them_and_nothing_happens(model):
         panes.key, model.filter = "data.path", ""
     chooser = RecipeChooser(model.document)
     assert chooser is not None and len(chooser.recipes) > 100
-    assert all(line.isprintable() for line in recipe_texts(chooser))
+    rows = [recipe_line(chooser, place, 76, UNICODE) for place in range(len(chooser.recipes))]
+    assert all(text.isprintable() for row in rows for text, _ in row)
     pictures = set()
     for place in range(len(chooser.recipes)):
         chooser.choose(place)

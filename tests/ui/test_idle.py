@@ -34,10 +34,10 @@ class StillGauges:
     def __init__(self) -> None:
         self.latest, self.stale = QUIET, False
 
-    def start(self) -> None:
+    def start(self, *_: object) -> None:
         pass
 
-    stop = start
+    stop = look_every = start
 
 
 @pytest.fixture
@@ -93,8 +93,7 @@ def ticking(calls, look):
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    for module in ("workbench", "screens.hardware", "screens.train"):
-        monkeypatch.setattr(f"tui_trainer.ui.{module}.monotonic", lambda: 100.0)
+    monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: 100.0)
     monkeypatch.setattr("tui_trainer.ui.workbench.memory_available_now", lambda: 4 << 30)
 
 

@@ -259,7 +259,7 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
             bench.background.do = lambda *_: None
             folder = RunFolder(RUNS[1].path)
             outcome = Outcome(is_good=True, words=CERTIFICATE_WORDS, folder=f"{folder.root}/export/merged")
-            bench.exports.newest = SimpleNamespace(
+            bench.exports.process = SimpleNamespace(
                 progress=(),
                 run=folder,
                 name="merged",

@@ -56,7 +56,7 @@ class NewsRun(CannedRun):
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    monkeypatch.setattr("tui_trainer.ui.screens.train.monotonic", lambda: 100.0)
+    monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: 100.0)
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 

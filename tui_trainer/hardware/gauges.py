@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Condition, Event, Thread
 from time import monotonic
 
 import psutil
@@ -134,8 +134,9 @@ class GaugeSampler:
         self._nvml = nvml
         self._before: CpuTimes | None = None
         self._newest: tuple[Gauges, float] | None = None
-        self._cards: tuple[tuple[GpuGauge, ...], float] = ((), now())
-        self._stop = Event()
+        self._cards: tuple[tuple[GpuGauge, ...], float] = ((), 0.0)
+        """As `_newest`: what was seen, and until when that is the present."""
+        self._stop, self._wake = Event(), Condition()
         self._threads: dict[str, Thread] = {}
 
     @property
@@ -146,7 +147,7 @@ class GaugeSampler:
     @property
     def stale(self) -> bool:
         """True when the newest look is too old to be shown as the present, or there is none."""
-        return self._newest is None or self._is_old(self._newest[1])
+        return self._newest is None or self._now() > self._newest[1]
 
     def start(self) -> None:
         """Begin to look. Does nothing while the threads are at work."""
@@ -159,6 +160,15 @@ class GaugeSampler:
     def stop(self) -> None:
         """End after the look under way, without waiting for it."""
         self._stop.set()
+        with self._wake:
+            self._wake.notify_all()
+
+    def look_every(self, period_seconds: float) -> None:
+        """From now on; the next look comes at once where that is another period than before."""
+        if period_seconds != self._period_seconds:
+            with self._wake:
+                self._period_seconds = period_seconds
+                self._wake.notify_all()
 
     def look(self) -> Gauges:
         """Look once at the machine, here and now; of the cards what was seen last."""
@@ -168,7 +178,7 @@ class GaugeSampler:
             after = cpu_times(limits, self._now)
             share = cpu_share(self._before, after)
         gauges = replace(read_gauges(self.folder, share, limits), gpus=self._gpus())
-        self._before, self._newest = after, (gauges, self._now())
+        self._before, self._newest = after, (gauges, self._good_until)
         return gauges
 
     def look_at_cards(self) -> None:
@@ -176,18 +186,21 @@ class GaugeSampler:
         nvml, gauges = self._nvml or nvml_room.session(), tuple[GpuGauge, ...]()
         with suppress(*UNREADABLE):
             gauges = tuple(map(_gpu_gauge, nvml.live())) if nvml else ()
-        self._cards = (gauges, self._now())
+        self._cards = (gauges, self._good_until)
 
     def _gpus(self) -> tuple[GpuGauge, ...]:
-        gauges, seen = self._cards
-        if not self._is_old(seen):
+        gauges, good_until = self._cards
+        if self._now() <= good_until:
             return gauges
         return tuple(GpuGauge(index=one.index, name=one.name, memory_bytes=one.memory_bytes) for one in gauges)
 
-    def _is_old(self, seen: float) -> bool:
-        return self._now() - seen > max(STALE_SECONDS, 2 * self._period_seconds)
+    @property
+    def _good_until(self) -> float:
+        return self._now() + max(STALE_SECONDS, 2 * self._period_seconds)
 
     def _work(self, look: Callable[[], object]) -> None:
         while not self._stop.is_set():
             look()
-            self._stop.wait(self._period_seconds)
+            with self._wake:
+                if not self._stop.is_set():
+                    self._wake.wait(self._period_seconds)

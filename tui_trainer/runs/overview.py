@@ -156,8 +156,10 @@ def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
     for runs_dir in runs_dirs:
         with suppress(OSError, RuntimeError):
             place = runs_dir.expanduser().resolve()
-            folders = [place / entry.name for entry in islice(os.scandir(place), _MOST_UNLISTED) if entry.is_dir()]
-            for root in sorted(map(named_root, folders), key=lambda root: (root.is_symlink(), root.name)):
+            entries = islice(os.scandir(place), _MOST_UNLISTED)
+            # Most are listed, and need no look at the disk.
+            roots = {named_root(place / entry.name) for entry in entries if entry.is_dir()} - known
+            for root in sorted(roots, key=lambda root: (root.is_symlink(), root.name)):
                 if not root.name.startswith(".") and known.isdisjoint((root, root.resolve())):
                     known.add(root)
                     found.append(root)

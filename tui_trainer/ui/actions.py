@@ -10,14 +10,7 @@ from typing import Final, Literal
 
 Place = Literal["app", "hardware", "config", "checklist", "train", "runs"]
 PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
-TITLES: Final[dict[Place, str]] = {
-    "app": "Everywhere",
-    "hardware": "Hardware",
-    "config": "Config",
-    "checklist": "Checklist",
-    "train": "Train",
-    "runs": "Runs",
-}
+TITLES: Final[dict[Place, str]] = {place: "Everywhere" if place == "app" else place.title() for place in PLACES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,7 +66,7 @@ class ExportDialog(Dialog):
 
     @property
     def _process(self) -> ExportProcess | None:
-        export = self._bench.exports.newest
+        export = self._bench.exports.process
         return export if export is not None and export.run == self._folder else None
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.own_process import OwnProcess
+from tui_trainer.ui.processes import Measurement
 from tui_trainer.ui.spans import Line, Role, paragraph
 
 if TYPE_CHECKING:
@@ -22,19 +22,15 @@ _SHOWN = 12
 
 
 class OwnProcessDialog(Dialog):
-    """It goes on when this is closed, and is shown again when it is opened. `patch_words` names its patch in the list
-    of what can be undone."""
+    """It goes on when this is closed, and is shown again when it is opened. `command` begins it, and has the process;
+    `patch_words` names its patch in the list of what can be undone."""
 
+    command: Measurement[Any]
     apply_words, patch_words = "", ""
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
         self._bench = bench
-
-    @property
-    @abstractmethod
-    def command(self) -> OwnProcess[Any]:
-        """What begins it, and has the process."""
 
     @abstractmethod
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
@@ -81,9 +77,9 @@ class TuneDialog(OwnProcessDialog):
     heading = "Tune"
     apply_words, patch_words = "apply the fastest", "what tune found"
 
-    @property
-    def command(self) -> OwnProcess[Any]:
-        return self._bench.tunings
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self.command = bench.tunings
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
@@ -102,9 +98,9 @@ class RehearsalDialog(OwnProcessDialog):
     heading = "Rehearsal"
     apply_words, patch_words = "apply what works", "what the rehearsal found"
 
-    @property
-    def command(self) -> OwnProcess[Any]:
-        return self._bench.rehearsals
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self.command = bench.rehearsals
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         def role(text: str) -> Role:

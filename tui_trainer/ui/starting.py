@@ -19,12 +19,12 @@ from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
-from tui_trainer.ui.screens.config_plan import figure_text, memory_budget
+from tui_trainer.ui.screens.config_plan import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes
 
 if TYPE_CHECKING:
     from tui_trainer.launching.start import OpenRun
@@ -75,23 +75,13 @@ def _is_refused_now(bench: Workbench) -> bool:
 
 def offer_lines(plan: Plan) -> list[str]:
     """The plan in a few sentences, for the screen of a run that is not there yet."""
-    figures = _figures(plan)
+    takes = figures(plan)
     return [
-        f"{one_line(plan.recipe or plan.config.task.type)}: {figures['steps']} steps "
+        f"{one_line(plan.recipe or plan.config.task.type)}: {takes['steps']} steps "
         f"of {plan.effective_batch_size.value} rows from {one_line(plan.config.data.path)}",
-        f"{figures['time']}, {figures['memory']} of memory, {figures['disk']} of disk",
+        f"{takes['time']}, {takes['memory']} of memory, {takes['disk']} of disk",
         ", ".join(text for _, text in _model_rows(plan)),
     ]
-
-
-def _figures(plan: Plan) -> dict[str, str]:
-    """What it takes; `~` stands before what is estimated."""
-    return {
-        "steps": figure_text(plan.total_steps, "{:,}".format),
-        "time": figure_text(plan.duration_seconds, format_seconds),
-        "memory": figure_text(plan.memory_bytes, format_bytes),
-        "disk": figure_text(plan.disk_bytes, format_bytes),
-    }
 
 
 def _model_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -111,13 +101,13 @@ def _device_words(plan: Plan) -> str:
 
 
 def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
-    figures = _figures(plan)
+    takes = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
-        ("steps", f"{figures['steps']} of {plan.effective_batch_size.value} rows"),
-        ("time", figures["time"]),
-        ("memory", f"{figures['memory']} of {format_bytes(free_bytes)} free"),
-        ("disk", f"{figures['disk']} in {one_line(plan.config.output.runs_dir)}"),
+        ("steps", f"{takes['steps']} of {plan.effective_batch_size.value} rows"),
+        ("time", takes["time"]),
+        ("memory", f"{takes['memory']} of {format_bytes(free_bytes)} free"),
+        ("disk", f"{takes['disk']} in {one_line(plan.config.output.runs_dir)}"),
         ("data", one_line(plan.config.data.path)),
         *_model_rows(plan),
         ("device", _device_words(plan)),
@@ -213,8 +203,7 @@ def offer_quit(bench: Workbench) -> None:
     """Leave; with a run alive only after an answer, with unsaved edits after a word."""
 
     def cancel_and_leave() -> None:
-        if bench.exports.newest is not None:
-            bench.exports.newest.cancel()
+        bench.exports.cancel()
         bench.app.leave()
 
     def save_config() -> None:

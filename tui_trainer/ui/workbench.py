@@ -17,10 +17,8 @@ from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
-from tui_trainer.ui.exports import Exports
 from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.measuring import Measuring
-from tui_trainer.ui.own_process import Rehearsals, Tunings
+from tui_trainer.ui.processes import Exports, Gains, Rehearsals, Tunings
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.ui.spans import Role
 
@@ -41,6 +39,9 @@ if TYPE_CHECKING:
 
 _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
+# The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
+_GAUGE_PAGES = (0, TRAIN_PAGE)
+_SECONDS_UNSEEN = 5.0
 TRYING = "try"
 
 
@@ -74,7 +75,7 @@ class Workbench:
         """The newest that this process carries out, or carried out before another one was opened."""
         self.exports = Exports(self)
         self.rehearsals, self.tunings = Rehearsals(self), Tunings(self)
-        self.measuring = Measuring(self)
+        self.measuring = Gains(self)
         self.leaving: Leaving | None = None
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
@@ -168,6 +169,11 @@ class Workbench:
         """The machine's newest gauges; None while there are none, or when they are too old to be believed."""
         return None if self._sampler.stale else self._sampler.latest
 
+    @property
+    def sparks(self) -> dict[str, list[float]]:
+        """The last minutes of each gauge, whatever page was shown meanwhile."""
+        return self.trail.sparks(monotonic())
+
     def tell(self, text: str, role: Role = "text") -> None:
         """A sentence in the last line, until the next key or, when it is no error, for some seconds."""
         self.notice = (one_line(text), role)
@@ -175,6 +181,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
+        self._sampler.look_every(1.0 if page in _GAUGE_PAGES else _SECONDS_UNSEEN)
         self.app.show_page(page)
 
     @property

@@ -14,8 +14,8 @@ from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.measuring import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
+from tui_trainer.ui.processes import BESIDE_A_RUN
 from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row
 from tui_trainer.ui.spans import Line, labelled
 from tui_trainer.ui.widgets.line_list import LineList
@@ -188,10 +188,14 @@ class ChecklistPage(ListPage):
 
     def action_measure(self) -> None:
         if chosen := self.model.selected:
-            self.bench.measuring.start([chosen.name])
+            self._measure(chosen.name)
 
     def action_measure_all(self) -> None:
-        self.bench.measuring.start([ALL])
+        self._measure(ALL)
+
+    def _measure(self, name: str) -> None:
+        if reason := self.bench.measuring.start(name):
+            self.bench.tell(reason, "bad")
 
     def action_cancel(self) -> None:
         self.bench.measuring.cancel()

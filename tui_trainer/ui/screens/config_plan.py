@@ -6,7 +6,7 @@ Kinds of parts have a sign and a colour each, so that the bar is read without co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
@@ -90,12 +90,7 @@ class PlanSummary:
         """The summary of a plan beside the memory of its card, or of the machine."""
         share = plan.memory_bytes.value / budget.free_bytes if budget.free_bytes else None
         percent = "" if share is None else " <1%" if 0 < share < 0.01 else f" {share:.0%}"
-        cells = (
-            ("memory", figure_text(plan.memory_bytes, format_bytes) + percent),
-            ("time", figure_text(plan.duration_seconds, format_seconds)),
-            ("disk", figure_text(plan.disk_bytes, format_bytes)),
-            ("steps", figure_text(plan.total_steps, _steps)),
-        )
+        cells = tuple((name, text + percent * (name == "memory")) for name, text in figures(plan).items())
         return cls(cells, share, MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget))
 
     def role_of(self, name: str, usual: Role) -> Role:
@@ -105,13 +100,16 @@ class PlanSummary:
         return usual
 
 
-def figure_text(number: Planned[Any], text_of: Callable[[Any], str]) -> str:
-    """A number of the plan, with a mark when it is estimated."""
-    return f"{'' if number.exact or number.value is None else '~'}{text_of(number.value)}"
-
-
-def _steps(count: int) -> str:
-    return format_count(count) if count >= 100_000 else f"{count:,}"
+def figures(plan: Plan) -> dict[str, str]:
+    """What it takes; `~` stands before what is estimated."""
+    steps = plan.total_steps.value
+    texts: list[tuple[str, Planned[Any], str]] = [
+        ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
+        ("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)),
+        ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
+        ("steps", plan.total_steps, format_count(steps) if steps >= 100_000 else f"{steps:,}"),
+    ]
+    return {name: text if number.exact or number.value is None else f"~{text}" for name, number, text in texts}
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:

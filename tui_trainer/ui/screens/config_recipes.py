@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from textual.events import Resize
 from textual.widget import Widget
-from textual.widgets import OptionList
 
 from tui_trainer.config.changes import Change, RecipePreview
 from tui_trainer.config.document import Document
@@ -18,7 +16,8 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.screens.config_model import name_cells
-from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
+from tui_trainer.ui.spans import Line, Role, fit, pad, paragraph, title_rule
+from tui_trainer.ui.widgets.line_list import LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.widgets.settings_table import MARK_CELLS, PRESET_CELLS, shortened, value_cells
 
@@ -67,10 +66,8 @@ class RecipeDialog(Dialog):
     keys = (("enter", "take it"), ("up down", "choose"), ("space", "keep or drop own values"), ("escape", "back"))
     CSS = """
     RecipeDialog #box { width: 100%; height: 100%; }
-    RecipeDialog OptionList { height: 8; scrollbar-size: 0 0; background: transparent;
-                              text-wrap: nowrap; text-overflow: clip; }
-    RecipeDialog.-low OptionList { height: 5; }
-    RecipeDialog OptionList > .option-list--option-highlighted { text-style: reverse; }
+    RecipeDialog LineList { height: 8; }
+    RecipeDialog.-low LineList { height: 5; }
     """
     VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW, "-high")]  # noqa: RUF012
 
@@ -79,28 +76,26 @@ class RecipeDialog(Dialog):
         self._chooser, self._take = chooser, take
 
     def inside(self) -> Iterable[Widget]:
-        recipes = OptionList(*recipe_texts(self._chooser), markup=False, compact=True)
-        recipes.can_focus = False
-        recipes.highlighted = self._chooser.chosen
-        yield recipes
+        chooser = self._chooser
+        yield LineList(
+            lambda place, width: recipe_line(chooser, place, width, self.glyphs),
+            lambda: (len(chooser.recipes), chooser.chosen),
+        )
         yield Pane(self._preview)
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        self.call_after_refresh(self.query_one(OptionList).scroll_to_highlight)
 
     def _preview(self, width: int, height: int) -> list[Line]:
         return preview_lines(self._chooser, width, height, self.glyphs, is_low=self.size.height < LOW)
 
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self._chooser.choose(event.option_index)
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._chooser.choose(message.place)
+        if message.opens:
+            self.app.simulate_key("enter")
         self.redraw()
 
     def press(self, key: str, character: str | None) -> bool:
         chooser = self._chooser
         if key in ("up", "down", "j", "k"):
             chooser.choose(chooser.chosen + (1 if key in ("down", "j") else -1))
-            self.query_one(OptionList).highlighted = chooser.chosen
         elif key == "space":
             chooser.toggle_keep_own()
         elif key == "enter" and not chooser.error:
@@ -109,14 +104,14 @@ class RecipeDialog(Dialog):
         return True
 
 
-def recipe_texts(chooser: RecipeChooser) -> list[str]:
-    """One line for each recipe, the one of now marked."""
+def recipe_line(chooser: RecipeChooser, place: int, width: int, glyphs: Glyphs) -> Line:
+    """Name and title of one; the chosen one and that of now are marked."""
+    one, is_chosen = chooser.recipes[place], place == chooser.chosen
     cells = max(len(one_line(recipe.name)) for recipe in chooser.recipes)
-    now = chooser.document.recipe_name
-    return [
-        f"{one_line(one.name).ljust(cells)}  {'now' if one.name == now else '   '}  {one_line(one.title)}"
-        for one in chooser.recipes
-    ]
+    now = "now" if one.name == chooser.document.recipe_name else "   "
+    words = f"{glyphs.pointer if is_chosen else ' '} {one_line(one.name).ljust(cells)}  {now}  {one_line(one.title)}"
+    line = fit([(words, "text")], width, glyphs.ellipsis)
+    return [(text, "cursor") for text, _ in line] if is_chosen else line
 
 
 def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs, *, is_low: bool) -> list[Line]:

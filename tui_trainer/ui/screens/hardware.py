@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from time import monotonic
 from typing import cast
 
 from textual.app import ComposeResult
@@ -21,8 +20,8 @@ from tui_trainer.launching.trial import Trial, kept_trial, try_machine
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.measuring import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
+from tui_trainer.ui.processes import BESIDE_A_RUN
 from tui_trainer.ui.screens import hardware_view as view
 from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
 from tui_trainer.ui.screens.hardware_view import LABEL, Machine, Section
@@ -74,11 +73,12 @@ class HardwarePage(ListPage):
         self._runs_folder = Path()
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
         self._trail = Area(Part(view.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        self._cards = Part(view.gpu_table, is_live=True)
         self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(view.device_section), Part(view.problems_section), Part(view.gpu_table, is_live=True),
+            Part(view.device_section), Part(view.problems_section), self._cards,
             Part(view.card_section), Part(view.processor_section, id="processor"),
             self._bars["busy"], self._bars["memory"], classes="column left",
         )  # fmt: skip
@@ -112,12 +112,10 @@ class HardwarePage(ListPage):
         # What is below a dialog stands still.
         if self.app.screen is self:
             self._show_gauges()
-            for part in self.query(Part):
-                if part.is_live:
-                    part.redraw()
+            self._cards.redraw()
 
     def _show_gauges(self) -> None:
-        gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.trail.sparks(monotonic()), self._diagnosis.gpu
+        gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
         self._trail.set_class(gpu is None, "-empty")
         self.set_class(not self.bench.hardware.gpus, "-no-gpu")
         shown = dict(zip(("busy", "memory"), gauges_of(gauges, 0), strict=False))

@@ -20,7 +20,7 @@ from tui_trainer.launching.trial import Trial, trial_problems, trial_rows
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.glyphs import Glyphs, bar
 from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, target_words
-from tui_trainer.ui.spans import Line, Role, hanging, labelled, pad, paragraph, title_rule, width_of
+from tui_trainer.ui.spans import Line, Role, Span, hanging, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.units import GIB
 
 Section = list[Line]
@@ -119,11 +119,11 @@ def gpu_table(machine: Machine) -> Section:
             lines += machine.hanging([*start, ("  ", "text")], one_line(trouble), "bad" if gpu.problem else "dim")
         else:
             gauge = gauges.get(gpu.index, GpuGauge(index=gpu.index, memory_bytes=gpu.memory_bytes))
-            lines.append([*start, *((f"  {text}", "text") for text in _columns(gauge, machine.glyphs, room))])
+            lines.append([*start, *_columns(gauge, machine.glyphs, room)])
     return machine.titled(f"GPUs: {len(gpus)}, how busy and memory in use", lines)
 
 
-def _columns(gauge: GpuGauge, glyphs: Glyphs, room: int) -> list[str]:
+def _columns(gauge: GpuGauge, glyphs: Glyphs, room: int) -> Line:
     """What fits of the use, its bar, memory, heat and power: each as wide for every card."""
     share, heat, power, limit = (
         "--" if value is None else f"{value:.0f}"
@@ -135,14 +135,14 @@ def _columns(gauge: GpuGauge, glyphs: Glyphs, room: int) -> list[str]:
     memory, whole = (
         "   --" if count is None else f"{count / GIB:5.1f}" for count in (gauge.memory_used_bytes, gauge.memory_bytes)
     )
-    columns = [
-        (7, f"{share:>3} %"),
-        (62, bar(gauge.utilisation_share, _BAR, glyphs)),
-        (27, f"{memory} of {whole} GiB"),
-        (34, f"{heat:>3} C"),
-        (50, f"{power:>4} of {limit:>4} W"),
+    columns: list[tuple[int, Span]] = [
+        (7, (f"  {share:>3} %", "text")),
+        (62, (f"  {bar(gauge.utilisation_share, _BAR, glyphs)}", "accent")),
+        (27, (f"  {memory} of {whole} GiB", "text")),
+        (34, (f"  {heat:>3} C", "text")),
+        (50, (f"  {power:>4} of {limit:>4} W", "text")),
     ]
-    return [text for least, text in columns if room >= least]
+    return [span for least, span in columns if room >= least]
 
 
 def card_section(machine: Machine) -> Section:

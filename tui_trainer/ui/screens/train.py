@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partialmethod
-from time import monotonic
 
 from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
@@ -17,7 +16,6 @@ from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
 from tui_trainer.ui.doctor_dialog import DoctorDialog
 from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
-from tui_trainer.ui.screens.gauges_view import GaugeTrail
 from tui_trainer.ui.screens.train_scene import TrainScene
 from tui_trainer.ui.screens.train_view import PARTS, visible_parts
 from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop
@@ -55,7 +53,6 @@ class TrainPage(Page):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self._trail = GaugeTrail()
         self._shown_scene: TrainScene | None = None
         self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
@@ -97,7 +94,7 @@ class TrainPage(Page):
             state=run.state if run else None,
             glyphs=bench.glyphs,
             gauges=bench.gauges or Gauges(),
-            sparks=self._trail.sparks(monotonic()),
+            sparks=bench.sparks,
             events=tuple(run.events) if run else (),
             log_lines=self._log(),
             what_is_on=bench.what_is_on,
@@ -139,11 +136,9 @@ class TrainPage(Page):
 
     def tick(self) -> None:
         """Only what the clock changes is looked at; the rest waits for news of the run."""
-        if gauges := self.bench.gauges:
-            self._trail.take(gauges, monotonic())
         if self._frozen or not (self.is_active and self.is_mounted):
             return
-        by_clock = gauges or Gauges(), self._trail.sparks(monotonic()), self._log()
+        by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
         if by_clock == self._by_clock:
             return
         self._by_clock = by_clock
