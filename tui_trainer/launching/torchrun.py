@@ -179,8 +179,8 @@ def watched(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def hold_log(folder: RunFolder, rank: int) -> None:
-    """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's own
-    file descriptors, as their C++ parts print as well.
+    """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's
+    own file descriptors, as their C++ parts print as well.
     """
     with log_path(folder, rank).open("ab") as log:
         # Not every file system of a cluster has locks.
