@@ -1,6 +1,6 @@
 """Memory of one card of a model that is split over several: planned, against torch's FSDPMemTracker.
 
-    python -m tests.benchmarks.split_memory [--shape 8b] [--tokens 2048]
+    python -m tests.benchmarks.split_memory [--shape 8b] [--layers 32] [--tokens 2048]
 
 The step is the product's own (`training/sharded.py`, `training/step.py`), on tensors that have a shape and no numbers,
 as one of so many processes whose collectives do nothing: neither cards nor weights are needed. What the allocator
@@ -61,6 +61,13 @@ class Case:
     tokens: int
     checkpointing: bool = True
     accumulation: int = 1
+    layers: int = 0
+    """0: those of the shape."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        found = SHAPES[self.shape].config()
+        return found | {"num_hidden_layers": self.layers or found["num_hidden_layers"]}
 
     @property
     def weights(self) -> str:
@@ -84,7 +91,7 @@ class Alone(Ranks):
 
 
 def planned(case: Case) -> tuple[MemoryPart, ...]:
-    config = {"model_type": "llama", **SHAPES[case.shape].config()}
+    config = {"model_type": "llama", **case.config}
     shape = shape_of(config, head="causal_lm")
     targets = match_targets(shape, "all-linear", "") if case.method == "lora" else ()
     setup = TrainingSetup(
@@ -116,7 +123,7 @@ def tracked(case: Case) -> dict[str, int]:
 
 def _tracked(case: Case) -> dict[str, int]:
     device, ranks = torch.device("cpu"), Alone(count=case.cards)
-    config = LlamaConfig(**{**SHAPES[case.shape].config(), "max_position_embeddings": case.tokens})
+    config = LlamaConfig(**{**case.config, "max_position_embeddings": case.tokens})
     model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, case.weights))
     tuning = TuningSection(method=case.method, r=RANK, target_modules="all-linear")  # type: ignore[arg-type]
     model = find_method(case.method).apply(model, tuning, seed=0, autocast=True)
@@ -141,8 +148,9 @@ def _tracked(case: Case) -> dict[str, int]:
         tracker.reset_mod_stats()
         return loss(batch)
 
-    # The fused update takes no memory, which is not so where there are no numbers.
-    with tracker, patch.object(optimizer.torch, "step", lambda: None):
+    # Clipping and the fused update change gradients, state and weights where they are; without numbers torch makes
+    # whole ones to learn their shapes.
+    with tracker, patch.object(optimizer, "apply", lambda *given, **more: torch.zeros(())):
         take_step(
             lambda: [batch] * case.accumulation, computed, optimizer, mixed_precision, Clock(device),
             lr=1e-4, max_grad_norm=1.0, ranks=ranks, replicas=replicas,
@@ -181,14 +189,16 @@ def compare(case: Case) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=2048)
     chosen = parser.parse_args()
     for cards, method in product((8, 2), ("full", "lora")):
-        compare(
-            Case(
-                shape=chosen.shape, method=method, cards=cards, tokens=chosen.tokens, accumulation=2 if cards > 2 else 1
-            )
-        )
+        passes = 2 if cards > 2 else 1
+        case = Case(
+            shape=chosen.shape, method=method, cards=cards, tokens=chosen.tokens, accumulation=passes,
+            layers=chosen.layers,
+        )  # fmt: skip
+        compare(case)
 
 
 if __name__ == "__main__":

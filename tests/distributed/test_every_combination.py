@@ -184,6 +184,25 @@ def test_any_number_of_processes_learns_what_one_does(tmp_path, no_dry_run, task
         train_all(tmp_path, [folder for key, folder in together.items() if key[2] == processes], processes)
     for one in (one for one in found if one.packed):
         assert positions(alone[one]) != positions(alone[replace(one, packed=False)]), one
+    check(alone, together)
+
+
+def test_two_nodes_with_all_parts_each_learn_what_one_process_does(tmp_path, no_dry_run):
+    base, found = (
+        base_of(tmp_path, "causal_lm"),
+        [Variant("causal_lm", method, False, 3) for method in ("full", "lora")],
+    )
+    alone = {one: planned(tmp_path, base, f"alone-{n}", one.settings) for n, one in enumerate(found)}
+    nodes = {"distributed.nodes": 2, "distributed.processes": 2, "distributed.strategy": "hsdp"}
+    together = {
+        (one, "hsdp", 4): planned(tmp_path, base, f"nodes-{n}", one.settings | nodes) for n, one in enumerate(found)
+    }
+    train_all(tmp_path, alone.values(), 1)
+    train_all(tmp_path, together.values(), 4)
+    check(alone, together)
+
+
+def check(alone, together):
     wrong = []
     for (one, strategy, processes), folder in together.items():
         largest = differences(alone[one], folder)

@@ -87,10 +87,10 @@ def strategy_of(loaded: LoadedConfig, group: Group, fits: Callable[[int], bool])
             return exact("ddp", "the model fits beside its gradients in each process")
         if problems := split_problems(loaded):
             return exact("ddp", f"the model does not fit beside its gradients, and cannot be split: {problems[0].key}")
-        if not fits(processes):
-            return exact("ddp", "the model does not fit beside its gradients, whole or split")
         if has_nodes and fits(group.per_node):
             return exact("hsdp", "the model fits in the processes of a node together: its weights stay within each")
+        if not fits(processes):
+            return exact("fsdp", "the model does not fit beside its gradients: split it comes nearest")
         return exact("fsdp", "only a part of the model fits in a process")
     if problems := split_problems(loaded):
         raise ConfigError(problems)
