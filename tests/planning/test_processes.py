@@ -200,7 +200,7 @@ TABLE = [
     (24, 8, "lora", "fsdp", "only a part of the model fits"),
     (24, 1, "full", "", "needs about"),
     (24, 2, "full", "", "needs about"),
-    (24, 8, "full", "fsdp", "split it comes nearest"),
+    (24, 8, "full", "", "needs about"),
     (80, 1, "lora", "ddp", "one process"),
     (80, 2, "lora", "ddp", "fits beside its gradients"),
     (80, 8, "lora", "ddp", "fits beside its gradients"),

@@ -1,7 +1,8 @@
 """Memory of a GPU with a part of the model: FSDP2 has one group of weights whole at a time, and their gradients.
 
 A layer is whole while it computes, with the next one that is gathered meanwhile. The embedding, the head and the last
-norm are one group, whole from the beginning of a pass to its end: at the very end their gradients are summed in fp32.
+norm are one group, whole from the beginning of a pass, where it is gathered, to its end, where its gradients are summed
+in fp32.
 `tests/benchmarks/split_memory.py` holds it against torch's own tracker.
 """
 
@@ -37,8 +38,10 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
         *((*_divided(static, moment), _gathered(in_layer, "embedding, head and two layers")) for moment in in_layers),
         _divided(static, update),
     ]
+    gradients = _divided(static, tuple(part for part in update if part.name == "gradients"))
+    # What comes from the others is copied to where it is used; the first layer is on its way by then.
+    found.append((*gradients, _gathered(size * (2 * ends + layer), "embedding and head twice, and a layer")))
     if trains:
-        gradients = _divided(static, tuple(part for part in update if part.name == "gradients"))
         found.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, made and summed")))
     return tuple(found)
 
