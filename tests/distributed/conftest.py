@@ -15,12 +15,16 @@ from tui_trainer.runs.folder import RunFolder
 
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`started`: each group of this test. `prelude(group, rank)`: Python that runs before a process does."""
+    """`started`: each group of this test, `ends`: the exit codes of those that another one followed. `prelude(group,
+    rank)`: Python that runs before a process does."""
     nothing: Callable[[int, int], str] = lambda group, rank: ""  # noqa: E731
-    told = SimpleNamespace(started=[], prelude=nothing)
+    told = SimpleNamespace(started=[], ends=[], prelude=nothing)
 
     def start(folder, plan, log, node_rank=0, rendezvous=""):
         number = len(told.started)
+        if told.started and told.started[-1].killed.parent == folder.root:
+            # What is still there would write beside the next group.
+            told.ends.append([rank.wait(1) for rank in told.started[-1].ranks])
         group = ForkedRanks(folder, plan, log, lambda rank: told.prelude(number, rank), node_rank, rendezvous)
         told.started.append(group)
         return group

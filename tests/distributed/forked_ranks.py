@@ -1,7 +1,8 @@
 """A stand-in for torchrun: the processes of a run as forks of one that has loaded the libraries.
 
 It does what the agent does: when one ends with an error the others are ended as well, and it names the one. That the
-real one does so is shown by `test_torchrun.py`.
+real one does so is shown by `test_torchrun.py`. A file AGENT_KILLED in the folder of the run is its end: it leaves the
+processes alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 from tests.programs import Program, start_program
 from tui_trainer.launching import torchrun
 
+AGENT_KILLED = "agent-killed"
+
 
 class ForkedRanks:
     """As a `Popen` of the agent. `prelude(rank)`: Python that runs before the process does."""
@@ -30,6 +33,7 @@ class ForkedRanks:
         self.stdout = self
         self.returncode: int | None = None
         self.first = node_rank * plan.processes_per_node
+        self.killed = folder.root / AGENT_KILLED
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = rendezvous.rpartition(":")[2] or free.getsockname()[1]
@@ -50,6 +54,10 @@ class ForkedRanks:
     def read(self) -> bytes:
         """Waits for their end."""
         while True:
+            if self.killed.exists():
+                self.killed.unlink()
+                self.returncode = -signal.SIGKILL
+                return b""
             codes = [rank.poll() for rank in self.ranks]
             failed = [(rank, code) for rank, code in enumerate(codes) if code]
             if failed:

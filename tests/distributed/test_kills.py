@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tests.distributed.forked_ranks import AGENT_KILLED
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
 SETTINGS = {
     "distributed.processes": 2,
+    "distributed.strategy": "fsdp",
     "training.max_steps": 12,
     "training.effective_batch_size": 6,
     "training.per_device_train_batch_size": 1,
@@ -21,29 +23,47 @@ SETTINGS = {
     "checkpoint.save_total_limit": 1,
 }
 FAULTS = Path(__file__).parent.parent / "faults"
-AT_CHANGE = f"""
-import sys
+STRIKES = f"""
+import json, os, signal, sys
+from pathlib import Path
 sys.path.insert(0, {str(FAULTS)!r})
 import kill_sweep
-watch = kill_sweep.Watch({{number}})
+from kill_sweep import kill_self
+root = Path(sys.argv[1])
+def kill_group():
+    pids = [json.loads(path.read_bytes())["pid"] for path in root.glob("logs/rank-?.json")]
+    assert len(pids) == 2
+    for pid in sorted(pids, key=os.getpid().__eq__):
+        os.kill(pid, signal.SIGKILL)
+def kill_agent():
+    (root / "{AGENT_KILLED}").touch()
+"""
+AT_CHANGE = """
+watch = kill_sweep.Watch({number}, {strike})
 kill_sweep.watch_rust_writers(watch)
 sys.addaudithook(watch)
 """
 IN_STEP = """
-import os, signal
 from tui_trainer.training import {module}
 whole = {module}.{name}
 count = 0
-def killing(*args, **more):
+def striking(*args, **more):
     global count
     count += 1
     if count == {number}:
-        os.kill(os.getpid(), signal.SIGKILL)
+        {strike}()
     return whole(*args, **more)
-{module}.{name} = killing
+{module}.{name} = striking
 """
-# Calls that come once or more in a step, an evaluation and a save: (module, function, calls in a run).
-CALLS = (("session", "take_step", 12), ("optimizer", "_clip", 12), ("checkpoints", "random_tensors", 4))
+# Calls that come once in a step or in a save: (module, function, in which calls of a run).
+CALLS = (
+    ("session", "take_step", (1, 5, 9, 12)),
+    ("optimizer", "_clip", (2, 6, 10)),
+    ("checkpoint", "_save_weights", (1, 2, 4)),
+    ("checkpoints", "random_tensors", (2, 3)),
+)
+# Of a run: all that its first three saves change on the disk. The fourth is at the last step.
+CHANGES, CHANGES_AT_A_TIME = 45, 5
 
 
 def of_kind(folder, kind):
@@ -62,38 +82,56 @@ def same(mine, theirs):
 
 
 @pytest.fixture
-def sweep(tiny_run, forked_ranks):
-    """Killed once for each of `preludes`, which say where; how many of them met it."""
+def sweep(reference_group, tiny_run, forked_ranks):
+    """A run struck once for each of `preludes`, which say where; the exit codes of the processes that ended."""
 
     def run(preludes):
-        whole, _ = tiny_run("whole", SETTINGS)
+        whole = reference_group(SETTINGS)
         assert len(of_kind(whole, StepDone)) == 12
-        met = 0
         for number, (rank, prelude) in enumerate(preludes):
             groups = len(forked_ranks.started)
-            forked_ranks.prelude = lambda group, its: prelude if (group, its) == (groups, rank) else ""  # noqa: B023
+            forked_ranks.prelude = lambda group, its: STRIKES + prelude if (group, its) == (groups, rank) else ""  # noqa: B023
             folder, outcome = tiny_run(f"killed-{number}", SETTINGS)
             assert outcome.exit_code == 0, (rank, prelude, outcome)
             assert same(folder, whole), (rank, prelude)
             problems = [problem.kind for problem in of_kind(folder, RunProblem)]
             assert problems.count("process ended") == len(forked_ranks.started) - groups - 1
-            met += "process ended" in problems
-        return met
+        return forked_ranks.ends
 
     return run
 
 
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=pytest.mark.slow if first % 18 else pytest.mark.e2e) for first in range(0, 45, 9)],
-)
-def test_the_first_process_killed_at_changes_on_the_disk(sweep, first):
-    assert sweep([(0, AT_CHANGE.format(number=number)) for number in (first, first + 5)]) == 2
+@pytest.mark.e2e
+@pytest.mark.parametrize("first", range(0, CHANGES, CHANGES_AT_A_TIME))
+def test_the_first_process_killed_at_each_change_on_the_disk(sweep, first):
+    numbers = range(first, first + CHANGES_AT_A_TIME)
+    ends = sweep([(0, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
+    assert [codes[0] for codes in ends] == [-9] * len(numbers)
 
 
-@pytest.mark.parametrize(("module", "name", "calls"), CALLS)
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.e2e)])
-def test_either_process_killed_in_a_step_or_a_save(sweep, module, name, calls, rank):
-    numbers = (1, calls // 2, calls)
-    preludes = [(rank, IN_STEP.format(module=module, name=name, number=number)) for number in numbers]
-    assert sweep(preludes) >= 2
+@pytest.mark.e2e
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
+def test_another_process_killed_in_a_step_or_a_save(sweep, call):
+    module, name, numbers = call
+    places = [IN_STEP.format(module=module, name=name, number=number, strike="kill_self") for number in numbers]
+    ends = sweep([(1, place) for place in places])
+    assert [codes[1] for codes in ends] == [-9] * len(numbers)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("strike", ["kill_group", "kill_agent"])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
+def test_all_of_them_killed_and_torchrun_killed(sweep, call, strike):
+    """Without torchrun the processes leave by themselves, before the next ones begin."""
+    module, name, numbers = call
+    places = [IN_STEP.format(module=module, name=name, number=number, strike=strike) for number in numbers]
+    ends = sweep([(0, place) for place in places])
+    assert ends == [[-9, -9] if strike == "kill_group" else [1, 1]] * len(numbers)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("strike", ["kill_group", "kill_agent"])
+def test_all_of_them_killed_and_torchrun_killed_at_changes_on_the_disk(sweep, strike):
+    numbers = range(3, CHANGES, 7)
+    ends = sweep([(0, AT_CHANGE.format(number=number, strike=strike)) for number in numbers])
+    assert len(ends) == len(numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed.test_equal_to_one_process import ACCUMULATED, CASES, FOUR, LORA, MORE, UNEVEN, check_equal, train
+from tests.distributed.test_equal_to_one_process import ACCUMULATED, CASES, LORA, MORE, UNEVEN, check_equal, train
 from tests.distributed.test_group_trouble import DIES, STOPS, events, losses, same, spoilt
 from tests.tiny_models import save_tiny_model
 from tui_trainer.errors import ConfigError
@@ -36,9 +36,10 @@ def test_the_loss_of_a_split_model_is_computed_in_chunks(tmp_path, forked_ranks)
     check_equal(alone, train(tmp_path, "split", "causal_lm", changes | SPLIT))
 
 
-@pytest.mark.parametrize("case", FOUR)
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", MORE)
 def test_four_parts_learn_what_a_whole_model_does(tmp_path, forked_ranks, case):
-    task, changes = (CASES | MORE)[case]
+    task, changes = MORE[case]
     alone = train(tmp_path, "alone", task, changes)
     check_equal(alone, train(tmp_path, "split", task, changes | SPLIT | {"distributed.processes": 4}))
 

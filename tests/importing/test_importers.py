@@ -30,6 +30,7 @@ OF_IMPORTER = {
     "adapter_config.json": "peft",
     "axolotl_full.yaml": "axolotl",
     "axolotl_qlora.yaml": "axolotl",
+    "deepspeed.json": "deepspeed",
     "guide_a_04.yaml": "training_script",
     "guide_c_15.json": "modelforge",
     "guide_d_card_of_12_gb.json": "training_script",

@@ -209,6 +209,22 @@ def test_a_llama_factory_file_keeps_its_meaning():
     assert why(imported)["dataset"] is Why.NOT_SUPPORTED
 
 
+def test_what_deepspeed_splits_is_split_by_torch():
+    imported = import_file(CONFIGS / "deepspeed.json")
+    assert imported.values == {
+        "training.effective_batch_size": 64,
+        "training.max_grad_norm": 0.5,
+        "logging.logging_steps": 20,
+        "training.mixed_precision": "bf16",
+        "training.optim": "adamw_torch_fused",
+        "training.lr_scheduler_type": "linear",
+        "distributed.strategy": "fsdp",
+    }
+    assert why(imported)["zero_optimization.offload_optimizer"] is Why.NOT_SUPPORTED
+    [line] = [line for line in imported.report if "distributed.strategy" in line]
+    assert "fsdp splits weights, gradients and the optimizer's state, as ZeRO 3 does" in line
+
+
 def test_preferences_are_not_supported():
     found = why(import_file(CONFIGS / "llama_factory_preferences.yaml"))
     assert [found[key] for key in ("stage", "pref_beta", "deepspeed")] == [Why.REFUSED, *[Why.NOT_SUPPORTED] * 2]

@@ -193,6 +193,71 @@ def test_what_fits_is_copied_and_what_is_asked_for_is_done():
     assert "fsdp" in shown and "gathered" in shown
 
 
+TABLE = [
+    # (GB of a card, cards, method): strategy, or that it fits on none; and the reason.
+    (24, 1, "lora", "ddp", "one process"),
+    (24, 2, "lora", "fsdp", "only a part of the model fits"),
+    (24, 8, "lora", "fsdp", "only a part of the model fits"),
+    (24, 1, "full", "", "needs about"),
+    (24, 2, "full", "", "needs about"),
+    (24, 8, "full", "", "needs about"),
+    (80, 1, "lora", "ddp", "one process"),
+    (80, 2, "lora", "ddp", "fits beside its gradients"),
+    (80, 8, "lora", "ddp", "fits beside its gradients"),
+    (80, 1, "full", "", "needs about"),
+    (80, 2, "full", "fsdp", "split it comes nearest"),
+    (80, 8, "full", "fsdp", "only a part of the model fits"),
+]
+
+
+@pytest.mark.parametrize(("size", "count", "method", "strategy", "reason"), TABLE)
+def test_what_8_billion_parameters_take_of_cards(monkeypatch, size, count, method, strategy, reason):
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+    cards = [
+        replace(card(n), name=f"Test card of {size} GB", memory_bytes=size * 10**9, memory_free_bytes=size * 10**9)
+        for n in range(count)
+    ]
+    beginning = f"{count} x {size} GB, {method}"
+    settings = {"tuning__method": method, "training__effective_batch_size": 16, "data__max_length": 2048}
+    if not strategy:
+        with pytest.raises(ConfigError, match=reason) as caught:
+            large(replace(machine(*cards), memory_bytes=2048 * GIB), **settings)
+        print(f"{beginning}: none; {caught.value.problems[0].message}")
+        return
+    plan = large(replace(machine(*cards), memory_bytes=2048 * GIB), **settings)
+    print(f"{beginning}: {plan.strategy.value}, {plan.memory_bytes.value / GIB:.1f} GiB a card; {plan.strategy.reason}")
+    assert plan.strategy.value == strategy and reason in plan.strategy.reason
+    assert plan.memory_bytes.value <= size * 10**9
+
+
+def test_nodes_have_all_parts_each_where_they_fit(monkeypatch):
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+    several = {"distributed__nodes": 2, "training__effective_batch_size": 16}
+    plan = large(replace(FOUR, memory_bytes=4096 * GIB), **several)
+    assert (plan.strategy.value, plan.training_setup.shards) == ("hsdp", 4)
+    assert "its weights stay within each" in plan.strategy.reason
+    tight = machine(*(replace(card(n), memory_bytes=24 * GIB, memory_free_bytes=24 * GIB) for n in range(4)))
+    plan = large(replace(tight, memory_bytes=4096 * GIB), **several)
+    assert (plan.strategy.value, plan.training_setup.shards) == ("fsdp", 8)
+    with pytest.raises(ConfigError, match="is hsdp, which needs several nodes"):
+        large(FOUR, distributed__strategy="hsdp", training__effective_batch_size=16)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("distributed.strategy", "deepspeed-2", "fsdp splits by torch alone, and the weights as well"),
+        ("distributed.strategy", "deepspeed-3", "fsdp splits by torch alone"),
+        ("distributed.strategy", "tp", "fsdp splits a model that is too large for one card"),
+        ("distributed.cpu_offload", "true", "stay on the cards"),
+        ("model.provider", "unsloth", "Unsloth needs older versions"),
+    ],
+)
+def test_what_is_not_here_is_refused_with_what_to_take_instead(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config(Request(profile="tinyllama-lora", assignments=(f"{key}={value}",)))
+
+
 def test_weights_in_four_bits_are_not_split():
     with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
         planned(replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"}), distributed__strategy="fsdp",

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from tui_trainer.config import not_here
 from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile, find_profile
@@ -276,7 +277,8 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[st
 
 
 def _unknown(key: str, where: str) -> Problem:
-    return Problem(message="unknown setting", where=where, key=key[:80], hint=did_you_mean(key))
+    hint = not_here.SETTINGS.get(key) or did_you_mean(key)
+    return Problem(message="unknown setting", where=where, key=key[:80], hint=hint)
 
 
 def did_you_mean(key: str) -> str:
@@ -301,7 +303,10 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
             wrong = values.get(key)
             shown = str(wrong).lower() if isinstance(wrong, bool) else one_line(repr(wrong), 60)
             message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
-            problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
+            hint = not_here.VALUES.get((key, str(wrong)), "")
+            problems.append(
+                Problem(message=message, where=layers[key].where if key in layers else "", key=key, hint=hint)
+            )
         return None
 
 

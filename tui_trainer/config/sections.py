@@ -141,11 +141,12 @@ class DistributedSection(Section):
         "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
         advanced=True,
     )
-    strategy: Literal["auto", "ddp", "fsdp"] = option(
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = option(
         "auto",
-        "ddp: each process has a copy of the model; fsdp: a part of it; auto: ddp where that fits.",
-        memory="fsdp splits weights, gradients and optimizer state",
-        speed="fsdp sends all weights twice a step",
+        "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; auto: ddp "
+        "where that fits.",
+        memory="fsdp splits weights, gradients and optimizer state over all processes, hsdp over those of a node",
+        speed="fsdp sends all weights twice in each pass, hsdp only within a node",
     )
 
 

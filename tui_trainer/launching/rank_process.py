@@ -21,7 +21,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.gauges import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
 from tui_trainer.launching.rendezvous import Assignment
-from tui_trainer.launching.torchrun import log_path, result_path
+from tui_trainer.launching.torchrun import hold_log, result_path
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import cards_for
 from tui_trainer.runs.controls import Controls
@@ -37,7 +37,7 @@ def main() -> NoReturn:
     """Ends the process. Exit code 1 where the run could not go on; `rank-N.json` in its `logs/` says why."""
     prepare_environment()
     folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
-    _print_to(log_path(folder, rank))
+    hold_log(folder, rank)
     Thread(target=_leave_with_the_first_process, daemon=True).start()
     try:
         told = _train(folder, rank)
@@ -122,13 +122,6 @@ def _prepared(plan: Plan) -> PreparedData:
 def _checkpoint(assignment: Assignment) -> CheckpointFolder | None:
     found = assignment.checkpoint
     return CheckpointFolder(Path(found["path"]), found["step"], found["bytes"]) if found else None
-
-
-def _print_to(path: Path) -> None:
-    """What libraries print on either stream, in the kernel's own file descriptors: their C++ parts print as well."""
-    with path.open("ab") as log:
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
 
 
 def _leave_with_the_first_process() -> None:

@@ -1,11 +1,13 @@
 """Processes that train one model together, started and watched by torchrun (torch's elastic agent).
 
 Each is `launching/rank_process.py`; the first of them writes the journal. They end with this process: all hold the
-reading end of a pipe, and leave when nobody holds its other end.
+reading end of a pipe, and leave when nobody holds its other end. Each holds a lock on its log as long as it lives: the
+next group does not begin beside one that is still there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -17,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic, sleep
 from typing import IO, Any, Final
 
 from tui_trainer.data.progress import Progress
@@ -30,13 +33,14 @@ from tui_trainer.launching.rendezvous import (
 )
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.job import Job, Result
 
 AGENT, RANK = "tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process"
 _AGENT_LOG: Final = "torchrun.txt"
 _PATIENCE_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.02
 _SHOWN_LINES: Final = 3
 
 
@@ -91,6 +95,7 @@ def train_together(job: Job, controls: Controls, progress: Progress) -> Result:
     wait_for_nodes(folder, plan, assignment.attempt, progress)
     with (folder.logs / _AGENT_LOG).open("ab") as log:
         ended = watched(_start(folder, plan, log, rendezvous=assignment.rendezvous))
+    _wait_for_ends(folder, range(plan.processes_per_node))
     if ended and ended.get("exit_code", 0) > 0:
         ended = ended_elsewhere(folder, plan, assignment.attempt) or ended
     return _result(folder, plan.processes.value, ended)
@@ -103,7 +108,10 @@ def take_part(
     with (folder.logs / f"node-{node_rank}.txt").open("ab") as log:
         agent = _start(folder, plan, log, node_rank, rendezvous)
         with _ended_when(agent, until):
-            return watched(agent)
+            ended = watched(agent)
+    first = node_rank * plan.processes_per_node
+    _wait_for_ends(folder, range(first, first + plan.processes_per_node))
+    return ended
 
 
 @contextmanager
@@ -168,6 +176,44 @@ def watched(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
         if isinstance(found, dict) and found:
             return found
     return {"rank": None, "exit_code": code} if code else {}
+
+
+def hold_log(folder: RunFolder, rank: int) -> None:
+    """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's
+    own file descriptors, as their C++ parts print as well.
+    """
+    with log_path(folder, rank).open("ab") as log:
+        # Not every file system of a cluster has locks.
+        with suppress(OSError):
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    with suppress(OSError):
+        write_atomically(result_path(folder, rank), json.dumps({"pid": os.getpid()}).encode(), durable=False)
+
+
+def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
+    """Those whose agent was killed leave by themselves, but may be in the middle of a write. One that does not leave is
+    killed."""
+    until = monotonic() + _PATIENCE_SECONDS
+    for rank in ranks:
+        with suppress(FileNotFoundError), log_path(folder, rank).open("rb") as log:
+            # Not even a kill ends one that waits for a disk that does not answer.
+            while _is_held(log) and (now := monotonic()) < until + _PATIENCE_SECONDS:
+                if now > until and (pid := _told(folder, rank).get("pid")):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                sleep(_POLL_SECONDS)
+
+
+def _is_held(log: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _result(folder: RunFolder, count: int, ended: dict[str, Any]) -> Result:

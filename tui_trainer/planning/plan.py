@@ -36,7 +36,7 @@ from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.processes import COPIES, ONE, Strategy, processes_of, strategy_of, tightest
+from tui_trainer.planning.processes import COPIES, ONE, SPLITTING, Strategy, processes_of, strategy_of, tightest
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
@@ -216,9 +216,9 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    strategy = strategy_of(loaded, processes, fits)
-    if strategy.value == "fsdp":
-        setup = replace(setup, shards=processes)
+    strategy = strategy_of(loaded, group, fits)
+    if strategy.value in SPLITTING:
+        setup = replace(setup, shards=group.per_node if strategy.value == "hsdp" else processes)
     tunes = config.training.per_device_train_batch_size == TUNE
     key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
     setup = replace(setup, measured_peaks=measured_peaks(key))

@@ -14,7 +14,9 @@ from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 
-Strategy = Literal["ddp", "fsdp"]
+Strategy = Literal["ddp", "fsdp", "hsdp"]
+SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
+"""Strategies of which a process has a part of the model: of all of them, or of those of its node."""
 NODES, STRATEGY = "distributed.nodes", "distributed.strategy"
 # Of those whose state torch splits over processes as it splits the weights.
 SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
@@ -70,13 +72,14 @@ def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: 
     return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
 
 
-def strategy_of(loaded: LoadedConfig, processes: int, fits: Callable[[int], bool]) -> Planned[Strategy]:
+def strategy_of(loaded: LoadedConfig, group: Group, fits: Callable[[int], bool]) -> Planned[Strategy]:
     """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
     where the model is split over so many. Raises ConfigError for what cannot be split.
     """
-    requested = loaded.config.distributed.strategy
+    requested, processes = loaded.config.distributed.strategy, group.count.value
     if processes == 1:
         return COPIES
+    has_nodes = group.nodes > 1 and group.per_node > 1
     if requested == "ddp":
         return exact("ddp", f"from {loaded.where(STRATEGY)}")
     if requested == "auto":
@@ -84,12 +87,17 @@ def strategy_of(loaded: LoadedConfig, processes: int, fits: Callable[[int], bool
             return exact("ddp", "the model fits beside its gradients in each process")
         if problems := split_problems(loaded):
             return exact("ddp", f"the model does not fit beside its gradients, and cannot be split: {problems[0].key}")
+        if has_nodes and fits(group.per_node):
+            return exact("hsdp", "the model fits in the processes of a node together: its weights stay within each")
         if not fits(processes):
-            return exact("ddp", "the model does not fit beside its gradients, whole or split")
+            return exact("fsdp", "the model does not fit beside its gradients: split it comes nearest")
         return exact("fsdp", "only a part of the model fits in a process")
     if problems := split_problems(loaded):
         raise ConfigError(problems)
-    return exact("fsdp", f"from {loaded.where(STRATEGY)}")
+    if requested == "hsdp" and not has_nodes:
+        message = "is hsdp, which needs several nodes with several processes each"
+        raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp: it splits over all processes"))
+    return exact(requested, f"from {loaded.where(STRATEGY)}")
 
 
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -97,7 +105,7 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
     config, found = loaded.config, []
 
     def refuse(key: str, message: str, hint: str) -> None:
-        found.append(loaded.problem(key, f"{message}: with {STRATEGY} = fsdp the model is split", hint))
+        found.append(loaded.problem(key, f"{message}: with {STRATEGY} = fsdp or hsdp the model is split", hint))
 
     if config.tuning.in_four_bits:
         refuse(

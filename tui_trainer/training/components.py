@@ -19,6 +19,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
+from tui_trainer.planning.processes import SPLITTING
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -57,7 +58,7 @@ class Components:
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        is_split = plan.strategy.value == "fsdp" and ranks.count > 1
+        is_split = plan.strategy.value in SPLITTING and ranks.count > 1
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if is_split else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
@@ -65,7 +66,8 @@ class Components:
         self.replicas: Replicas | Sharded | None = None
         if is_split:
             layers = decoder_layers(self.model)
-            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision)
+            copies = plan.nodes if plan.strategy.value == "hsdp" else 1
+            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision, copies)
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,

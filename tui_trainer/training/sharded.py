@@ -1,7 +1,8 @@
 """One model of which each process has a part: torch's fully sharded data parallel (FSDP2).
 
 Weights, gradients and the optimizer's state are split over the processes; a layer is whole only while it computes. What
-is split is a `DTensor` (`training/sharded_tensors.py`).
+is split is a `DTensor` (`training/sharded_tensors.py`). On several nodes each may have all parts (HSDP): then only the
+sum of gradients goes over the network between them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class Sharded:
         model: Any,
         layers: Sequence[Any],
         mixed_precision: MixedPrecision,
+        copies: int = 1,
     ) -> None:
-        """`layers` are gathered one after the other, the rest of the model for all of a pass."""
+        """`layers` are gathered one after the other, the rest of the model for all of a pass. `copies`: groups of
+        neighbouring processes of which each has all parts.
+        """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -38,7 +42,11 @@ class Sharded:
         if mixed_precision.is_coarse:
             # Gathered in 16 bits, summed in fp32.
             policy = MixedPrecisionPolicy(param_dtype=mixed_precision.dtype, reduce_dtype=torch.float32)
-        mesh = init_device_mesh(device.type, (ranks.count,))
+        if copies == 1:
+            mesh = init_device_mesh(device.type, (ranks.count,))
+        else:
+            places = (copies, ranks.count // copies)
+            mesh = init_device_mesh(device.type, places, mesh_dim_names=("copies", "parts"))
         for layer in layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -49,13 +57,12 @@ class Sharded:
         return [*window, *[idle(window[-1])] * (most - len(window))]
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch: gradients are summed over all processes in the last
-        one of a step."""
-        self._model.set_requires_gradient_sync(is_last)
+        """Around the forward and backward pass of a micro-batch: gradients are summed over all processes in each, as
+        whole ones between two of them would take the memory of a whole model."""
         return nullcontext()
 
     def finish(self) -> None:
-        """Everything was summed in the last backward pass."""
+        """Everything was summed in the backward passes."""
 
     def scale(self, labels: int) -> float:
         """What a summed loss is divided by: torch takes the mean over the processes."""

@@ -5,6 +5,8 @@ Most tools took over these names, so their tables begin with those of this file.
 Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; `LoraConfig` of peft 0.21.
 """
 
+from typing import Any
+
 from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
@@ -49,6 +51,19 @@ CHAT_TEMPLATE = To(
 NO_UNSLOTH = Left(
     Why.NOT_YET, "Hugging Face's libraries build the model; head and loss are computed in chunks, attention is fused"
 )
+
+
+def _split(given: Any) -> str:
+    """Of `fsdp`: true, or words such as "full_shard auto_wrap", of which one splits nothing."""
+    words = [str(word).lower() for word in (given if isinstance(given, list) else str(given).split())]
+    if {"hybrid_shard", "hybrid_shard_zero2"} & {*words}:
+        return "hsdp"
+    if {"full_shard", "shard_grad_op", "auto_wrap", "true"} & {*words}:
+        return "fsdp"
+    if {"no_shard", "false"} & {*words}:
+        return "ddp"
+    raise ValueError("must be true, or words such as full_shard auto_wrap")
+
 
 MODEL: Table = {
     "model_name_or_path attn_implementation trust_remote_code": "model.*",
@@ -167,8 +182,10 @@ ARGUMENTS: Table = {
     "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
     "logging_dir": NotNeeded("the journal lies in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
-    "deepspeed fsdp*": Off(ONE_PROCESS),
-    "local_rank ddp_*": NotNeeded(ONE_PROCESS),
+    "deepspeed": Off("its file is imported by itself; distributed.strategy = fsdp splits what ZeRO splits"),
+    "fsdp": To("distributed.strategy", "layer by layer", convert=_split),
+    "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
+    "local_rank ddp_*": NotNeeded("torchrun says it to each process"),
     "project trackio_*": NOT_SENT,
     "push_to_hub hub_*": Off(NOT_SENT.reason),
     "debug": Off("there is no such mode"),

@@ -11,6 +11,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
 from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
+from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.training_setup import TrainingSetup
 
 _SPLIT = ("weights", "gradients", "optimizer", "update")
@@ -43,17 +44,18 @@ def memory_parts(
         most_eval_labels=most_eval_labels,
         labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens,
     )
-    parts = (gpu_parts if setup.device == "cuda" else cpu_parts)(shape, setup, batch)
+    if setup.device == "cuda":
+        return gpu_parts(shape, setup, batch)
+    parts = cpu_parts(shape, setup, batch)
     return parts if setup.shards == 1 else tuple(_split(parts, shape, setup))
 
 
 def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetup) -> Iterator[MemoryPart]:
-    """Over the processes, and what each has whole for a time: the layer that computes and the next one, with the
+    """Over processes on a CPU, and what each has whole for a time: the layer that computes and the next one, with the
     embedding and the head throughout."""
     for part in parts:
         if part.name in _SPLIT:
-            formula = f"{part.formula}, a part in each of {setup.shards} processes"
-            yield MemoryPart(name=part.name, bytes=-(-part.bytes // setup.shards), formula=formula)
+            yield split_part(part, setup.shards)
         else:
             yield part
     ends = shape.vocabulary * shape.hidden_size * (1 if shape.tied_embeddings else 2)

@@ -1,0 +1,73 @@
+"""DeepSpeed's JSON. What its ZeRO splits over processes, torch's FSDP2 splits here.
+
+Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there stands for one of the script beside it.
+"""
+
+from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.importers.transformers import OTHER_TOOL
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, To, Why
+from tui_trainer.importing.spellings import OPTIMIZERS
+from tui_trainer.importing.values import alike
+
+_OF_THE_SCRIPT = Automatic("the script beside it says it")
+_ON_THE_CARD = "all parts stay on the cards: more of them, or tuning.method = lora or qlora, take less of each"
+_SIZES = NotNeeded("torch decides what is sent at a time")
+_SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+_OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
+_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "fsdp", 3: "fsdp"}
+
+
+def _precision(done: Conversion) -> None:
+    found = [one for one in (done.first("bf16.enabled"), done.first("fp16.enabled")) if one]
+    names = [name for name, _ in found]
+    on = [name.partition(".")[0] for name, value in found if value is True]
+    if len(on) == 1:
+        done.write("training.mixed_precision", on[0], *names)
+    elif on:
+        done.leave(Why.DOES_NOT_FIT, "only one of the two can be on", *names)
+    elif any(alike(value, "auto") for _, value in found):
+        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *names)
+    elif found:
+        done.write("training.mixed_precision", "no", *names, reason="no 16-bit format is on")
+
+
+def _to(key: str) -> To:
+    return To(key, values={"auto": _OF_THE_SCRIPT})
+
+
+IMPORTER = Importer(
+    name="deepspeed",
+    title="DeepSpeed JSON",
+    rank=9,
+    telltale="""zero_optimization.stage train_batch_size train_micro_batch_size_per_gpu gradient_clipping bf16.enabled
+    fp16.enabled optimizer.type""",
+    tables=(
+        {
+            "train_batch_size": _to("training.effective_batch_size"),
+            "train_micro_batch_size_per_gpu": _to("training.per_device_train_batch_size"),
+            "gradient_accumulation_steps": _to("training.gradient_accumulation_steps"),
+            "gradient_clipping": _to("training.max_grad_norm"),
+            "optimizer.type": To("training.optim", values=_OPTIMIZERS),
+            "optimizer.params": _OF_THE_SCRIPT,
+            "optimizer.*": OTHER_TOOL,
+            "scheduler.type": To("training.lr_scheduler_type", values=_SCHEDULES),
+            "scheduler.*": Automatic("training.warmup_steps says how long the learning rate goes up"),
+            "zero_optimization.stage": To(
+                "distributed.strategy",
+                "fsdp splits weights, gradients and the optimizer's state, as ZeRO 3 does",
+                values=_STRATEGIES,
+            ),
+            "zero_optimization.offload_optimizer zero_optimization.offload_param": Off(_ON_THE_CARD),
+            "zero_optimization.*": _SIZES,
+            "bf16.* fp16.*": Automatic("the loss scale of fp16 begins high and follows what overflows"),
+            "activation_checkpointing activation_checkpointing.*": Automatic(
+                "training.gradient_checkpointing keeps the inputs of layers only"
+            ),
+            "steps_per_print": "logging.logging_steps",
+            "wall_clock_breakdown dump_state": NotNeeded("every step is in the journal"),
+            """zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients communication_data_type
+            fp32_allreduce gradient_predivide_factor sparse_gradients""": OTHER_TOOL,
+        },
+    ),
+    groups=(Group(("bf16.enabled", "fp16.enabled"), _precision),),
+)
