@@ -7,7 +7,6 @@ from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, To, Why
 from tui_trainer.importing.spellings import OPTIMIZERS
-from tui_trainer.importing.values import alike
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")
 _ON_THE_CARD = "all parts stay on the cards: more of them, or tuning.method = lora or qlora, take less of each"
@@ -25,7 +24,7 @@ def _precision(done: Conversion) -> None:
         done.write("training.mixed_precision", on[0], *names)
     elif on:
         done.leave(Why.DOES_NOT_FIT, "only one of the two can be on", *names)
-    elif any(alike(value, "auto") for _, value in found):
+    elif any(value == "auto" for _, value in found):
         done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *names)
     elif found:
         done.write("training.mixed_precision", "no", *names, reason="no 16-bit format is on")
