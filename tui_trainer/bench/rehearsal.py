@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import Patch
+from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError, RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -210,17 +210,14 @@ def result_lines(found: Mapping[str, Any]) -> list[str]:
     if not found["faults"]:
         return [*said, "nothing failed: the run can be started"]
     return said + [
-        f"FAILED  {one['part']}: {one['message']}" + (f"; {_settings(one['patch'])} works here" if one["patch"] else "")
+        f"FAILED  {one['part']}: {one['message']}"
+        + (f"; {settings_words(one['patch'])} works here" if one["patch"] else "")
         for one in found["faults"]
     ]
 
 
 def trying_line(patch: Patch) -> str:
-    return f"again with {_settings(patch)}"
-
-
-def _settings(patch: Patch) -> str:
-    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
+    return f"again with {settings_words(patch)}"
 
 
 def part_line(name: str, figures: Mapping[str, Any]) -> str:

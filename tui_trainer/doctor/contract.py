@@ -31,6 +31,9 @@ class Cause:
     is_fault: bool = False
 
 
+Look = Callable[[RunView], Cause | None]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     """One rule. `guides` name the places in the source documents and notes that it stands in, `why` the reason.
@@ -38,7 +41,7 @@ class Diagnosis:
     Its name is that of its file. `needs_steps`: it is not asked before there are enough steps to judge by.
     """
 
-    look: Callable[[RunView], Cause | None] = field(kw_only=False)
+    look: Look = field(kw_only=False)
     order: int
     title: str
     guides: tuple[str, ...]
@@ -48,6 +51,11 @@ class Diagnosis:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.look.__module__.rpartition(".")[2])
+
+
+def diagnosis(**facts: Any) -> Callable[[Look], Diagnosis]:
+    """Makes a diagnosis of the function that looks; `facts` are its other fields."""
+    return lambda look: Diagnosis(look, **facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

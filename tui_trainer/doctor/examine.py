@@ -22,7 +22,7 @@ _MOST_PARTS = 3
 def all_diagnoses() -> tuple[Diagnosis, ...]:
     """Every diagnosis: one file of `diagnoses/` each, in their own order."""
     names = [module.name for module in pkgutil.iter_modules(diagnoses.__path__)]
-    found: list[Diagnosis] = [import_module(f"{diagnoses.__name__}.{name}").DIAGNOSIS for name in names]
+    found: list[Diagnosis] = [import_module(f"{diagnoses.__name__}.{name}").look for name in names]
     return tuple(sorted(found, key=lambda one: (one.order, one.name)))
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 
+@diagnosis(
+    order=260,
+    title="Time between steps",
+    guides=("D both low", "E still slow"),
+    why="Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.other_seconds)
     if share < BAR_SHARE:
@@ -16,12 +22,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         advice="old checkpoints that are slowly removed, failed saves or samples, a machine that swaps: see the events",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=260,
-    title="Time between steps",
-    guides=("D both low", "E still slow"),
-    why="Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing.",
-)

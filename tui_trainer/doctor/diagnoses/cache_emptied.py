@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 
+@diagnosis(
+    order=210,
+    title="Cache emptied often",
+    guides=("B memory leak", "B memory management"),
+    why="What is given back is asked for again in the next step; a healthy run needs none of it.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.empty_cache_seconds)
     if share < BAR_SHARE:
@@ -18,12 +24,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         fix={"training.empty_cache_steps": 0},
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=210,
-    title="Cache emptied often",
-    guides=("B memory leak", "B memory management"),
-    why="What is given back is asked for again in the next step; a healthy run needs none of it.",
-)

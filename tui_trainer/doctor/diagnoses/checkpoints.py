@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from tui_trainer.doctor.cadence import seldom
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes, format_seconds
 
 _GOOD_SHARE = 0.05
 
 
+@diagnosis(
+    order=230,
+    title="Many checkpoints",
+    guides=("B evaluation and checkpointing", "D both low 3"),
+    why="Training waits while a checkpoint is written and made safe on the disk.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.checkpoint_seconds)
     if share < BAR_SHARE:
@@ -30,12 +36,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         fix={"checkpoint.save_steps": seldom(each, view.whole_seconds - view.checkpoint_seconds, _GOOD_SHARE)},
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=230,
-    title="Many checkpoints",
-    guides=("B evaluation and checkpointing", "D both low 3"),
-    why="Training waits while a checkpoint is written and made safe on the disk.",
-)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from statistics import median
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _TIMES_AS_LONG, _SEEN = 5.0, 500
 
 
+@diagnosis(
+    order=170,
+    title="Compiled again and again",
+    guides=("E monitor first epoch", "B advanced 1"),
+    why="If all epochs are slow and not only the first, compiling has not paid.",
+)
 def look(view: RunView) -> Cause | None:
     plan, seconds = view.plan, view.state.step_seconds[-_SEEN:]
     if plan is None or not plan.torch_compile or len(seconds) < 20:
@@ -27,12 +33,3 @@ def look(view: RunView) -> Cause | None:
         fix={"training.torch_compile": False},
         advice="or rows of one length: packing, or documents cut to data.max_length",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=170,
-    title="Compiled again and again",
-    guides=("E monitor first epoch", "B advanced 1"),
-    why="If all epochs are slow and not only the first, compiling has not paid.",
-)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from tui_trainer.doctor.cadence import seldom
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_seconds
 
 _GOOD_SHARE = 0.05
 
 
+@diagnosis(
+    order=220,
+    title="Much evaluation",
+    guides=("B evaluation and checkpointing", "D both low 3"),
+    why="While a run evaluates, it does not train.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.evaluation_seconds)
     if share < BAR_SHARE:
@@ -26,12 +32,3 @@ def look(view: RunView) -> Cause | None:
         fix={"evaluation.eval_steps": seldom(each, rest, _GOOD_SHARE)} if every else None,
         advice="evaluation.max_eval_rows makes each shorter",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=220,
-    title="Much evaluation",
-    guides=("B evaluation and checkpointing", "D both low 3"),
-    why="While a run evaluates, it does not train.",
-)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from tui_trainer.doctor.contract import Cause, Diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView
 
 _RECENT, _SEEN, _LEAST_STEPS, _TIMES = 20, 500, 60, 10.0
 
 
+@diagnosis(
+    order=20,
+    title="Gradients exploding",
+    guides=("A training strategies 3", "C training is unstable 3", "E gradient clipping"),
+    why="Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there.",
+)
 def look(view: RunView) -> Cause | None:
     norms = [norm for norm in view.state.grad_norms[-_SEEN:] if math.isfinite(norm)]
     if len(norms) < _LEAST_STEPS:
@@ -27,12 +33,3 @@ def look(view: RunView) -> Cause | None:
         is_fault=True,
         fix={"training.learning_rate": two_digits(rate / 3), "training.max_grad_norm": 1.0} if rate else None,
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=20,
-    title="Gradients exploding",
-    guides=("A training strategies 3", "C training is unstable 3", "E gradient clipping"),
-    why="Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there.",
-)

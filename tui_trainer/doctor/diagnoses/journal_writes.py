@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _KEY, _ENOUGH = "logging.logging_steps", 10
@@ -10,6 +10,12 @@ _KEY, _ENOUGH = "logging.logging_steps", 10
 _IDLE_GPU = 0.75
 
 
+@diagnosis(
+    order=250,
+    title="Logging too often",
+    guides=("D both low 3", "E configuration summary"),
+    why="Each group of steps that is written waits once for the device, and for the file.",
+)
 def look(view: RunView) -> Cause | None:
     group = view.plan.logging_steps if view.plan else None
     share = view.share(view.journal_seconds)
@@ -30,12 +36,3 @@ def _cause(evidence: str, share: float, group: int | None) -> Cause:
         share=share,
         fix={_KEY: max(_ENOUGH, 10 * group)} if group else None,
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=250,
-    title="Logging too often",
-    guides=("D both low 3", "E configuration summary"),
-    why="Each group of steps that is written waits once for the device, and for the file.",
-)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _IDLE_GPU = 0.75
 
 
+@diagnosis(
+    order=180,
+    title="Launch-bound",
+    guides=("C bottleneck 1", "D low GPU 1", "D low GPU 4", "B slow training 1", "E still slow 1"),
+    why="A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token.",
+)
 def look(view: RunView) -> Cause | None:
     busy, plan = view.gpu_busy_share, view.plan
     if busy is None or busy >= _IDLE_GPU:
@@ -25,12 +31,3 @@ def look(view: RunView) -> Cause | None:
         fix={"training.per_device_train_batch_size": 2 * rows} if rows and cut else {"training.torch_compile": True},
         advice="a larger effective batch, or longer rows" if not cut else "",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=180,
-    title="Launch-bound",
-    guides=("C bottleneck 1", "D low GPU 1", "D low GPU 4", "B slow training 1", "E still slow 1"),
-    why="A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token.",
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import Cause, Diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView
 
@@ -10,6 +10,13 @@ _ROSE, _LEAST_NATS = 1.1, 0.1
 _LOST = 0.5
 
 
+@diagnosis(
+    order=10,
+    title="Learning rate too high",
+    guides=("C training is unstable 1", "C training is unstable 2", "A training strategies 1"),
+    why="Steps that are too long jump over what they should go down to.",
+    needs_steps=False,
+)
 def look(view: RunView) -> Cause | None:
     blocks, plan = view.losses, view.plan
     if len(blocks) < 4:
@@ -37,13 +44,3 @@ def look(view: RunView) -> Cause | None:
         fix={"training.learning_rate": two_digits(lower)},
         advice="or more training.warmup_steps",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=10,
-    title="Learning rate too high",
-    guides=("C training is unstable 1", "C training is unstable 2", "A training strategies 1"),
-    why="Steps that are too long jump over what they should go down to.",
-    needs_steps=False,
-)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import Cause, Diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView
 
 _LEAST_STEPS, _LEAST_FALL = 100, 0.02
 
 
+@diagnosis(
+    order=40,
+    title="Loss flat",
+    guides=("C training is unstable 5", "A training strategies 1"),
+    why="Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs.",
+)
 def look(view: RunView) -> Cause | None:
     blocks, plan = view.losses, view.plan
     if len(view.state.steps) < _LEAST_STEPS or len(blocks) < 6:
@@ -25,12 +31,3 @@ def look(view: RunView) -> Cause | None:
         fix={"training.learning_rate": two_digits(3 * rate)} if rate else None,
         advice="look at what is learned: tui-trainer preview; labels that do not belong to their rows teach nothing",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=40,
-    title="Loss flat",
-    guides=("C training is unstable 5", "A training strategies 1"),
-    why="Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs.",
-)

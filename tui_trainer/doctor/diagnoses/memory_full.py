@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes, format_bytes_of
 
@@ -10,6 +10,12 @@ _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 _SMALLER = {"training.gradient_checkpointing": True}
 
 
+@diagnosis(
+    order=150,
+    title="Memory nearly full",
+    guides=("B out of memory", "C bottleneck 2", "C memory usage too high", "D out of memory", "E memory issues"),
+    why="The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing.",
+)
 def look(view: RunView) -> Cause | None:
     used = view.gpu_mean(lambda gpu: gpu.memory_used_bytes)
     total = view.gpu_mean(lambda gpu: gpu.memory_bytes)
@@ -31,12 +37,3 @@ def _cause(evidence: str, *, is_fault: bool) -> Cause:
         fix=_SMALLER,
         advice="or fewer rows in a pass, shorter rows, LoRA with a smaller r, 4 bits",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=150,
-    title="Memory nearly full",
-    guides=("B out of memory", "C bottleneck 2", "C memory usage too high", "D out of memory", "E memory issues"),
-    why="The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing.",
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import Cause, Diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import GaugesRead
 from tui_trainer.units import MIB, format_bytes
@@ -12,6 +12,12 @@ _LEAST_READINGS = 6
 _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 
 
+@diagnosis(
+    order=50,
+    title="Memory growing",
+    guides=("B memory leak", "B key metrics"),
+    why="Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later.",
+)
 def look(view: RunView) -> Cause | None:
     readings = [(one.step, used) for one in view.all_readings if (used := _used_bytes(one, view)) is not None]
     readings = readings[len(readings) // 5 :]
@@ -50,12 +56,3 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
 
 def _mean(readings: list[tuple[int, float]]) -> float:
     return sum(used for _, used in readings) / len(readings)
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=50,
-    title="Memory growing",
-    guides=("B memory leak", "B key metrics"),
-    why="Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later.",
-)

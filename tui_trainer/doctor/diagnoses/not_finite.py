@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 
-from tui_trainer.doctor.contract import Cause, Diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView
 
 
+@diagnosis(
+    order=30,
+    title="Loss not finite",
+    guides=("C bottleneck 4", "C training is unstable"),
+    why="The guides' ladder: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data.",
+    needs_steps=False,
+)
 def look(view: RunView) -> Cause | None:
     state, plan = view.state, view.plan
     last = state.last_step
@@ -30,13 +37,3 @@ def look(view: RunView) -> Cause | None:
         fix={"training.mixed_precision": "no"} if scaled else lower,
         advice="more training.warmup_steps, a smaller training.max_grad_norm, bf16 instead of fp16; look at the rows",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=30,
-    title="Loss not finite",
-    guides=("C bottleneck 4", "C training is unstable"),
-    why="The guides' ladder: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data.",
-    needs_steps=False,
-)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 # Of two cores instead of one: what is not in a kernel gains nothing.
 _GAIN_OF_CORES = 0.7
 
 
+@diagnosis(
+    order=130,
+    title="One thread",
+    guides=("A CPU optimisation", "C CPU optimisation 2", "E common issues"),
+    why="Matmuls share their work among threads; with one of them all cores but one have nothing to do.",
+)
 def look(view: RunView) -> Cause | None:
     threads, cores = view.state.threads, view.usable_cores
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
@@ -23,12 +29,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         advice="unset OMP_THREAD_LIMIT, OMP_NUM_THREADS and MKL_NUM_THREADS: the plan takes one thread a core",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=130,
-    title="One thread",
-    guides=("A CPU optimisation", "C CPU optimisation 2", "E common issues"),
-    why="Matmuls share their work among threads; with one of them all cores but one have nothing to do.",
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes
 
@@ -10,6 +10,12 @@ _LEAST_OTHERS = 0.1
 _GUEST_BYTES_SHARE = 0.05
 
 
+@diagnosis(
+    order=110,
+    title="Other processes",
+    guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5"),
+    why="Threads of one matmul wait for the slowest of them: one core taken away holds all others up.",
+)
 def look(view: RunView) -> Cause | None:
     return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
 
@@ -54,12 +60,3 @@ def _on_the_card(view: RunView) -> Cause | None:
         share=(used - own) / used / 2 if (view.gpu_busy_share or 0.0) > 0.9 else 0.0,
         advice="see who it is: nvidia-smi; choose another card with --gpu",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=110,
-    title="Other processes",
-    guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5"),
-    why="Threads of one matmul wait for the slowest of them: one core taken away holds all others up.",
-)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _CLEARLY = 1.02
 _LEAST_AFTER = 2
 
 
+@diagnosis(
+    order=290,
+    title="Overfitting",
+    guides=("A training strategies 2", "A training strategies 4"),
+    why="Steps after the best held-out loss cost time and make the model worse.",
+)
 def look(view: RunView) -> Cause | None:
     evals = [done for done in view.state.evals if math.isfinite(done.loss)]
     blocks = view.losses
@@ -36,12 +42,3 @@ def look(view: RunView) -> Cause | None:
         fix={"evaluation.early_stopping_patience": 3},
         advice="or fewer epochs, more data, a smaller model, dropout or weight decay",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=290,
-    title="Overfitting",
-    guides=("A training strategies 2", "A training strategies 4"),
-    why="Steps after the best held-out loss cost time and make the model worse.",
-)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.tasks import find_task, task_names
 
 
+@diagnosis(
+    order=270,
+    title="Padding",
+    guides=("C data loading 2", "C data loading 3", "B training arguments"),
+    why="Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it.",
+)
 def look(view: RunView) -> Cause | None:
     sums, plan = view.sums, view.plan
     if not (sums.positions and sums.input_tokens):
@@ -28,12 +34,3 @@ def look(view: RunView) -> Cause | None:
         fix={"data.group_by_length": True} if is_grouped is False else None,
         advice='data.packing = "auto": documents can share rows' if can_pack and not is_packed else "",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=270,
-    title="Padding",
-    guides=("C data loading 2", "C data loading 3", "B training arguments"),
-    why="Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it.",
-)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.storage import disk_bytes_per_second, reads_from_disk
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes
 
 
+@diagnosis(
+    order=190,
+    title="Slow disk",
+    guides=("C bottleneck 3", "D both low 1", "E common issues"),
+    why="Prepared data is read through the memory that is free; what does not fit there comes from the disk each time.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.data_seconds)
     if share < BAR_SHARE or not reads_from_disk(view):
@@ -22,12 +28,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         advice="put the prepared data on a faster disk: export TUI_TRAINER_HOME=FOLDER; or free memory to cache it in",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=190,
-    title="Slow disk",
-    guides=("C bottleneck 3", "D both low 1", "E common issues"),
-    why="Prepared data is read through the memory that is free; what does not fit there comes from the disk each time.",
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis
 from tui_trainer.doctor.view import RunView
 
 # Times as fast as fp32. CPU: measured from width 256 on (planning/automatic_values.py); GPU: tensor cores have 2 to 8
@@ -10,6 +10,12 @@ from tui_trainer.doctor.view import RunView
 _GAIN = {"cpu": 1.5, "cuda": 2.0}
 
 
+@diagnosis(
+    order=140,
+    title="fp32 where 16 bits are native",
+    guides=("A quick win 2", "C quick win 2", "C troubleshooting 3", "D optimisation 3", "E optimisation 6"),
+    why="Matmuls in 16 bits are faster and halve activations, where the processor has them natively.",
+)
 def look(view: RunView) -> Cause | None:
     plan = view.plan
     if plan is None or plan.precision != "fp32" or plan.best_precision in ("", "fp32"):
@@ -27,12 +33,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         fix={"training.mixed_precision": "auto"},
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=140,
-    title="fp32 where 16 bits are native",
-    guides=("A quick win 2", "C quick win 2", "C troubleshooting 3", "D optimisation 3", "E optimisation 6"),
-    why="Matmuls in 16 bits are faster and halve activations, where the processor has them natively.",
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from tui_trainer.doctor.contract import Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.units import format_seconds
@@ -15,6 +15,12 @@ _SLOWER = 1.3
 _CROWDED = 0.1
 
 
+@diagnosis(
+    order=300,
+    title="Slower than before",
+    guides=("E monitor first epoch", "E memory"),
+    why="The first epoch may be the slow one, for it compiles; later ones that are slower have another reason.",
+)
 def look(view: RunView) -> Cause | None:
     seconds = view.state.step_seconds
     done = view.state.steps_since_start - WARM_UP_STEPS
@@ -38,12 +44,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         advice=f"{percent(share)} is lost to what came since: longer rows, memory that swaps, heat, other programs",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=300,
-    title="Slower than before",
-    guides=("E monitor first epoch", "E memory"),
-    why="The first epoch may be the slow one, for it compiles; later ones that are slower have another reason.",
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.config.changes import Patch
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import PlanMade
 
@@ -12,6 +12,12 @@ _HALF_AT = {"cpu": 32, "cuda": 256}
 _BUSY_GPU = 0.9
 
 
+@diagnosis(
+    order=280,
+    title="Small batches",
+    guides=("C bottleneck 1", "D low GPU 1", "D both low 2", "E batch size vs throughput"),
+    why="The optimizer, the start of each kernel and the Python around it cost the same for one row as for many.",
+)
 def look(view: RunView) -> Cause | None:
     plan, sums = view.plan, view.sums
     if plan is None or not sums.positions:
@@ -43,12 +49,3 @@ def _larger(plan: PlanMade, passes: int) -> Patch:
         return {"training.per_device_train_batch_size": "auto", "training.gradient_accumulation_steps": "auto"}
     more = {"training.effective_batch_size": max(16, 4 * plan.effective_batch_size)}
     return {"training.per_device_train_batch_size": "auto", **more}
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=280,
-    title="Small batches",
-    guides=("C bottleneck 1", "D low GPU 1", "D both low 2", "E batch size vs throughput"),
-    why="The optimizer, the start of each kernel and the Python around it cost the same for one row as for many.",
-)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from tui_trainer.doctor.cadence import seldom
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_seconds
 
 _GOOD_SHARE = 0.05
 
 
+@diagnosis(
+    order=240,
+    title="Many text samples",
+    guides=("D both low 3",),
+    why="A text takes one pass of the model for each of its tokens.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.sample_seconds)
     if share < BAR_SHARE:
@@ -22,12 +28,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         fix={"logging.sample_steps": seldom(each, view.whole_seconds - view.sample_seconds, _GOOD_SHARE)},
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=240,
-    title="Many text samples",
-    guides=("D both low 3",),
-    why="A text takes one pass of the model for each of its tokens.",
-)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _FEW_OTHERS = 0.1
 
 
+@diagnosis(
+    order=120,
+    title="More threads than cores",
+    guides=("A CPU optimisation", "C CPU optimisation 2"),
+    why="Threads beyond the cores compute nothing more, and every matmul waits for the last of them.",
+)
 def look(view: RunView) -> Cause | None:
     wait, others, cores, threads = view.core_wait_share, view.others_cpu_share, view.usable_cores, view.state.threads
     if view.on_gpu or None in (wait, cores) or wait is None or cores is None or wait < BAR_SHARE:
@@ -20,12 +26,3 @@ def look(view: RunView) -> Cause | None:
         share=wait,
         advice=f"export OMP_NUM_THREADS={max(1, int(cores))}",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=120,
-    title="More threads than cores",
-    guides=("A CPU optimisation", "C CPU optimisation 2"),
-    why="Threads beyond the cores compute nothing more, and every matmul waits for the last of them.",
-)

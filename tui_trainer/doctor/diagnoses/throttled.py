@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 
+@diagnosis(
+    order=160,
+    title="Card throttled",
+    guides=("B key metrics", "C troubleshooting 1"),
+    why="A card that is too hot or at its power limit lowers its clock, and every kernel takes longer.",
+)
 def look(view: RunView) -> Cause | None:
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
     asked = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
@@ -24,12 +30,3 @@ def look(view: RunView) -> Cause | None:
         share=share,
         advice="see the air flow of the machine" if by == "heat" else "raise the limit: nvidia-smi --power-limit=WATTS",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=160,
-    title="Card throttled",
-    guides=("B key metrics", "C troubleshooting 1"),
-    why="A card that is too hot or at its power limit lowers its clock, and every kernel takes longer.",
-)

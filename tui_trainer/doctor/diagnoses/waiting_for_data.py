@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, Diagnosis, percent
+from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.storage import reads_from_disk
 from tui_trainer.doctor.view import RunView
 
 _WORKERS = "dataloader.num_workers"
 
 
+@diagnosis(
+    order=200,
+    title="Waiting for data",
+    guides=("C bottleneck 3", "C bottleneck 1", "D low GPU 2", "D low CPU 1", "E common issues"),
+    why="A processor that waits for its batch computes nothing meanwhile.",
+)
 def look(view: RunView) -> Cause | None:
     share = view.share(view.data_seconds)
     if share < BAR_SHARE or reads_from_disk(view):
@@ -22,12 +28,3 @@ def look(view: RunView) -> Cause | None:
         fix={_WORKERS: more} if workers is not None else None,
         advice="" if workers is None else "batches are then made by threads while the step before computes",
     )
-
-
-DIAGNOSIS = Diagnosis(
-    look,
-    order=200,
-    title="Waiting for data",
-    guides=("C bottleneck 3", "C bottleneck 1", "D low GPU 2", "D low CPU 1", "E common issues"),
-    why="A processor that waits for its batch computes nothing meanwhile.",
-)
