@@ -107,8 +107,7 @@ async def test_every_machine_is_shown_at_every_size(name, size):
 @in_event_loop
 async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monkeypatch):
     now = 1000.0
-    for module in ("workbench", "screens.hardware"):
-        monkeypatch.setattr(f"tui_trainer.ui.{module}.monotonic", lambda: now)
+    monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: now)
     async with opened(MACHINES["eight"], (200, 50)) as (app, pilot):
         assert "▇" not in screen_text(app) and "GPU 0: the last 5 minutes" in screen_text(app)
         for _ in range(20):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.command_process import CommandProcess
-    from tui_trainer.launching.export import ExportProcess  # noqa: F401 (named in the base of Exports)
+    from tui_trainer.launching.export import ExportProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
@@ -76,7 +76,7 @@ class Exports(OwnProcess["ExportProcess"]):
 
     def poll(self) -> None:
         """Once a second. How it ended is told, wherever one is."""
-        export = self.process
+        export: ExportProcess | None = self.process
         if export is None or not export.poll() or export.outcome is None:
             return
         if export.outcome.is_good:
