@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.runs.journals import step_done
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.event_lines import to_line
 from tui_trainer.runs.events import (
@@ -201,6 +202,16 @@ def test_an_event_from_beside_the_run_gets_the_step_of_those_before_it(tmp_path)
         writer.append(*[TextSampled(step=step, prompt="", text="") for step in (5, 6)])
         writer.append_beside(GaugesRead(step=99))
     assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [4, 6]
+
+
+def test_an_event_from_beside_gets_the_step_that_another_process_has_come_to(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    with JournalWriter(path) as head, JournalWriter(path) as first:
+        head.append(PhaseChanged(phase="training", step=4))
+        first.append(PhaseChanged(phase="training", step=4), step_done(17), TextSampled(step=17, prompt="", text=""))
+        head.catch_up()
+        head.append_beside(GaugesRead())
+    assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [17]
 
 
 def test_an_event_from_beside_a_run_that_has_not_begun_is_paused_has_ended_or_is_closed_is_left_out(tmp_path):

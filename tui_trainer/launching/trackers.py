@@ -53,4 +53,5 @@ def _pass_on(reader: subprocess.Popen[bytes], journal: JournalWriter) -> None:
         while line := reader.stdout.readline(_LINE_LIMIT):
             with suppress(ValueError, LookupError, TypeError):
                 said = json.loads(line)
+                journal.catch_up()
                 journal.append_beside(RunProblem(kind="tracker", message=str(said["message"]), hint=str(said["hint"])))

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
-from tui_trainer.runs.events import Event, PhaseChanged, RunFailed, RunFinished
+from tui_trainer.runs.events import Event, PhaseChanged, RunFailed, RunFinished, RunStarted, StepDone
 from tui_trainer.units import MIB
 
 PENDING_LIMIT_BYTES: Final = 64 * MIB
@@ -65,6 +65,11 @@ class JournalWriter:
         with self._lock:
             if self._fd >= 0 and self._at_work:
                 self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
+
+    def catch_up(self) -> None:
+        """Events beside the run get the step that another process, which writes to the file, has come to."""
+        with self._lock:
+            self._last_step = max(self._last_step, _newest_step(self.path))
 
     def go_on(self) -> None:
         """After another process has written to the file, and may have left a line unfinished."""
@@ -120,6 +125,17 @@ class JournalWriter:
         start = self._pending.index(_NEWLINE) + 1 if self._mid_line else 0
         end = self._pending.find(_NEWLINE, start + excess - 1) + 1
         del self._pending[start:end]
+
+
+def _newest_step(path: Path) -> int:
+    """Of the last step or start near the end of the file; 0 where there is none."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - MIB))
+        for line in reversed(file.read().splitlines()):
+            with suppress(ValueError):
+                if isinstance(event := from_line(line), StepDone | RunStarted):
+                    return event.step
+    return 0
 
 
 class JournalReader:
