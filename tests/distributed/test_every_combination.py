@@ -44,7 +44,8 @@ SETTINGS = {
     "logging.logging_steps": 10,
     "model.kernels": "none",
 }
-PACKING = ("causal_lm", "chat")
+# Of tiny conversations no two find room in one row.
+PACKING = ("causal_lm",)
 GROUPS = (("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
 LOSS, NORM, WEIGHT = 1e-6, 1e-6, 1e-5
 
@@ -94,9 +95,7 @@ def base_of(place, task):
     ]
     model = {"model.model_name_or_path": save_tiny_model(place / case.family, case.family)} if case.family else {}
     paths = {"task.type": task, "data.path": data[0], "data.eval_path": data[1]}
-    # Of conversations two are to find room in a packed row.
-    length = {"data.max_length": 128} if task == "chat" else {}
-    return SETTINGS | case.settings | model | paths | length
+    return SETTINGS | case.settings | model | paths
 
 
 def train_all(place, folders, processes):
