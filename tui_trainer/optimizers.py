@@ -100,8 +100,6 @@ class OptimizerSpec:
     """Those that have the parameter's shape."""
     number_keys: frozenset[str] = frozenset()
     """Those that are plain Python numbers."""
-    skips_on_device: bool = False
-    """A fused kernel that takes `found_inf`."""
     begin: Begin | None = None
     """Makes the state of a parameter before its first step, for optimizers that keep it in memory of their own: a saved
     state is copied into it."""
@@ -134,10 +132,13 @@ def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings)
 
 
 def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Optimizer:
-    """Without momentum: that it keeps no state is what it is taken for."""
+    """Without momentum: that it keeps no state is what it is taken for. The fused one cannot take weights of which each
+    process has a part: "aten._fused_sgd_.default does not have a sharding strategy" (torch 2.15)."""
     import torch
+    from torch.distributed.tensor import DTensor
 
-    return torch.optim.SGD(groups, lr=lr, fused=True)
+    is_split = any(isinstance(parameter, DTensor) for group in groups for parameter in group["params"])
+    return torch.optim.SGD(groups, lr=lr, fused=not is_split)
 
 
 def _by_library(module: str, class_name: str) -> Build:
@@ -243,7 +244,6 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         state_keys=frozenset({"exp_avg", "exp_avg_sq", "step"}),
         needed_keys=frozenset({"exp_avg", "exp_avg_sq", "step"}),
         shaped_keys=frozenset({"exp_avg", "exp_avg_sq"}),
-        skips_on_device=True,
     ),
     ADAFACTOR: OptimizerSpec(
         label="Adafactor",
@@ -267,7 +267,6 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         # (Zhang et al., "Why are Adaptive Methods Good for Attention Models?", arXiv:1912.03194).
         warning="one step size for all weights suits no attention layer",
         state_keys=frozenset({"momentum_buffer"}),
-        skips_on_device=True,
     ),
     "adamw_8bit": _of_bitsandbytes(
         "AdamW8bit",

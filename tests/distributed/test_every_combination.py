@@ -25,7 +25,6 @@ from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
 
-pytestmark = [pytest.mark.e2e]
 ROOT = Path(__file__).parent.parent.parent
 STEPS, ROWS, EVAL_ROWS = 20, 35, 9
 SETTINGS = {
@@ -46,6 +45,8 @@ SETTINGS = {
 }
 PACKING = ("causal_lm", "chat")
 GROUPS = (("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
+# These take two minutes each.
+LONG = ("chat", "seq2seq", "sequence_classification")
 LOSS, NORM, WEIGHT = 1e-6, 1e-6, 1e-5
 
 
@@ -94,8 +95,8 @@ def base_of(place, task):
     ]
     model = {"model.model_name_or_path": save_tiny_model(place / case.family, case.family)} if case.family else {}
     paths = {"task.type": task, "data.path": data[0], "data.eval_path": data[1]}
-    # Of conversations two are to find room in a packed row.
-    length = {"data.max_length": 128} if task == "chat" else {}
+    # A conversation has 71 tokens: two find room in a packed row.
+    length = {"data.max_length": 160} if task == "chat" else {}
     return SETTINGS | case.settings | model | paths | length
 
 
@@ -169,7 +170,10 @@ def positions(folder):
     return sum(event.positions for event in events(folder, StepDone))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [
+    pytest.param(task, marks=getattr(pytest.mark, "slow" if task in LONG else "e2e"))
+    for task in TASKS
+])  # fmt: skip
 def test_any_number_of_processes_learns_what_one_does(tmp_path, no_dry_run, task):
     base, found = base_of(tmp_path, task), variants(task)
     alone = {one: planned(tmp_path, base, f"alone-{n}", one.settings) for n, one in enumerate(found)}
@@ -187,6 +191,7 @@ def test_any_number_of_processes_learns_what_one_does(tmp_path, no_dry_run, task
     check(alone, together)
 
 
+@pytest.mark.e2e
 def test_two_nodes_with_all_parts_each_learn_what_one_process_does(tmp_path, no_dry_run):
     base, found = (
         base_of(tmp_path, "causal_lm"),

@@ -11,6 +11,14 @@ from tests.distributed.forked_ranks import AGENT_KILLED
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
+
+def one_e2e(cases):
+    """The first belongs to the mark e2e, the others, minutes together, to slow."""
+    return [
+        pytest.param(case, marks=pytest.mark.slow if place else pytest.mark.e2e) for place, case in enumerate(cases)
+    ]
+
+
 SETTINGS = {
     "distributed.processes": 2,
     "distributed.strategy": "fsdp",
@@ -101,16 +109,14 @@ def sweep(reference_group, tiny_run, forked_ranks):
     return run
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("first", range(0, CHANGES, CHANGES_AT_A_TIME))
+@pytest.mark.parametrize("first", one_e2e(range(0, CHANGES, CHANGES_AT_A_TIME)))
 def test_the_first_process_killed_at_each_change_on_the_disk(sweep, first):
     numbers = range(first, first + CHANGES_AT_A_TIME)
     ends = sweep([(0, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
     assert [codes[0] for codes in ends] == [-9] * len(numbers)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
+@pytest.mark.parametrize("call", one_e2e(CALLS), ids=lambda call: call[1])
 def test_another_process_killed_in_a_step_or_a_save(sweep, call):
     module, name, numbers = call
     places = [IN_STEP.format(module=module, name=name, number=number, strike="kill_self") for number in numbers]
@@ -118,8 +124,7 @@ def test_another_process_killed_in_a_step_or_a_save(sweep, call):
     assert [codes[1] for codes in ends] == [-9] * len(numbers)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("strike", ["kill_group", "kill_agent"])
+@pytest.mark.parametrize("strike", one_e2e(["kill_agent", "kill_group"]))
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
 def test_all_of_them_killed_and_torchrun_killed(sweep, call, strike):
     """Without torchrun the processes leave by themselves, before the next ones begin."""
@@ -129,8 +134,7 @@ def test_all_of_them_killed_and_torchrun_killed(sweep, call, strike):
     assert ends == [[-9, -9] if strike == "kill_group" else [1, 1]] * len(numbers)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("strike", ["kill_group", "kill_agent"])
+@pytest.mark.parametrize("strike", one_e2e(["kill_group", "kill_agent"]))
 def test_all_of_them_killed_and_torchrun_killed_at_changes_on_the_disk(sweep, strike):
     numbers = range(3, CHANGES, 7)
     ends = sweep([(0, AT_CHANGE.format(number=number, strike=strike)) for number in numbers])

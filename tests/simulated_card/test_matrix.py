@@ -98,12 +98,16 @@ def test_two_steps_an_evaluation_and_checkpoints(task, method, precision, layout
     assert card.allocated_bytes == 0, "a run that is over leaves the card empty"
 
 
+# These pass a step over by themselves.
+FUSED = ("adamw_torch_fused", "sgd")
+
+
 def check_waits(card, plan, steps) -> None:
     assert unexpected_waits(card) == []
     times = Counter((wait.phase, wait.function) for wait in card.waits)
     spec = OPTIMIZERS[plan.config.training.optim]
     asked = [wait for wait in card.waits if wait.phase == "update" and wait.what != "synchronize"]
-    assert len(asked) == (0 if spec.skips_on_device else len(steps))
+    assert len(asked) == (0 if plan.config.training.optim in FUSED else len(steps))
     assert (spec.library == "bitsandbytes") == any(
         wait.phase == "update" and wait.what == "synchronize" for wait in card.waits
     )

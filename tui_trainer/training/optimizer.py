@@ -128,7 +128,7 @@ class RunOptimizer:
         )
 
     def _step(self, is_finite: Tensor) -> None:
-        if self.spec.skips_on_device:
+        if self.torch.defaults.get("fused"):
             # Fused optimizers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
             self.torch.grad_scale = None  # type: ignore[attr-defined]
             self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
