@@ -45,8 +45,8 @@ SETTINGS = {
 }
 PACKING = ("causal_lm", "chat")
 GROUPS = (("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
-# These take two minutes each.
-LONG = ("chat", "seq2seq", "sequence_classification")
+# These take a minute or two each.
+LONG = ("chat", "seq2seq", "sequence_classification", "token_classification")
 LOSS, NORM, WEIGHT = 1e-6, 1e-6, 1e-5
 
 
