@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+from contextlib import ExitStack
 from dataclasses import replace
+from subprocess import PIPE, Popen
 
 import pytest
 from safetensors.torch import load_file
 
+from tui_trainer.launching import torchrun
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
 from tui_trainer.runs import controls
@@ -21,6 +27,7 @@ from tui_trainer.runs.events import (
     RunStarted,
     StepDone,
 )
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.state import fold
@@ -206,3 +213,32 @@ def test_the_readings_of_a_run_are_of_all_its_processes(tiny_run, forked_ranks):
     alone = [reading.process_memory_bytes for reading in readings]
     # Both have loaded torch.
     assert max(alone) > 1.5 * min(event.resident_bytes for event in events(folder, LibrariesLoaded))
+
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from tui_trainer.launching.torchrun import hold_log
+from tui_trainer.runs.folder import RunFolder
+hold_log(RunFolder(Path(sys.argv[1])), int(sys.argv[2]))
+os.write(int(sys.argv[3]), b"held")
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchrun, "_PATIENCE_SECONDS", 0.2)
+    folder, (hears, says) = RunFolder(tmp_path), os.pipe()
+    folder.logs.mkdir()
+    commands = [[sys.executable, "-c", HOLDS, tmp_path, str(n), str(says)] for n in range(2)]
+    with ExitStack() as stack:
+        processes = []
+        for command in ([*commands[0], torchrun.RANK], commands[1]):
+            processes.append(stack.enter_context(Popen(command, stdin=PIPE, pass_fds=[says])))
+            stack.callback(processes[-1].kill)
+            assert os.read(hears, 4) == b"held"
+        torchrun._wait_for_ends(folder, range(2))
+        assert processes[0].wait() == -signal.SIGKILL
+        assert processes[1].poll() is None
+    os.close(hears)
+    os.close(says)

@@ -22,6 +22,8 @@ from threading import Event, Thread
 from time import monotonic, sleep
 from typing import IO, Any, Final
 
+import psutil
+
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, GroupOutOfMemory, Problem, RunError
 from tui_trainer.launching.rendezvous import (
@@ -200,10 +202,16 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
         with suppress(FileNotFoundError), log_path(folder, rank).open("rb") as log:
             # Not even a kill ends one that waits for a disk that does not answer.
             while _is_held(log) and (now := monotonic()) < until + _PATIENCE_SECONDS:
-                if now > until and (pid := _told(folder, rank).get("pid")):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                if now > until:
+                    _kill(_told(folder, rank).get("pid"))
                 sleep(_POLL_SECONDS)
+
+
+def _kill(pid: int | None) -> None:
+    """Where it is one of a group's processes: numbers of ended ones are given to others."""
+    with suppress(psutil.Error):
+        if pid and RANK in (process := psutil.Process(pid)).cmdline():
+            process.kill()
 
 
 def _is_held(log: IO[bytes]) -> bool:
