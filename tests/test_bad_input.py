@@ -182,7 +182,7 @@ CONFIG_CASES = [
     ),
     Case(
         "too little memory",
-        ("per_device_train_batch_size", "TiB of memory, this machine has", "per_device_train_batch_size = 1 ("),
+        ("per_device_train_batch_size", "TiB of memory, this machine has", "per_device_train_batch_size = 4 ("),
         sets=(
             "training.effective_batch_size=10000000",
             "training.per_device_train_batch_size=10000000",

@@ -22,9 +22,11 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def start(folder, plan, log, node_rank=0, rendezvous=""):
         number = len(told.started)
-        if told.started and told.started[-1].killed.parent == folder.root:
-            # What is still there would write beside the next group.
-            told.ends.append([rank.wait(1) for rank in told.started[-1].ranks])
+        for earlier in reversed(told.started):
+            if (earlier.killed.parent, earlier.node_rank) == (folder.root, node_rank):
+                # What is still there would write beside the next group.
+                told.ends.append([rank.wait(1) for rank in earlier.ranks])
+                break
         group = ForkedRanks(folder, plan, log, lambda rank: told.prelude(number, rank), node_rank, rendezvous)
         told.started.append(group)
         return group

@@ -32,7 +32,7 @@ class ForkedRanks:
         self.stdin = os.fdopen(writing, "wb")
         self.stdout = self
         self.returncode: int | None = None
-        self.first = node_rank * plan.processes_per_node
+        self.node_rank, self.first = node_rank, node_rank * plan.processes_per_node
         self.killed = folder.root / AGENT_KILLED
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

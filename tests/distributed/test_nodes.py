@@ -69,7 +69,7 @@ def same_weights(one, two):
 def test_two_nodes_of_one_process_learn_what_one_of_two_does(tiny_run, on_two_nodes, forked_ranks, capsys):
     alone, _ = tiny_run("alone", ONE)
     folder, outcome, code = on_two_nodes("nodes")
-    assert (outcome.exit_code, code) == (0, 0)
+    assert (outcome.exit_code, code) == (0, 0), (outcome, *(path.read_text() for path in folder.logs.glob("*.txt")))
     assert steps(folder) == steps(alone) and same_weights(folder, alone)
     assert (folder.logs / "rank-1.jsonl").exists() and not (folder.logs / "rank-0.jsonl").exists()
     [made] = [event for event in read_all(folder.journal) if isinstance(event, PlanMade)]
@@ -88,7 +88,7 @@ def test_a_killed_process_of_the_other_node_is_named_and_both_begin_anew(on_two_
     once = []
     forked_ranks.prelude = lambda group, rank: DIES if rank == 1 and group and not once and not once.append(1) else ""
     folder, outcome, code = on_two_nodes("nodes")
-    assert (outcome.exit_code, code) == (0, 0)
+    assert (outcome.exit_code, code) == (0, 0), (outcome, *(path.read_text() for path in folder.logs.glob("*.txt")))
     [problem] = [event for event in read_all(folder.journal) if isinstance(event, RunProblem)]
     assert "process 1 has ended (SIGKILL)" in problem.message and problem.step == 4
     assert steps(folder) == steps(alone) and same_weights(folder, alone)

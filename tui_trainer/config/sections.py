@@ -145,8 +145,8 @@ class DistributedSection(Section):
         "auto",
         "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; auto: ddp "
         "where that fits.",
-        memory="fsdp splits weights, gradients and optimizer state over all processes, hsdp over those of a node",
-        speed="fsdp sends all weights twice in each pass, hsdp only within a node",
+        memory="fsdp splits weights, gradients and optimizer state",
+        speed="fsdp sends all weights twice in each pass, hsdp within a node",
     )
 
 
