@@ -407,6 +407,15 @@ def test_its_time_is_kept_and_what_is_known_then_is_told(settings, monkeypatch):
     assert found.patch == {} and steps.now <= 30
 
 
+def test_a_time_in_which_no_micro_batch_was_tried_is_told(settings, monkeypatch):
+    def none_in_time(request, plan, gpu, **_):
+        return MicroBatches(step_rows=EFFECTIVE, cut_short="30 s were over")
+
+    monkeypatch.setattr(tuning, "try_micro_batches", none_in_time)
+    with pytest.raises(RunError, match="30 s were over before one micro-batch was tried; --minutes"):
+        tuned(settings)
+
+
 @pytest.mark.parametrize("at", [1, 4, -1])
 def test_a_ctrl_c_ends_it_with_what_is_known(settings, monkeypatch, capsys, at, tmp_path):
     speeds = {"group_by_length=true": 1.5, "train_batch_size=4": 1.3}

@@ -250,7 +250,6 @@ def test_nodes_have_all_parts_each_where_they_fit(monkeypatch):
         ("distributed.strategy", "deepspeed-3", "fsdp splits by torch alone"),
         ("distributed.strategy", "tp", "fsdp splits a model that is too large for one card"),
         ("distributed.cpu_offload", "true", "stay on the cards"),
-        ("model.provider", "unsloth", "Unsloth needs older versions"),
     ],
 )
 def test_what_is_not_here_is_refused_with_what_to_take_instead(key, value, words):

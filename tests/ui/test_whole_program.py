@@ -103,8 +103,13 @@ def test_everything_by_keyboard(open_terminal, config, tmp_path, size):
     for _ in range(12):
         if "evaluation.eval_steps:" in terminal.text:
             break
+        before = terminal.text
         terminal.press("down")
-        terminal.read(0.2)
+        # One after the other: below the last one is the first.
+        for _ in range(300):
+            terminal.read(0.2)
+            if terminal.text != before:
+                break
     terminal.wait_for("evaluation.eval_steps:")
     terminal.press("a")
     terminal.wait_for("applied: evaluation.eval_steps")

@@ -13,7 +13,6 @@ from tui_trainer.bench.rehearsal_child import tell
 from tui_trainer.bench.training_child import session_of
 from tui_trainer.launching.micro_batches import next_rows, to_time
 from tui_trainer.models.child import answer_question
-from tui_trainer.runs.folder import RunFolder
 
 _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 
@@ -21,8 +20,7 @@ _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 def find(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has a request, gpu, place, candidates, tried, step_rows, timed."""
     tried = {int(rows): bool(survived) for rows, survived in question["tried"]}
-    folder = RunFolder.create(Path(question["place"]), f"tries-{len(tried)}")
-    with session_of(question, folder) as (session, resident):
+    with session_of(question, Path(question["place"]), f"tries-{len(tried)}") as (session, resident):
         from tui_trainer.training.worst_batch import MicroBatchTries
 
         tries = MicroBatchTries(session, resident)

@@ -15,7 +15,6 @@ from typing import Any
 from tui_trainer.bench.training_child import session_of
 from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.models.child import answer_question
-from tui_trainer.runs.folder import RunFolder
 from tui_trainer.training.rehearsal_parts import LOADING, TYPICAL, WORST
 
 # Fewer say little about a step; the next plan goes by those of `launching/carry_out.py`.
@@ -29,11 +28,9 @@ def tell(**words: Any) -> None:
 
 def rehearse(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has config_file, profile, shortcuts, assignments, gpu, place, parts."""
-    place = Path(question["place"])
-    folder = RunFolder.create(place, "rehearsal")
     tell(part=LOADING)
     started = perf_counter()
-    with session_of(question, folder) as (session, resident):
+    with session_of(question, Path(question["place"]), "rehearsal") as (session, resident):
         tell(part=LOADING, seconds=perf_counter() - started)
         from tui_trainer.training.rehearsal import Rehearsal
 

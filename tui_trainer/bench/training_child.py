@@ -16,6 +16,7 @@ from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.launching.questions import request_of
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.child import answer_question
+from tui_trainer.models.unsloth import change_over
 from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
@@ -31,24 +32,25 @@ _SLOW_FACTOR = 3.0
 
 def measure(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has config_file, profile, shortcuts, assignments, gpu, steps, folder."""
-    folder = RunFolder.create(Path(question["folder"]), "turn")
-    _train(folder, question)
-    return _figures(read_all(folder.journal))
+    return _figures(read_all(_train(question).journal))
 
 
-def _train(folder: RunFolder, question: dict[str, Any]) -> None:
+def _train(question: dict[str, Any]) -> RunFolder:
     """Its steps and one evaluation; nothing is saved."""
-    with session_of(question, folder) as (session, _):
+    with session_of(question, Path(question["folder"]), "turn") as (session, _):
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
             session.take_step(step)
         session.evaluate(scheduled=False)
+    return session.job.folder
 
 
 @contextmanager
-def session_of(question: dict[str, Any], folder: RunFolder) -> Iterator[tuple[Session, int]]:
+def session_of(question: dict[str, Any], place: Path, name: str) -> Iterator[tuple[Session, int]]:
     """What a run of these settings has before its first step, and the resident bytes of the libraries, which its plan
-    does not count. Raises InputError."""
+    does not count. Its folder is `name` in `place`. Raises InputError."""
     loaded = load_config(request_of(question), gpu=question["gpu"])
+    change_over(loaded.config, question)
+    folder = RunFolder.create(place, name)
     with JournalWriter(folder.journal) as journal:
         plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=question["gpu"])
         from tui_trainer.training.job import Job

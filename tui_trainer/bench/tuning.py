@@ -131,6 +131,8 @@ class Tuning:
         self._begun, self._ends = monotonic(), monotonic() + self.seconds
         self.told(f"the largest micro-batch of {plan.effective_batch_size.value} rows a step")
         tries = try_micro_batches(self.request, plan, self.gpu, seconds=_TRIES_SHARE * self.seconds, heard=self.told)
+        if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
+            raise RunError(f"{tries.cut_short} before one micro-batch was tried; --minutes gives it more time")
         if not tries.largest and not tries.cut_short:
             failed = next(iter(tries.tried.values())).failed
             hint = "`tui-trainer rehearse` tries what takes less"

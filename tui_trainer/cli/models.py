@@ -1,7 +1,8 @@
-"""The command that fetches from the hub: a model, or a data set."""
+"""The commands that fetch: a model or a data set from the hub, and an environment."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,38 @@ def download(
     if not (_fetch_data(data, revision, yes) if data else _fetch_model(name, revision, yes)):
         tell("nothing was downloaded")
         raise typer.Exit(EXIT_STOPPED)
+
+
+@app.command()
+def install(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="unsloth.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Make the environment in which runs with model.provider = unsloth train: shows the commands, and asks first."""
+    from tui_trainer.downloading.environment import SIZE_GIB, commands, make_environment
+    from tui_trainer.errors import name_hint
+    from tui_trainer.models.unsloth import NAME, environment_folder, version_here
+
+    if name != NAME:
+        raise InputError(f"there is nothing to install by the name {name[:40]!r}", hint=name_hint(name, [NAME]))
+    folder = environment_folder()
+    there = f", in the place of {version_here()}" if version_here() else ""
+    print(f"{NAME} with torch of its own, about {SIZE_GIB:g} GiB, in {folder}{there}:")
+    for command in commands(folder):
+        print("  " + shlex.join(command))
+    if not agrees("install", yes):
+        tell("nothing was installed")
+        raise typer.Exit(EXIT_STOPPED)
+    print(f"{NAME} {make_environment(tell)} is in {folder}; model.provider = {NAME} trains with it")
+
+
+def agrees(verb: str, yes: bool) -> bool:
+    """Whether the user wants it. Raises InputError where nobody can be asked."""
+    if yes:
+        return True
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise InputError("there is no terminal to ask on", hint=f"add --yes to {verb} without a question")
+    return typer.confirm(f"{verb} it?", default=False)
 
 
 def _fetch_model(name: str, revision: str, yes: bool) -> bool:
@@ -79,11 +112,7 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
 def _asker(yes: bool) -> Callable[[DownloadOffer], bool]:
     def ask(offer: DownloadOffer) -> bool:
         print("\n".join(offer_lines(offer)), flush=True)
-        if yes:
-            return True
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise InputError("there is no terminal to ask on", hint="add --yes to download without a question")
-        return typer.confirm("download it?", default=False)
+        return agrees("download", yes)
 
     return ask
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tui_trainer.cli.application import RunReference, app
-from tui_trainer.cli.models import transfer_progress
+from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.standard_files import tell
 
@@ -40,12 +39,9 @@ def publish(
         raise InputError("to where?", hint=f"`tui-trainer publish {folder.name} --to OWNER/NAME`")
     offer = make_offer(folder, source_of(folder, export), to, private=private)
     print("\n".join(offer_lines(offer)), flush=True)
-    if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise InputError("there is no terminal to ask on", hint="add --yes to publish without a question")
-        if not typer.confirm("publish it?", default=False):
-            tell("nothing was published")
-            raise typer.Exit(EXIT_STOPPED)
+    if not agrees("publish", yes):
+        tell("nothing was published")
+        raise typer.Exit(EXIT_STOPPED)
     print(f"{folder.name} is at {send(offer, transfer_progress())}")
 
 

@@ -77,6 +77,13 @@ class ModelSection(Section):
         memory="bfloat16 halves the weights",
         speed="weights in 16 bits need no casts",
     )
+    provider: Literal["transformers", "unsloth"] = option(
+        "transformers",
+        "unsloth: it loads and adapts language models, in an environment of its own (`tui-trainer install unsloth`).",
+        memory="keeps less, says Unsloth",
+        speed="kernels of its own; not measured on a card here",
+        advanced=True,
+    )
     attn_implementation: Literal[
         "auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"
     ] = option(

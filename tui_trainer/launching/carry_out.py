@@ -23,7 +23,7 @@ from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
-from tui_trainer.launching.torchrun import RankEnded, command_words, train_together
+from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import keep_calibration
 from tui_trainer.planning.measured_memory import keep_measured_peak
@@ -170,7 +170,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     started = monotonic()
     # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
     is_first = next(_EARLIER_RUNS) == 0
-    if plan.processes.value > 1:
+    if trains_apart(plan):
         # The first of them writes the journal, readings of the machine included.
         gauges.stop()
         result, plan = _train_together(run, job, journal, progress)
@@ -181,7 +181,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
-    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or plan.processes.value > 1):
+    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or trains_apart(plan)):
         keep_peak(plan, result.peak_memory_bytes)
     return result.reason
 

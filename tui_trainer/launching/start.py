@@ -19,6 +19,7 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import Head
 from tui_trainer.models.problems import length_problems, model_problems
+from tui_trainer.models.unsloth import environment_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.moving import in_processes, moved
 from tui_trainer.planning.plan import Plan
@@ -119,6 +120,8 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
 def start_problems(loaded: LoadedConfig) -> list[Problem]:
     """Why a run cannot start that can be planned: only the catalogue knows its model."""
     model = loaded.config.model
+    if problems := environment_problems(loaded.config):
+        return [loaded.placed(problem) for problem in problems]
     if not model.model_name_or_path:
         return []
     head: Head = getattr(find_task(loaded.config.task.type), "head", "causal_lm")
@@ -170,6 +173,8 @@ def open_again(
     try:
         plan, words = read_plan(folder), ""
         if plan:
+            if problems := environment_problems(plan.config):
+                raise ConfigError(problems)
             hardware = with_memory_now(probe())
             plan, words = moved(plan, hardware, gpu)
             plan, together = in_processes(plan, hardware, processes, nodes)

@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -33,6 +32,7 @@ from tui_trainer.launching.rendezvous import (
     join_command,
     wait_for_nodes,
 )
+from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, write_atomically
@@ -66,19 +66,29 @@ def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendez
     if plan.nodes > 1:
         host, _, port = rendezvous.rpartition(":")
         where = [f"--nnodes={plan.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}"]
-    return [*where, f"--nproc-per-node={plan.processes_per_node}", "-m", RANK, str(folder.root)]
+    module = unsloth.module_words(plan.config, RANK)
+    return [*where, f"--nproc-per-node={plan.processes_per_node}", "-m", *module, str(folder.root)]
 
 
 def command_words(plan: Plan, folder: RunFolder) -> str:
-    """As a person would type it; empty for a run of one process."""
+    """As a person would type it; empty for a run of one process, but with Unsloth."""
     if plan.nodes > 1:
         here = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
         if plan.nodes == 2:
             return f"{here}, and on node 1 `{join_command(folder, 1)}`"
         return f"{here}, and on the nodes K = 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
-    if plan.processes.value == 1:
-        return ""
-    return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
+    if plan.processes.value > 1:
+        return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
+    if trains_apart(plan):
+        variables = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
+        torchrun = [unsloth.python_of(plan.config), "-m", "torch.distributed.run"]
+        return shlex.join([*variables, *torchrun, *torchrun_arguments(folder, plan)])
+    return ""
+
+
+def trains_apart(plan: Plan) -> bool:
+    """Whether other processes than this one train."""
+    return plan.processes.value > 1 or unsloth.is_asked(plan.config)
 
 
 def train_together(job: Job, controls: Controls, progress: Progress) -> Result:
@@ -139,16 +149,20 @@ def _ended_when(agent: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> 
 def _start(
     folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = ""
 ) -> subprocess.Popen[bytes]:
-    environment = os.environ | {
-        # A torch.py in the folder that the user stands in is not ours.
-        "PYTHONSAFEPATH": "1",
-        "OMP_NUM_THREADS": str(plan.threads.value),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
+    environment = (
+        os.environ
+        | unsloth.python_variables(plan.config)
+        | {
+            # A torch.py in the folder that the user stands in is not ours.
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": str(plan.threads.value),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        }
+    )
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return subprocess.Popen(
-        [sys.executable, "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
+        [unsloth.python_of(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

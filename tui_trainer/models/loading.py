@@ -106,7 +106,7 @@ def load_pretrained(
     except Exception as error:  # whatever its parts raise
         raise _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded
-    _settle_padding(made, head, pad_token_id)
+    settle_padding(made, head, pad_token_id)
     if words := _new_parts(made, report, folder, head):
         tell(words)
     return made
@@ -125,7 +125,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
+def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     """After the model is built: transformers keeps the row of the config's pad token out of training, and that token
     may end texts.
 

@@ -227,6 +227,7 @@ def choose(
         gradient_checkpointing=training.gradient_checkpointing,
         eager_attention=config.model.attn_implementation == "eager",
         head=shape.head,
+        provider=config.model.provider,
         loss_chunk_tokens=chunk.value,
         compiled=training.torch_compile,
         tf32=training.tf32,

@@ -8,6 +8,7 @@ from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batching import batch_problems
 from tui_trainer.planning.deadline import deadline_problems
 from tui_trainer.planning.fit import MemoryBudget
+from tui_trainer.planning.provider import provider_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.metrics import METRIC_KEY, metric_problems
 from tui_trainer.tracking.contract import tracker_problems
@@ -41,7 +42,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     `eval_rows`, held out, are None.
     """
     config = loaded.config
-    problems = [*shape_problems(loaded), *batch_problems(loaded)]
+    problems = [*shape_problems(loaded), *batch_problems(loaded), *provider_problems(loaded)]
     nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
     if config.evaluation.early_stopping_patience and nothing_named and eval_rows == 0:
         message = "needs held-out text, but data.eval_fraction is 0"

@@ -6,6 +6,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import needed_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -23,7 +24,7 @@ def four_bit_problems(
     instead = _sixteen_bits(loaded, shape, setup)
     if target.device == "cpu":
         return [loaded.problem(_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
-    if hardware.libraries.get("bitsandbytes") is None:
+    if hardware.libraries.get("bitsandbytes") is None and not is_asked(loaded.config):
         hint = f"install it: uv pip install bitsandbytes; or {instead}"
         return [loaded.problem(_KEY, "qlora needs bitsandbytes, which is not installed", hint)]
     return []

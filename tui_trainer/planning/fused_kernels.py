@@ -10,6 +10,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.planned import Planned, exact
 
@@ -30,6 +31,8 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     """What `auto` becomes. Refusals are the matter of `kernel_problems`."""
     config = loaded.config
     requested = config.model.kernels
+    if requested == "auto" and is_asked(config):
+        return exact("none", "auto: Unsloth brings its own")
     if requested != "auto":
         return exact(requested, f"from {loaded.where(KEY)}")
     # Kernels of the hub are code that came from there: only on the user's word.

@@ -16,6 +16,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.unsloth import is_asked
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import Target, is_from_scratch
@@ -81,6 +82,8 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
     here = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
     wanted, uuids = here * nodes, tuple(cards[:here]) if here > 1 else ()
+    if is_asked(plan.config) and wanted > 1:
+        raise ConfigError(Problem(message="Unsloth trains in one process"))
     if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and here > len(cards):

@@ -12,6 +12,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.batching import ACCUMULATION, MICRO, TUNE, BatchCut
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
@@ -45,6 +46,8 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         task = loaded.config.task.type
         why = "rows are cut from one long text: they are full" if facts.is_stream else f"{task} reads each row alone"
         return exact(False, why)
+    if is_asked(loaded.config):
+        return exact(False, "Unsloth attends over whole rows")
     if shape.model_type in SEES_OTHERS:
         return exact(False, f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
     rows = min(effective, facts.rows)

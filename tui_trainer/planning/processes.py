@@ -10,6 +10,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
@@ -58,6 +59,8 @@ def processes_of(loaded: LoadedConfig, hardware: Hardware, target: Target, chose
 
 def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
+    if is_asked(loaded.config):
+        return Group(count=exact(1, "Unsloth trains in one process"))
     if target.gpu is None:
         if requested in ("auto", 1):
             return Group(count=exact(1, "one process has all cores of a CPU"))

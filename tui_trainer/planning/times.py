@@ -67,6 +67,7 @@ def shape_key(
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     dropout = "d" if shape.attention_dropout else ""
     how = [setup.precision, setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    how += [setup.provider] if setup.provider != "transformers" else []
     how += [f"{processes}processes"] if processes > 1 else []
     how += ["ckpt"] if setup.gradient_checkpointing else []
     how += ["packed"] if setup.packed else []

@@ -69,6 +69,8 @@ class TrainingSetup:
     document_tokens: float = 0.0
     """Mean labels of a row where rows are padded; 0: they are full."""
     head: Head = "causal_lm"
+    provider: str = "transformers"
+    """Who loads and adapts the model."""
     target_tokens: int = 0
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
     shards: int = 1

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models import unsloth
 from tui_trainer.tasks import find_task
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.tuning import find_method
@@ -28,16 +29,20 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
 
     model = find_task(config.task.type).build_model(config, job.data, tokenizer, dtype, device, tell_new)
     refuse_poisoned(model, config.model.model_name_or_path)
-    model = find_method(config.tuning.method).apply(
-        model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
-    )
-    if config.training.gradient_checkpointing:
-        checkpoint_activations(model)
-    model.to(device)
-    model.train()
+    if unsloth.is_asked(config):
+        # With its own way to checkpoint activations.
+        adapted: Any = unsloth.adapt(model, config) if config.tuning.has_adapter else model
+    else:
+        adapted = find_method(config.tuning.method).apply(
+            model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
+        )
+        if config.training.gradient_checkpointing:
+            checkpoint_activations(adapted)
+    adapted.to(device)
+    adapted.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
     torch.manual_seed(config.training.seed + rank)
-    return model
+    return adapted
 
 
 def refuse_poisoned(model: nn.Module, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.errors import Problem
+from tui_trainer.models import unsloth
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
@@ -96,7 +97,9 @@ class StartsFromModel:
     ) -> PreTrainedModel:
         model, labels = config.model, self.labels(config, data)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
-        if folder and not trains_tokenizer(config):
+        if folder and unsloth.is_asked(config):
+            made: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
+        elif folder and not trains_tokenizer(config):
             made = load_pretrained(
                 folder,
                 model,

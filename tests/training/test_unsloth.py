@@ -1,0 +1,183 @@
+"""Runs that train with Unsloth, in an environment of its own: another Python, which has a stand-in for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import SETTINGS, training_row, write_rows
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.downloading import environment
+from tui_trainer.errors import ConfigError
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import load_config, start_problems
+from tui_trainer.models import unsloth
+from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
+from tui_trainer.runs.journal import read_all
+
+STAND_IN = Path(__file__).with_name("unsloth_stand_in.py")
+
+
+@pytest.fixture
+def made(private_home, tmp_path) -> Path:
+    """An environment as `install` leaves it, whose Python is this one and has the stand-in."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    shutil.copy(STAND_IN, packages / "unsloth.py")
+    folder = unsloth.environment_folder()
+    python = unsloth.environment_python(folder)
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    unsloth.mark_made(folder, "2026.10.9")
+    return folder
+
+
+def asked(tmp_path: Path, **changes: object) -> dict[str, object]:
+    model = tmp_path / "llama"
+    if not model.exists():
+        save_tiny_model(model, "llama")
+    data = write_rows(tmp_path / "rows.jsonl", [training_row("causal_lm", n) for n in range(40)])
+    wanted = {
+        **SETTINGS, "task.type": "causal_lm", "data.path": data, "model.model_name_or_path": model,
+        "model.provider": "unsloth", "model.init": "pretrained", "data.packing": "false",
+        "output.runs_dir": tmp_path / "runs",
+    }  # fmt: skip
+    return wanted | {key.replace("__", "."): value for key, value in changes.items()}
+
+
+def words_of(settings: dict[str, object]) -> list[str]:
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+
+def losses(folder: Path) -> tuple[list[float], list[float]]:
+    events = read_all(folder / "journal.jsonl")
+    steps = {event.step: event.loss_sum for event in events if isinstance(event, StepDone)}
+    return [steps[step] for step in sorted(steps)], [event.loss for event in events if isinstance(event, EvalDone)]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path, method):
+    """The stand-in computes what transformers does, so each loss is equal."""
+    wanted = asked(tmp_path, tuning__method=method, training__max_steps=6, output__name="one", checkpoint__save_steps=2)
+    assert main(["--no-ui", *words_of(wanted)]) == 0
+    first = tmp_path / "runs" / "one"
+    found = losses(first)
+    log = (first / "logs" / "rank-0.txt").read_text()
+    assert "Unsloth has loaded" in log
+    [plan] = [event for event in read_all(first / "journal.jsonl") if isinstance(event, PlanMade)]
+    assert "tui_trainer.models.unsloth tui_trainer.launching.rank_process" in plan.command
+    plain = wanted | {"model.provider": "transformers", "output.name": "two"}
+    assert main(["--no-ui", *words_of(plain)]) == 0
+    assert found == losses(tmp_path / "runs" / "two") and len(found[0]) == 6
+
+
+@pytest.mark.e2e
+def test_a_rehearsal_is_held_there(made, tmp_path, capsys):
+    wanted = asked(tmp_path, tuning__method="lora", training__max_steps=20)
+    assert main(["rehearse", *words_of(wanted), "--gpu", "none", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told[-1]["faults"] == [] and told[-1]["step_seconds"]
+    assert (tmp_path / "packages" / "loaded").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("task.type", "sequence_classification", 'is "sequence_classification", which does not go with'),
+        ("model.init", "scratch", "set it to .pretrained., or model.provider = transformers"),
+        ("model.kernels", "liger", 'is "liger"'),
+        ("model.attn_implementation", "eager", 'is "eager"'),
+        ("tuning.use_dora", "true", "set it to false"),
+        ("training.torch_compile", "true", "set it to false"),
+        ("data.packing", "true", "set it to .auto."),
+        ("distributed.processes", 2, "is 2"),
+        ("distributed.nodes", 2, "is 2"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_it_starts(made, tmp_path, key, value, words):
+    settings = asked(tmp_path) | {key: value}
+    loaded = load_config(Request(assignments=tuple(f"{name}={one}" for name, one in settings.items())))
+    with pytest.raises(ConfigError, match=words):
+        estimated_plan(loaded)
+
+
+def test_a_plan_is_that_of_one_process_with_rows_apart(made, tmp_path):
+    settings = asked(tmp_path) | {"data.packing": "auto", "distributed.processes": "auto"}
+    loaded = load_config(Request(assignments=tuple(f"{name}={one}" for name, one in settings.items())))
+    plan = estimated_plan(loaded)
+    assert (plan.processes.value, plan.packing.value, plan.kernels.value) == (1, False, "none")
+    assert "unsloth" in plan.shape_key and "Unsloth" in plan.processes.reason
+    assert start_problems(loaded) == []
+
+
+def test_without_an_environment_the_command_that_makes_it_is_named(made, tmp_path, monkeypatch, capsys):
+    """None, one of another version of the program, and one whose Python is gone; for a new run and one that goes on."""
+    wanted = words_of(asked(tmp_path))
+    for breaks in (
+        lambda: monkeypatch.setattr(unsloth, "requirements", lambda: ["unsloth", "another"]),
+        lambda: unsloth.environment_python(made).unlink(),
+        lambda: shutil.rmtree(made),
+    ):
+        breaks()
+        assert unsloth.version_here() == ""
+        assert main(["--no-ui", *wanted]) == 2
+        assert "`tui-trainer install unsloth` makes it" in capsys.readouterr().err
+        assert not list((tmp_path / "runs").glob("*"))
+
+
+class Uv:
+    """In the place of uv: makes what it is asked for, or fails."""
+
+    def __init__(self, monkeypatch, fails=""):
+        self.commands, self.fails = [], fails
+        monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
+        monkeypatch.setattr(environment.subprocess, "run", self.run)
+
+    def run(self, command, **_):
+        self.commands.append(command)
+        code = int(bool(self.fails) and self.fails in command)
+        if command[1] == "venv" and not code:
+            python = unsloth.environment_python(Path(command[-1]))
+            python.parent.mkdir(parents=True)
+            python.touch()
+        return subprocess.CompletedProcess(command, code, stdout="2026.10.9\n")
+
+
+def test_install_shows_its_commands_and_makes_what_a_run_looks_for(private_home, monkeypatch, capsys):
+    uv = Uv(monkeypatch)
+    assert main(["install", "unsloth"]) == 2
+    shown = capsys.readouterr()
+    assert "uv pip install" in shown.out and "add --yes" in shown.err and uv.commands == []
+    assert main(["install", "unsloth", "--yes"]) == 0
+    assert unsloth.version_here() == "2026.10.9"
+    installed = uv.commands[1]
+    assert installed[:3] == ["uv", "pip", "install"] and "unsloth" in installed
+    assert any(one.startswith("transformers") for one in installed) and not any("extra" in one for one in installed)
+    assert [path.name for path in unsloth.environment_folder().parent.iterdir()] == ["unsloth"]
+
+
+def test_a_failed_install_leaves_the_one_that_was_there(private_home, monkeypatch, capsys):
+    Uv(monkeypatch)
+    assert main(["install", "unsloth", "--yes"]) == 0
+    Uv(monkeypatch, fails="pip")
+    assert main(["install", "unsloth", "--yes"]) == 1
+    assert "`uv pip` has failed (exit code 1)" in capsys.readouterr().err
+    assert unsloth.version_here() == "2026.10.9"
+    assert [path.name for path in unsloth.environment_folder().parent.iterdir()] == ["unsloth"]
+
+
+def test_bad_words_of_install(private_home, monkeypatch, capsys):
+    assert main(["install", "unslot"]) == 2
+    assert "did you mean unsloth?" in capsys.readouterr().err
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    assert main(["install", "unsloth", "--yes"]) == 2
+    assert "install it: pip install uv" in capsys.readouterr().err
