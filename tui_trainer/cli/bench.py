@@ -1,7 +1,5 @@
 """The commands that measure on this machine: a trained model at work, and training itself."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any
 

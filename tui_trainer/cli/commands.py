@@ -1,7 +1,5 @@
 """All commands together: importing a module of commands adds them to the application."""
 
-from __future__ import annotations
-
 import typer
 
 from tui_trainer.cli import (  # noqa: F401 (each adds its commands)

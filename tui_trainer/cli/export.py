@@ -1,7 +1,5 @@
 """The command that takes a trained model elsewhere."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Commands that look at this machine, and at a config on it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The command that lets a trained model predict the rows of a file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command that writes down what came of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

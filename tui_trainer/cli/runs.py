@@ -1,7 +1,5 @@
 """Commands for runs that there are: list, compare, rename, delete, resume, ask, stop, try."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

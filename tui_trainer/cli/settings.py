@@ -1,7 +1,5 @@
 """Commands for what could be asked: profiles, settings, the plan."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

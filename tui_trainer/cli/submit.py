@@ -1,7 +1,5 @@
 """Runs on other machines than this one: as a job of Slurm, and as one node of several."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

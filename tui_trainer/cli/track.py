@@ -1,7 +1,5 @@
 """The command that hands a run that is over to trackers."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Commands that try a trained model: a text, or a conversation."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The command that finds the fastest settings of a config here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -4,8 +4,6 @@ Reads from standard input which run it is of, and which folder and format to loa
 trained). Prints the task's own loss and scores, the labels, and how it reads some texts; logits go to a file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ beside it says of what they are predictions: the same command goes on behind the
 refused. So a file that was killed and gone on with is equal to one that never was.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

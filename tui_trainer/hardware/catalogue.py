@@ -4,8 +4,6 @@ Rates are dense (the data sheets' sparse ones halved), and those of tensor cores
 On GeForce cards that is half of the advertised rate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from tui_trainer.units import GIB

@@ -3,8 +3,6 @@
 All texts are safe to be shown. Rows that are always there keep their number, so that a screen does not move.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tui_trainer.hardware.abilities import Abilities, dotted

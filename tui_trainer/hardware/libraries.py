@@ -1,7 +1,5 @@
 """Versions of the libraries that matter, read from their metadata. Nothing is imported."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from importlib import metadata, util

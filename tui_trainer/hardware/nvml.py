@@ -3,8 +3,6 @@
 Calls may hang when a driver is sick: ask from a thread of your own, or with `deadline.within`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The processor: its name, its cores, and the instruction sets that decide what it computes natively."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The files of a report: written whole or not at all, and private as all of a run is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tui_trainer.reporting.facts import RunFacts, facts_of

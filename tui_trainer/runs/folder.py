@@ -4,8 +4,6 @@ Everything is private to its owner (folders 0700, files 0600, whatever the umask
 is written, and only what is known to be ours is removed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

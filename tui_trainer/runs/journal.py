@@ -5,8 +5,6 @@ A line that a kill has torn is closed by the next writer and becomes one line of
 It does not keep two writers apart: `lock.py` does.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

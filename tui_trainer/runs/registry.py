@@ -4,8 +4,6 @@ The index is a convenience. Losing it loses no run: a path always works, and a s
 stops nothing, it is only said.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -3,8 +3,6 @@
 An action `config.undo` is carried out by the method `undo` of the config page; actions of `app` belong to every page.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

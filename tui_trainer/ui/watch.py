@@ -1,7 +1,5 @@
 """A run seen through its journal and asked through its control file, whichever process carries it out."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from pathlib import Path

@@ -3,8 +3,6 @@
 The certificate reads the file back with the package `gguf`: its tensors and its tokenizer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

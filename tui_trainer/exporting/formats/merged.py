@@ -4,8 +4,6 @@ The base model is read tensor by tensor from its files, and written in files of 
 time is one file of the result. With QLoRA the adapter goes into the original weights, not into those in 4 bits.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """1 Hardware: what this machine has, which card would be used, and what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

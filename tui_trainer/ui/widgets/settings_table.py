@@ -3,8 +3,6 @@
 `python -m tui_trainer.ui.widgets.settings_table` shows one with made-up data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
