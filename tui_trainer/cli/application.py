@@ -1,7 +1,5 @@
 """The typer application: which commands there are, and the options that several of them share."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -105,7 +103,7 @@ def _root(
 
 def request_of(
     config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str, model: str = ""
-) -> Request:
+) -> "Request":
     """What the shared options ask for."""
     from tui_trainer.config.load import Request
 
@@ -121,15 +119,15 @@ def load(
     task: str,
     model: str = "",
     *,
-    gpu: GpuChoice = None,
-) -> LoadedConfig:
+    gpu: "GpuChoice" = None,
+) -> "LoadedConfig":
     """The config for this machine. Raises ConfigError with all problems."""
     from tui_trainer.launching.start import load_config
 
     return load_config(request_of(config, profile, assignments, data, task, model), gpu=gpu)
 
 
-def gpu_choice(word: str) -> GpuChoice:
+def gpu_choice(word: str) -> "GpuChoice":
     """What `--gpu` asks for. Raises InputError for a card that there is not, or for no number."""
     if word in ("", "none"):
         return "none" if word else None

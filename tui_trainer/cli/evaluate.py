@@ -1,7 +1,5 @@
 """The command that measures trained models beside each other."""
 
-from __future__ import annotations
-
 import json
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +49,7 @@ def evaluate(
         print("\n".join(_lines(found)))
 
 
-def _lines(found: Evaluation) -> list[str]:
+def _lines(found: "Evaluation") -> list[str]:
     from tui_trainer.lines import table_lines
     from tui_trainer.runs.score_words import plain
     from tui_trainer.safe_text import one_line
@@ -62,7 +60,7 @@ def _lines(found: Evaluation) -> list[str]:
     def row(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])
 
-    def values(one: Measured) -> list[float]:
+    def values(one: "Measured") -> list[float]:
         return [one.loss, *(one.scores[name] for name in names)]
 
     if found.reference:
@@ -82,7 +80,7 @@ def _lines(found: Evaluation) -> list[str]:
     return lines
 
 
-def _changed_lines(one: ChangedRow) -> list[str]:
+def _changed_lines(one: "ChangedRow") -> list[str]:
     from tui_trainer.safe_text import one_line
 
     return [

@@ -1,7 +1,5 @@
 """The command that fetches from the hub: a model, or a data set."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -76,8 +74,8 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     return True
 
 
-def _asker(yes: bool) -> Callable[[DownloadOffer], bool]:
-    def ask(offer: DownloadOffer) -> bool:
+def _asker(yes: bool) -> "Callable[[DownloadOffer], bool]":
+    def ask(offer: "DownloadOffer") -> bool:
         print("\n".join(offer_lines(offer)), flush=True)
         if yes:
             return True
@@ -88,7 +86,7 @@ def _asker(yes: bool) -> Callable[[DownloadOffer], bool]:
     return ask
 
 
-def offer_lines(offer: DownloadOffer) -> list[str]:
+def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
     from tui_trainer.downloading.hub import counted
     from tui_trainer.safe_text import one_line

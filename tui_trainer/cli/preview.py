@@ -1,7 +1,5 @@
 """The command that shows what the model would get."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -65,7 +63,7 @@ def preview(
     print("\n".join(preview_lines(made, _signs(in_colour), width, in_colour=in_colour)))
 
 
-def preview_lines(made: Preview, signs: Signs, width: int, *, in_colour: bool) -> Iterator[str]:
+def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
     """The samples, then the numbers, which stay on the screen."""
     from tui_trainer.launching.preview_words import legend, sample_lines, summary_lines
 
@@ -78,13 +76,13 @@ def preview_lines(made: Preview, signs: Signs, width: int, *, in_colour: bool) -
     yield from summary_lines(made, signs)
 
 
-def _printed(line: Sequence[Marked], in_colour: bool) -> str:
+def _printed(line: "Sequence[Marked]", in_colour: bool) -> str:
     if not in_colour:
         return "".join(text for text, _ in line).rstrip()
     return "".join(f"\x1b[{code}m{text}\x1b[0m" if (code := _COLOURS[mark]) and text else text for text, mark in line)
 
 
-def _signs(in_colour: bool) -> Signs:
+def _signs(in_colour: bool) -> "Signs":
     """Those that the output's encoding has."""
     from tui_trainer.launching.preview_words import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS
 

@@ -1,7 +1,5 @@
 """The command that sends a trained model to the hub."""
 
-from __future__ import annotations
-
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +47,7 @@ def publish(
     print(f"{folder.name} is at {send(offer, transfer_progress())}")
 
 
-def offer_lines(offer: PublishOffer) -> list[str]:
+def offer_lines(offer: "PublishOffer") -> list[str]:
     """What would go where, who could see it, and what was taken out."""
     from tui_trainer.downloading.hub import counted
     from tui_trainer.safe_text import one_line

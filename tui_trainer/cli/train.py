@@ -1,7 +1,5 @@
 """Training: with screens, or without."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import typer
@@ -59,7 +57,7 @@ def train(
     raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse))
 
 
-def _train(loaded: LoadedConfig, gpu: GpuChoice, as_json: bool) -> int:
+def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
     from tui_trainer import headless, lines
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.launching.start import open_new

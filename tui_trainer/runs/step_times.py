@@ -1,7 +1,5 @@
 """Where the time of a run's steps went, added up while its journal is read."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -38,10 +36,10 @@ class StepSums:
         self.positions += done.positions
         self.samples += done.samples
 
-    def copied(self) -> StepSums:
+    def copied(self) -> "StepSums":
         return self.since(StepSums())
 
-    def since(self, before: StepSums) -> StepSums:
+    def since(self, before: "StepSums") -> "StepSums":
         """What came after an earlier state of these sums."""
         return StepSums(
             steps=self.steps - before.steps,

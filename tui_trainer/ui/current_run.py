@@ -3,8 +3,6 @@
 It belongs to `main`, not to the application: the screens may go, the run stays until its thread has ended.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_FAILED, Problem
@@ -22,7 +20,7 @@ class CurrentRun(WatchedRun):
 
     is_ours = True
 
-    def __init__(self, run: OpenRun) -> None:
+    def __init__(self, run: "OpenRun") -> None:
         super().__init__(run.folder)
         self.is_remembered = run.remembered
         self._journal = run.journal
@@ -38,7 +36,7 @@ class CurrentRun(WatchedRun):
         return self._thread.alive
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> "Outcome | None":
         """How it ended; None before."""
         return self._thread.outcome
 

@@ -1,7 +1,5 @@
 """What a screen is: panes, and a method `action_NAME` for each of its actions in the registry."""
 
-from __future__ import annotations
-
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +46,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     place: ClassVar[Place]
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: "Workbench") -> None:
         super().__init__()
         tighten(self)
         self.bench = bench
@@ -127,7 +125,7 @@ class Pages(dict[Place, Page]):
     One that brought its style sheet along as `CSS_PATH` would have all others parsed again.
     """
 
-    def __init__(self, bench: Workbench, styles: Stylesheet) -> None:
+    def __init__(self, bench: "Workbench", styles: Stylesheet) -> None:
         super().__init__()
         self._bench, self._styles = bench, styles
 
@@ -165,7 +163,7 @@ class TopLine(Pane):
     DEFAULT_CSS = "TopLine { height: 1; }"
     ALLOW_SELECT = False
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: "Workbench") -> None:
         super().__init__(lambda width, _: [first_line(bench, width)])
         self._bench = bench
 
@@ -208,7 +206,7 @@ class KeyHints(Pane):
 class TooSmall(ModalScreen[None], inherit_bindings=False):
     """Stands for screens that do not fit; only leaving is possible."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: "Workbench") -> None:
         super().__init__()
         self._bench = bench
 

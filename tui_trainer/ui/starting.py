@@ -1,7 +1,5 @@
 """From a plan to a run, and from the screens back to the shell: the questions in between."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Sequence
@@ -73,7 +71,7 @@ def _is_refused_now(bench: Workbench) -> bool:
     return True
 
 
-def offer_lines(plan: Plan) -> list[str]:
+def offer_lines(plan: "Plan") -> list[str]:
     """The plan in a few sentences, for the screen of a run that is not there yet."""
     takes = figures(plan)
     return [
@@ -84,7 +82,7 @@ def offer_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _model_rows(plan: Plan) -> list[tuple[str, str]]:
+def _model_rows(plan: "Plan") -> list[tuple[str, str]]:
     """Which weights it starts from and which of them are trainable; a model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
@@ -93,14 +91,14 @@ def _model_rows(plan: Plan) -> list[tuple[str, str]]:
     return [("model", one_line(Path(model.model_name_or_path).name)), ("trains", f"{how}{tuning_words(plan)}")]
 
 
-def _device_words(plan: Plan) -> str:
+def _device_words(plan: "Plan") -> str:
     if plan.device == "cuda":
         count = f"{plan.processes.value} x " if plan.processes.value > 1 else ""
         return f"{count}{one_line(plan.device_name)} in {plan.precision.value}"
     return f"CPU, {threads_words(plan)}, in {plan.precision.value}"
 
 
-def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
+def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     takes = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
@@ -173,7 +171,7 @@ def _resume(bench: Workbench, folder: RunFolder) -> None:
     carry_out(bench, run)
 
 
-def carry_out(bench: Workbench, opened: OpenRun) -> None:
+def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     """A run that was opened begins, or goes on, in its thread, and is on the Train screen."""
     bench.own_run = run = CurrentRun(opened)
     bench.take_run(run)

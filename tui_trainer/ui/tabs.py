@@ -1,7 +1,5 @@
 """The first line of a screen: the machine, and the screens with their state in a word."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +25,7 @@ Tab = tuple[str, str]
 """The title of a screen and its state."""
 
 
-def first_line(bench: Workbench, width: int) -> Line:
+def first_line(bench: "Workbench", width: int) -> Line:
     machine = machine_summary(bench.hardware, _MACHINE_CELLS)
     host = one_line(bench.hardware.host, _HOST_CELLS)
     return header(host, machine, _tabs(bench, width), bench.current, width)
@@ -44,7 +42,7 @@ def header(host: str, machine: str, tabs: Sequence[Tab], current: int, width: in
     return beside(left, right, width)
 
 
-def tab_at(bench: Workbench, width: int, x: int) -> int | None:
+def tab_at(bench: "Workbench", width: int, x: int) -> int | None:
     """The screen whose title stands on cell `x` of the first line."""
     begin = width
     for index, tab in reversed(list(enumerate(_tabs(bench, width)))):
@@ -58,7 +56,7 @@ def _tab_text(index: int, title: str, state: str) -> str:
     return f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
 
 
-def _tabs(bench: Workbench, width: int) -> list[Tab]:
+def _tabs(bench: "Workbench", width: int) -> list[Tab]:
     """The screens; where there is room, the loss as a small curve on all of them."""
     unsaved = bench.glyphs.changed if bench.has_unsaved_edits else ""
     run = _run_mark(bench.run.state) if bench.run else ""
@@ -68,7 +66,7 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
     return list(zip(titles, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
 
 
-def _loss_curve(state: RunState, glyphs: Glyphs) -> str:
+def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
     """Mean losses of equal parts of the run, a sign each. Parts belong to steps: what is drawn does not slide."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
     losses = state.losses
@@ -82,7 +80,7 @@ def _loss_curve(state: RunState, glyphs: Glyphs) -> str:
     return sparkline(means, _CURVE_PARTS, glyphs) if any(map(math.isfinite, means)) else ""
 
 
-def _run_mark(state: RunState) -> str:
+def _run_mark(state: "RunState") -> str:
     if state.status not in ("training", "paused") or not state.total_steps:
         return state.status
     # Rounded down: 100 % is said when it is done.

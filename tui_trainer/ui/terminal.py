@@ -4,8 +4,6 @@ The screen is written to a duplicate of the terminal. File descriptors 1 and 2 g
 no warning of a C library, no child process and no stray print can land in the middle of it.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess
@@ -85,7 +83,7 @@ class TerminalGuard:
         self._kept: list[int] = []
         self._streams: tuple[object, ...] = ()
 
-    def __enter__(self) -> TerminalGuard:
+    def __enter__(self) -> "TerminalGuard":
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

@@ -4,8 +4,6 @@ The terminal's own background and foreground are kept, so that light and dark te
 costs few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -59,7 +57,7 @@ def _themed(theme: str, variables: tuple[tuple[str, str], ...]) -> dict[str, Sty
     }
 
 
-def role_styles(app: App[Any]) -> dict[str, Style]:
+def role_styles(app: "App[Any]") -> dict[str, Style]:
     """The style of every role in the application's theme: the same object while the theme is the same."""
     if app.native_ansi_color:
         return styles_for(app.console.color_system, no_color=app.no_color)

@@ -5,8 +5,6 @@ file: an entry whose files differ from it is damaged, and is made again. Two pro
 once; whoever renames second uses the entry of the first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -96,7 +94,7 @@ class PreparedData(Built):
     max_length: int
     source: str
     fingerprint: str
-    splits: tuple[SplitUse, ...] = ()
+    splits: "tuple[SplitUse, ...]" = ()
 
     @property
     def all_notes(self) -> tuple[str, ...]:

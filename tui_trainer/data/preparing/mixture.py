@@ -1,7 +1,5 @@
 """How often each row is used in an epoch: sources with weights, of which rows are repeated or left out randomly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,7 +67,7 @@ def copies_of(
 
 
 def source_rows(
-    source: Source, counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
+    source: "Source", counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
 ) -> tuple[SourceRows, ...]:
     """What came of each source; () for a single one without a weight. Raises DataError for one that is thinned to
     nothing.

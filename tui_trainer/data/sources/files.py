@@ -4,8 +4,6 @@ Known here: names, kinds and sizes. What stands in a file is the matter of `read
 that of `declared_splits.py` and, where nothing is declared, of `named_splits.py`.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import stat
@@ -61,7 +59,7 @@ class SplitFiles:
     label: str
     split: Split | None
     files: tuple[SourceFile, ...]
-    several: tuple[SplitFiles, ...] = ()
+    several: "tuple[SplitFiles, ...]" = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,5 @@
 """What the config screen does with files: save, save as, the user's own editor, and edits that were never saved."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -145,7 +143,7 @@ def _in_foreground(pid: int) -> int:
         signal.signal(signal.SIGTTOU, before)
 
 
-def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
+def offer_draft(bench: Workbench, document: Document, draft: "Draft") -> None:
 
     def restore() -> None:
         bench.old_edits = {}
