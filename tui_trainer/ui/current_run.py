@@ -3,16 +3,12 @@
 It belongs to `main`, not to the application: the screens may go, the run stays until its thread has ended.
 """
 
-from typing import TYPE_CHECKING
-
 from tui_trainer.errors import EXIT_FAILED, Problem
+from tui_trainer.launching.carry_out import Outcome
+from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.watch import WatchedRun
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.carry_out import Outcome
-    from tui_trainer.launching.start import OpenRun
 
 
 class CurrentRun(WatchedRun):
@@ -20,7 +16,7 @@ class CurrentRun(WatchedRun):
 
     is_ours = True
 
-    def __init__(self, run: "OpenRun") -> None:
+    def __init__(self, run: OpenRun) -> None:
         super().__init__(run.folder)
         self.is_remembered = run.remembered
         self._journal = run.journal
@@ -36,7 +32,7 @@ class CurrentRun(WatchedRun):
         return self._thread.alive
 
     @property
-    def outcome(self) -> "Outcome | None":
+    def outcome(self) -> Outcome | None:
         """How it ended; None before."""
         return self._thread.outcome
 

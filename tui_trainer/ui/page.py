@@ -3,7 +3,7 @@
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -21,9 +21,7 @@ from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
-
-if TYPE_CHECKING:
-    from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Workbench
 
 # More than any list has.
 _MOST_LINES = 1_000_000
@@ -46,7 +44,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     place: ClassVar[Place]
 
-    def __init__(self, bench: "Workbench") -> None:
+    def __init__(self, bench: Workbench) -> None:
         super().__init__()
         tighten(self)
         self.bench = bench
@@ -125,7 +123,7 @@ class Pages(dict[Place, Page]):
     One that brought its style sheet along as `CSS_PATH` would have all others parsed again.
     """
 
-    def __init__(self, bench: "Workbench", styles: Stylesheet) -> None:
+    def __init__(self, bench: Workbench, styles: Stylesheet) -> None:
         super().__init__()
         self._bench, self._styles = bench, styles
 
@@ -163,7 +161,7 @@ class TopLine(Pane):
     DEFAULT_CSS = "TopLine { height: 1; }"
     ALLOW_SELECT = False
 
-    def __init__(self, bench: "Workbench") -> None:
+    def __init__(self, bench: Workbench) -> None:
         super().__init__(lambda width, _: [first_line(bench, width)])
         self._bench = bench
 
@@ -206,7 +204,7 @@ class KeyHints(Pane):
 class TooSmall(ModalScreen[None], inherit_bindings=False):
     """Stands for screens that do not fit; only leaving is possible."""
 
-    def __init__(self, bench: "Workbench") -> None:
+    def __init__(self, bench: Workbench) -> None:
         super().__init__()
         self._bench = bench
 

@@ -4,11 +4,12 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import ConfigError, InputError, Problem
+from tui_trainer.launching.start import OpenRun
 from tui_trainer.lines import REHEARSAL_SECONDS
+from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
@@ -23,10 +24,6 @@ from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.start import OpenRun
-    from tui_trainer.planning.plan import Plan
 
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70

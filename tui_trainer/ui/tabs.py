@@ -2,19 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, TITLES
 from tui_trainer.ui.glyphs import Glyphs, sparkline
 from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line, beside, width_of
-
-if TYPE_CHECKING:
-    from tui_trainer.runs.state import RunState
-    from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Workbench
 
 _NARROW = 120
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
@@ -25,7 +22,7 @@ Tab = tuple[str, str]
 """The title of a screen and its state."""
 
 
-def first_line(bench: "Workbench", width: int) -> Line:
+def first_line(bench: Workbench, width: int) -> Line:
     machine = machine_summary(bench.hardware, _MACHINE_CELLS)
     host = one_line(bench.hardware.host, _HOST_CELLS)
     return header(host, machine, _tabs(bench, width), bench.current, width)
@@ -42,7 +39,7 @@ def header(host: str, machine: str, tabs: Sequence[Tab], current: int, width: in
     return beside(left, right, width)
 
 
-def tab_at(bench: "Workbench", width: int, x: int) -> int | None:
+def tab_at(bench: Workbench, width: int, x: int) -> int | None:
     """The screen whose title stands on cell `x` of the first line."""
     begin = width
     for index, tab in reversed(list(enumerate(_tabs(bench, width)))):
@@ -56,7 +53,7 @@ def _tab_text(index: int, title: str, state: str) -> str:
     return f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
 
 
-def _tabs(bench: "Workbench", width: int) -> list[Tab]:
+def _tabs(bench: Workbench, width: int) -> list[Tab]:
     """The screens; where there is room, the loss as a small curve on all of them."""
     unsaved = bench.glyphs.changed if bench.has_unsaved_edits else ""
     run = _run_mark(bench.run.state) if bench.run else ""
@@ -66,7 +63,7 @@ def _tabs(bench: "Workbench", width: int) -> list[Tab]:
     return list(zip(titles, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
 
 
-def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
+def _loss_curve(state: RunState, glyphs: Glyphs) -> str:
     """Mean losses of equal parts of the run, a sign each. Parts belong to steps: what is drawn does not slide."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
     losses = state.losses
@@ -80,7 +77,7 @@ def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
     return sparkline(means, _CURVE_PARTS, glyphs) if any(map(math.isfinite, means)) else ""
 
 
-def _run_mark(state: "RunState") -> str:
+def _run_mark(state: RunState) -> str:
     if state.status not in ("training", "paused") or not state.total_steps:
         return state.status
     # Rounded down: 100 % is said when it is done.

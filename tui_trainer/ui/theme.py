@@ -6,19 +6,17 @@ costs few bytes. The colours of the 256-colour set are middle tones, readable on
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style
+from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Role
-
-if TYPE_CHECKING:
-    from textual.app import App
 
 # With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
 _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
@@ -57,7 +55,7 @@ def _themed(theme: str, variables: tuple[tuple[str, str], ...]) -> dict[str, Sty
     }
 
 
-def role_styles(app: "App[Any]") -> dict[str, Style]:
+def role_styles(app: App[Any]) -> dict[str, Style]:
     """The style of every role in the application's theme: the same object while the theme is the same."""
     if app.native_ansi_color:
         return styles_for(app.console.color_system, no_color=app.no_color)

@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
-
-if TYPE_CHECKING:
-    from tui_trainer.data.sources.named_splits import SplitUse
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 2  # of the tokens; raise it when the same text and settings give other rows
@@ -94,7 +92,7 @@ class PreparedData(Built):
     max_length: int
     source: str
     fingerprint: str
-    splits: "tuple[SplitUse, ...]" = ()
+    splits: tuple[SplitUse, ...] = ()
 
     @property
     def all_notes(self) -> tuple[str, ...]:

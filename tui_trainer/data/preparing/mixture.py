@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
-
-if TYPE_CHECKING:
-    from tui_trainer.data.sources.source import Source
 
 SOURCES = "sources"
 
@@ -67,7 +65,7 @@ def copies_of(
 
 
 def source_rows(
-    source: "Source", counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
+    source: Source, counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
 ) -> tuple[SourceRows, ...]:
     """What came of each source; () for a single one without a weight. Raises DataError for one that is thinned to
     nothing.

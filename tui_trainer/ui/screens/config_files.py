@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.app import App
 
@@ -18,13 +18,10 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.save import OverwriteError, document_text
 from tui_trainer.config.save import save as write_config
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.drafts import discard_draft
+from tui_trainer.launching.drafts import Draft, discard_draft
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
 from tui_trainer.ui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.drafts import Draft
 
 _DEFAULT_FILE = "tui-trainer.toml"
 _REFUSED = "# not taken:"
@@ -143,7 +140,7 @@ def _in_foreground(pid: int) -> int:
         signal.signal(signal.SIGTTOU, before)
 
 
-def offer_draft(bench: Workbench, document: Document, draft: "Draft") -> None:
+def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
 
     def restore() -> None:
         bench.old_edits = {}
