@@ -1,11 +1,10 @@
 """The command that measures trained models beside each other."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, app, gpu_choice
+from tui_trainer.cli.application import AsJson, GpuName, app, gpu_choice, print_json
 from tui_trainer.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ def evaluate(
     for note in found.notes:
         tell(note)
     if as_json:
-        from tui_trainer.runs.json_fields import finite
-
-        print(json.dumps(finite(asdict(found)), indent=1, allow_nan=False))
+        print_json(asdict(found))
     else:
         print("\n".join(_lines(found)))
 

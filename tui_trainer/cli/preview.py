@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataPath,
-    GpuName,
-    ModelName,
-    ProfileName,
-    TaskName,
-    app,
-    gpu_choice,
-    load,
-)
+from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, gpu_choice
 from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -34,13 +22,9 @@ _WIDEST, _LEAST_WIDTH = 120, 40
 
 
 @app.command()
+@about_a_config
 def preview(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
@@ -53,7 +37,7 @@ def preview(
     from tui_trainer.launching.preview_words import as_values
 
     chosen = gpu_choice(gpu)
-    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    loaded = asked.load(chosen)
     made = make_preview(loaded, samples, show_progress, gpu=chosen)
     if as_json:
         print(json.dumps(as_values(made), indent=1))
