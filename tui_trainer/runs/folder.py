@@ -41,6 +41,16 @@ OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
+class _Inside:
+    """A file or a folder in that of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "RunFolder", _: object) -> Path:
+        return folder.root / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The paths of one run. `root` is absolute when made by `create` or `open`."""
@@ -52,54 +62,12 @@ class RunFolder:
     def name(self) -> str:
         return self.root.name
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
-
-    @property
-    def plan(self) -> Path:
-        return self.root / "plan.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.jsonl"
-
-    @property
-    def control(self) -> Path:
-        return self.root / "control.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def script(self) -> Path:
-        """What Slurm runs."""
-        return self.root / "job.sh"
-
-    @property
-    def job(self) -> Path:
-        return self.root / "job.json"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
-
-    @property
-    def exports(self) -> Path:
-        return self.root / "export"
+    config, plan, journal = _Inside("config.toml"), _Inside("plan.json"), _Inside("journal.jsonl")
+    control, lock = _Inside("control.json"), _Inside("run.lock")
+    script, job = _Inside("job.sh"), _Inside("job.json")
+    """What Slurm runs, and the number that it gave it."""
+    logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
+    report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
     @classmethod
     def create(cls, runs_dir: Path, name: str) -> Self:

@@ -214,9 +214,6 @@ class RunState:
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
 
-    def _take_between(self, event: BetweenSteps) -> None:
-        self.times.add_between(event)
-
     def _change_phase(self, event: PhaseChanged) -> None:
         self.phase = event.phase
         self.progress = None
@@ -226,9 +223,6 @@ class RunState:
 
     def _fail(self, event: RunFailed) -> None:
         self.finished, self.failed, self.progress = None, event, None
-
-    def _take_data(self, event: DataPrepared) -> None:
-        self.data = event
 
     def _take_plan(self, event: PlanMade) -> None:
         self.plan = event
@@ -244,15 +238,9 @@ class RunState:
     def _take_libraries(self, event: LibrariesLoaded) -> None:
         self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
 
-    def _take_baselines(self, event: BaselinesMeasured) -> None:
-        self.baselines = event
-
     def _take_evaluation(self, event: EvalDone) -> None:
         self.evals.append(event)
         self.progress = None
-
-    def _take_progress(self, event: Progress) -> None:
-        self.progress = event
 
     def _take_gauges(self, event: GaugesRead) -> None:
         self.gauges.append(event)
@@ -276,16 +264,20 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
     return state
 
 
+def _noted(name: str) -> Callable[[RunState, Any], None]:
+    return lambda state, event: setattr(state, name, event)
+
+
 _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     RunStarted: RunState._start,
     PhaseChanged: RunState._change_phase,
-    Progress: RunState._take_progress,
-    DataPrepared: RunState._take_data,
-    BaselinesMeasured: RunState._take_baselines,
+    Progress: _noted("progress"),
+    DataPrepared: _noted("data"),
+    BaselinesMeasured: _noted("baselines"),
     PlanMade: RunState._take_plan,
     LibrariesLoaded: RunState._take_libraries,
     StepDone: RunState._take_step,
-    BetweenSteps: RunState._take_between,
+    BetweenSteps: lambda state, event: state.times.add_between(event),
     EvalDone: RunState._take_evaluation,
     EpochDone: lambda state, event: state.epochs.append(event),
     CheckpointSaved: lambda state, event: state.checkpoints.append(event),
