@@ -5,25 +5,9 @@ from collections.abc import Iterable
 from importlib import metadata, util
 from pathlib import Path
 
-LIBRARIES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "numpy",
-    "datasets",
-    "peft",
-    "accelerate",
-    "bitsandbytes",
-    "flash-attn",
-    "flash-attn-3",
-    "liger-kernel",
-    "kernels",
-    "torchao",
-    "deepspeed",
-    "triton",
-    "textual",
-    "pip",
+LIBRARIES = tuple(
+    "torch transformers tokenizers safetensors numpy datasets peft accelerate bitsandbytes flash-attn flash-attn-3 "
+    "liger-kernel kernels torchao deepspeed triton textual pip".split()
 )
 
 

@@ -26,15 +26,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
 _FILES: Final = (
     MARKER,
-    "config.toml",
-    "plan.json",
-    "journal.jsonl",
-    "control.json",
-    "run.lock",
-    "job.sh",
-    "job.json",
-    "report.md",
-    "report.html",
+    *"config.toml plan.json journal.jsonl control.json run.lock job.sh job.json report.md report.html".split(),
 )
 _FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
