@@ -1,30 +1,17 @@
 """All commands together: importing a module of commands adds them to the application."""
 
+import pkgutil
+from importlib import import_module
+
 import typer
 
-from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
-    bench,
-    doctor,
-    evaluate,
-    export,
-    importing,
-    machine,
-    models,
-    predict,
-    preview,
-    publish,
-    report,
-    runs,
-    settings,
-    submit,
-    track,
-    train,
-    trying,
-    tune,
-)
+from tui_trainer import cli
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
+
+for module in pkgutil.iter_modules(cli.__path__):
+    import_module(f"{cli.__name__}.{module.name}")
 
 
 def run_command(arguments: list[str]) -> int:

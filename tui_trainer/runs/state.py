@@ -14,29 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from tui_trainer.runs.events import (
-    BaselinesMeasured,
-    BetweenSteps,
-    CheckpointSaved,
-    DataPrepared,
-    DeadlineAtRisk,
-    EpochDone,
-    EvalDone,
-    Event,
-    GaugesRead,
-    LibrariesLoaded,
-    MicroBatchReduced,
-    PhaseChanged,
-    PlanMade,
-    Progress,
-    RunFailed,
-    RunFinished,
-    RunProblem,
-    RunStarted,
-    StepDone,
-    TextSampled,
-    Unknown,
-)
+from tui_trainer.runs import events
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.step_times import StepTimes
 
@@ -82,31 +60,31 @@ class RunState:
     grad_norms: array[float] = field(default_factory=_floats)
     step_seconds: array[float] = field(default_factory=_floats)
 
-    evals: list[EvalDone] = field(default_factory=list)
-    epochs: list[EpochDone] = field(default_factory=list)
-    checkpoints: list[CheckpointSaved] = field(default_factory=list)
-    samples: deque[TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
-    problems: deque[RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
-    gauges: deque[GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
+    evals: list[events.EvalDone] = field(default_factory=list)
+    epochs: list[events.EpochDone] = field(default_factory=list)
+    checkpoints: list[events.CheckpointSaved] = field(default_factory=list)
+    samples: deque[events.TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    problems: deque[events.RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
+    gauges: deque[events.GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
     """The last hour of the process, whatever its step: a resume drops none."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Of all readings of the run, also of those that `gauges` does not keep."""
-    recent: deque[StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
 
     versions: dict[str, str] = field(default_factory=dict)
-    baselines: BaselinesMeasured | None = None
-    at_risk: DeadlineAtRisk | None = None
+    baselines: events.BaselinesMeasured | None = None
+    at_risk: events.DeadlineAtRisk | None = None
     """Of this start; None while it has not been noticed that the run will miss its deadline."""
-    data: DataPrepared | None = None
-    plan: PlanMade | None = None
+    data: events.DataPrepared | None = None
+    plan: events.PlanMade | None = None
     resident_bytes_before: int | None = None
     """Of the process, before the model: what the plan's memory on a CPU adds to. None on a GPU, or not noted."""
     threads: int | None = None
     """Of torch's kernels on the CPU; None where the journal does not say."""
-    progress: Progress | None = None
-    last_step: StepDone | None = None
-    finished: RunFinished | None = None
-    failed: RunFailed | None = None
+    progress: events.Progress | None = None
+    last_step: events.StepDone | None = None
+    finished: events.RunFinished | None = None
+    failed: events.RunFailed | None = None
     steps_since_start: int = 0
     readings_since_start: int = 0
     times: StepTimes = field(default_factory=StepTimes)
@@ -115,7 +93,7 @@ class RunState:
     """The highest of all steps, as `StepDone` counts it; a resume drops none."""
     unknown_events: int = 0
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         """Takes one event in. Kinds that change nothing here are passed over."""
         change = _CHANGES.get(type(event))
         if change is not None:
@@ -160,7 +138,7 @@ class RunState:
         seconds = sum(done.step_seconds for done in self.recent)
         return count / seconds if seconds > 0 else None
 
-    def _start(self, event: RunStarted) -> None:
+    def _start(self, event: events.RunStarted) -> None:
         if event.resumed_from_step is None or not self.started_at:
             self.started_at = event.at
         self.name, self.task, self.device = event.name, event.task, event.device
@@ -174,7 +152,7 @@ class RunState:
         self.times = StepTimes()
         self.recent.clear()
 
-    def _take_risk(self, event: DeadlineAtRisk) -> None:
+    def _take_risk(self, event: events.DeadlineAtRisk) -> None:
         self.at_risk = event
         self.problems.append(event)
 
@@ -193,7 +171,7 @@ class RunState:
         floats = [self.loss_sums, self.losses, self.lrs, self.grad_norms, self.step_seconds]
         return [self.steps, self.token_counts, *floats]
 
-    def _take_step(self, event: StepDone) -> None:
+    def _take_step(self, event: events.StepDone) -> None:
         step = event.step
         if step <= self.step and self.steps and step <= self.steps[-1]:
             self._drop_after(step - 1)
@@ -214,40 +192,40 @@ class RunState:
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
 
-    def _change_phase(self, event: PhaseChanged) -> None:
+    def _change_phase(self, event: events.PhaseChanged) -> None:
         self.phase = event.phase
         self.progress = None
 
-    def _finish(self, event: RunFinished) -> None:
+    def _finish(self, event: events.RunFinished) -> None:
         self.finished, self.failed, self.progress = event, None, None
 
-    def _fail(self, event: RunFailed) -> None:
+    def _fail(self, event: events.RunFailed) -> None:
         self.finished, self.failed, self.progress = None, event, None
 
-    def _take_plan(self, event: PlanMade) -> None:
+    def _take_plan(self, event: events.PlanMade) -> None:
         self.plan = event
         self.total_steps = event.total_steps
 
-    def _take_reduction(self, event: MicroBatchReduced) -> None:
+    def _take_reduction(self, event: events.MicroBatchReduced) -> None:
         self.problems.append(event)
         if self.plan is not None and event.what == "training":
             self.plan = replace(
                 self.plan, per_device_train_batch_size=event.rows, gradient_accumulation_steps=event.passes
             )
 
-    def _take_libraries(self, event: LibrariesLoaded) -> None:
+    def _take_libraries(self, event: events.LibrariesLoaded) -> None:
         self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
 
-    def _take_evaluation(self, event: EvalDone) -> None:
+    def _take_evaluation(self, event: events.EvalDone) -> None:
         self.evals.append(event)
         self.progress = None
 
-    def _take_gauges(self, event: GaugesRead) -> None:
+    def _take_gauges(self, event: events.GaugesRead) -> None:
         self.gauges.append(event)
         self.readings_since_start += 1
         self.gauge_summary.add(event)
 
-    def _count_unknown(self, _: Unknown) -> None:
+    def _count_unknown(self, _: events.Unknown) -> None:
         self.unknown_events += 1
 
 
@@ -256,7 +234,7 @@ def smoothing_window(steps: int) -> int:
     return min(max(steps // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
 
 
-def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
     """The state after the events. A `state` that is given is carried on with: changed in place, and returned."""
     state = RunState() if state is None else state
     for event in events:
@@ -268,25 +246,25 @@ def _noted(name: str) -> Callable[[RunState, Any], None]:
     return lambda state, event: setattr(state, name, event)
 
 
-_CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
-    RunStarted: RunState._start,
-    PhaseChanged: RunState._change_phase,
-    Progress: _noted("progress"),
-    DataPrepared: _noted("data"),
-    BaselinesMeasured: _noted("baselines"),
-    PlanMade: RunState._take_plan,
-    LibrariesLoaded: RunState._take_libraries,
-    StepDone: RunState._take_step,
-    BetweenSteps: lambda state, event: state.times.add_between(event),
-    EvalDone: RunState._take_evaluation,
-    EpochDone: lambda state, event: state.epochs.append(event),
-    CheckpointSaved: lambda state, event: state.checkpoints.append(event),
-    GaugesRead: RunState._take_gauges,
-    TextSampled: lambda state, event: state.samples.append(event),
-    RunProblem: lambda state, event: state.problems.append(event),
-    MicroBatchReduced: RunState._take_reduction,
-    DeadlineAtRisk: RunState._take_risk,
-    RunFinished: RunState._finish,
-    RunFailed: RunState._fail,
-    Unknown: RunState._count_unknown,
+_CHANGES: Final[dict[type[events.Event], Callable[[RunState, Any], None]]] = {
+    events.RunStarted: RunState._start,
+    events.PhaseChanged: RunState._change_phase,
+    events.Progress: _noted("progress"),
+    events.DataPrepared: _noted("data"),
+    events.BaselinesMeasured: _noted("baselines"),
+    events.PlanMade: RunState._take_plan,
+    events.LibrariesLoaded: RunState._take_libraries,
+    events.StepDone: RunState._take_step,
+    events.BetweenSteps: lambda state, event: state.times.add_between(event),
+    events.EvalDone: RunState._take_evaluation,
+    events.EpochDone: lambda state, event: state.epochs.append(event),
+    events.CheckpointSaved: lambda state, event: state.checkpoints.append(event),
+    events.GaugesRead: RunState._take_gauges,
+    events.TextSampled: lambda state, event: state.samples.append(event),
+    events.RunProblem: lambda state, event: state.problems.append(event),
+    events.MicroBatchReduced: RunState._take_reduction,
+    events.DeadlineAtRisk: RunState._take_risk,
+    events.RunFinished: RunState._finish,
+    events.RunFailed: RunState._fail,
+    events.Unknown: RunState._count_unknown,
 }
