@@ -65,14 +65,11 @@ class _TrainByDefault(TyperGroup):
         if not args:
             args = [_DEFAULT_COMMAND]
         elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
-            self._refuse_misspelt_command(args[0])
+            word, near = args[0], get_close_matches(args[0], self.commands, n=1)
+            if near and not word.startswith("-") and not Path(word).exists():
+                raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
             args = [_DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
-
-    def _refuse_misspelt_command(self, word: str) -> None:
-        near = get_close_matches(word, self.commands, n=1)
-        if near and not word.startswith("-") and not Path(word).exists():
-            raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
 
 
 app = typer.Typer(

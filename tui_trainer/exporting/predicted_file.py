@@ -71,16 +71,12 @@ class AskedRows:
 
 def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
     """Of plain text each file is a row."""
-    is_table = all(entry.holds_rows for entry in source.entries) if source.entries else bool(_sample_rows(source))
-    if is_table:
+    is_table = source.sample and source.sample.rows
+    if all(entry.holds_rows for entry in source.entries) if source.entries else is_table:
         yield from source.rows(problems, choices=ColumnChoices(""))
         return
     for document in source.documents(problems=problems):
         yield Row(document.where, {TEXT: document.text})
-
-
-def _sample_rows(source: Source) -> object:
-    return source.sample and source.sample.rows
 
 
 class PredictedFile:

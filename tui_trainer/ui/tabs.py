@@ -23,8 +23,8 @@ Tab = tuple[str, str]
 
 
 def first_line(bench: Workbench, width: int) -> Line:
-    machine = machine_summary(bench.hardware, _MACHINE_CELLS)
-    host = one_line(bench.hardware.host, _HOST_CELLS)
+    hardware = bench.hardware
+    host, machine = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
     return header(host, machine, _tabs(bench, width), bench.current, width)
 
 

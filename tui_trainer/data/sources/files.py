@@ -362,10 +362,7 @@ def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[Sou
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
     shown = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
-        return DataError(f"there is no file or folder '{shown}'", hint=_instead_of(path))
+        near = one_line(nearest_path(path), 200)
+        hint = f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"
+        return DataError(f"there is no file or folder '{shown}'", hint=hint)
     return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
-
-
-def _instead_of(path: str) -> str:
-    near = one_line(nearest_path(path), 200)
-    return f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"

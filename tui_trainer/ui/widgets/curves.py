@@ -82,12 +82,9 @@ class Curves(Pane):
     """Shows `curves`; `unit` is what the x axis counts. `redraw` after a change."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(self._draw_curves, id=id)
+        super().__init__(lambda w, h: curves_lines(self.curves, self.unit, w, h, self.glyphs, log=self.is_log), id=id)
         self.curves: Sequence[Curve] = ()
         self.unit, self.is_log = "steps", False
-
-    def _draw_curves(self, width: int, height: int) -> list[Line]:
-        return curves_lines(self.curves, self.unit, width, height, self.glyphs, log=self.is_log)
 
 
 if __name__ == "__main__":
