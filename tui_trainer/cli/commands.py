@@ -2,16 +2,16 @@
 
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 
 import typer
 
-from tui_trainer import cli
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
 
-for module in pkgutil.iter_modules(cli.__path__):
-    import_module(f"{cli.__name__}.{module.name}")
+for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    import_module(f"{__package__}.{module.name}")
 
 
 def run_command(arguments: list[str]) -> int:
