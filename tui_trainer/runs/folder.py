@@ -77,7 +77,10 @@ class RunFolder:
             for inner in (folder.logs, folder.checkpoints):
                 make_private_folder(inner)
         except OSError as error:
-            _take_back(folder, made)
+            # Without `folder` the name was taken by another in the meantime: it is not ours.
+            if folder is not None:
+                shutil.rmtree(folder.root, ignore_errors=True)
+            _remove_empty(made)
             raise FolderError(_refusal(root, error)) from error
         return folder
 
@@ -260,13 +263,6 @@ def _make_parents(folder: Path) -> list[Path]:
         _remove_empty(made)
         raise
     return made
-
-
-def _take_back(folder: RunFolder | None, made: list[Path]) -> None:
-    """What a failed `create` made. Without `folder` the name was taken by another in the meantime: it is not ours."""
-    if folder is not None:
-        shutil.rmtree(folder.root, ignore_errors=True)
-    _remove_empty(made)
 
 
 def _remove_empty(folders: list[Path]) -> None:

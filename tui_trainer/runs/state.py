@@ -10,7 +10,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -95,9 +95,51 @@ class RunState:
 
     def apply(self, event: events.Event) -> None:
         """Takes one event in. Kinds that change nothing here are passed over."""
-        change = _CHANGES.get(type(event))
-        if change is not None:
-            change(self, event)
+        match event:  # the commonest first
+            case events.StepDone():
+                self._take_step(event)
+            case events.GaugesRead():
+                self.gauges.append(event)
+                self.readings_since_start += 1
+                self.gauge_summary.add(event)
+            case events.BetweenSteps():
+                self.times.add_between(event)
+            case events.RunStarted():
+                self._start(event)
+            case events.PhaseChanged():
+                self.phase, self.progress = event.phase, None
+            case events.Progress():
+                self.progress = event
+            case events.DataPrepared():
+                self.data = event
+            case events.BaselinesMeasured():
+                self.baselines = event
+            case events.PlanMade():
+                self.plan, self.total_steps = event, event.total_steps
+            case events.LibrariesLoaded():
+                self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
+            case events.EvalDone():
+                self.evals.append(event)
+                self.progress = None
+            case events.EpochDone():
+                self.epochs.append(event)
+            case events.CheckpointSaved():
+                self.checkpoints.append(event)
+            case events.TextSampled():
+                self.samples.append(event)
+            case events.MicroBatchReduced():
+                self._take_reduction(event)
+            case events.DeadlineAtRisk():
+                self.at_risk = event
+                self.problems.append(event)
+            case events.RunProblem():  # any other: those two are problems as well
+                self.problems.append(event)
+            case events.RunFinished():
+                self.finished, self.failed, self.progress = event, None, None
+            case events.RunFailed():
+                self.finished, self.failed, self.progress = None, event, None
+            case events.Unknown():
+                self.unknown_events += 1
 
     @property
     def status(self) -> Status:
@@ -152,10 +194,6 @@ class RunState:
         self.times = StepTimes()
         self.recent.clear()
 
-    def _take_risk(self, event: events.DeadlineAtRisk) -> None:
-        self.at_risk = event
-        self.problems.append(event)
-
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
         for column in self._columns():
@@ -192,41 +230,12 @@ class RunState:
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
 
-    def _change_phase(self, event: events.PhaseChanged) -> None:
-        self.phase = event.phase
-        self.progress = None
-
-    def _finish(self, event: events.RunFinished) -> None:
-        self.finished, self.failed, self.progress = event, None, None
-
-    def _fail(self, event: events.RunFailed) -> None:
-        self.finished, self.failed, self.progress = None, event, None
-
-    def _take_plan(self, event: events.PlanMade) -> None:
-        self.plan = event
-        self.total_steps = event.total_steps
-
     def _take_reduction(self, event: events.MicroBatchReduced) -> None:
         self.problems.append(event)
         if self.plan is not None and event.what == "training":
             self.plan = replace(
                 self.plan, per_device_train_batch_size=event.rows, gradient_accumulation_steps=event.passes
             )
-
-    def _take_libraries(self, event: events.LibrariesLoaded) -> None:
-        self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
-
-    def _take_evaluation(self, event: events.EvalDone) -> None:
-        self.evals.append(event)
-        self.progress = None
-
-    def _take_gauges(self, event: events.GaugesRead) -> None:
-        self.gauges.append(event)
-        self.readings_since_start += 1
-        self.gauge_summary.add(event)
-
-    def _count_unknown(self, _: events.Unknown) -> None:
-        self.unknown_events += 1
 
 
 def smoothing_window(steps: int) -> int:
@@ -240,31 +249,3 @@ def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunSt
     for event in events:
         state.apply(event)
     return state
-
-
-def _noted(name: str) -> Callable[[RunState, Any], None]:
-    return lambda state, event: setattr(state, name, event)
-
-
-_CHANGES: Final[dict[type[events.Event], Callable[[RunState, Any], None]]] = {
-    events.RunStarted: RunState._start,
-    events.PhaseChanged: RunState._change_phase,
-    events.Progress: _noted("progress"),
-    events.DataPrepared: _noted("data"),
-    events.BaselinesMeasured: _noted("baselines"),
-    events.PlanMade: RunState._take_plan,
-    events.LibrariesLoaded: RunState._take_libraries,
-    events.StepDone: RunState._take_step,
-    events.BetweenSteps: lambda state, event: state.times.add_between(event),
-    events.EvalDone: RunState._take_evaluation,
-    events.EpochDone: lambda state, event: state.epochs.append(event),
-    events.CheckpointSaved: lambda state, event: state.checkpoints.append(event),
-    events.GaugesRead: RunState._take_gauges,
-    events.TextSampled: lambda state, event: state.samples.append(event),
-    events.RunProblem: lambda state, event: state.problems.append(event),
-    events.MicroBatchReduced: RunState._take_reduction,
-    events.DeadlineAtRisk: RunState._take_risk,
-    events.RunFinished: RunState._finish,
-    events.RunFailed: RunState._fail,
-    events.Unknown: RunState._count_unknown,
-}

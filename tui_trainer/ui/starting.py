@@ -20,7 +20,7 @@ from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_plan import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad
-from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
+from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
@@ -175,7 +175,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     run.start()
     if not run.is_remembered:
         bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
-    elif is_remote(os.environ) and not survives_a_lost_connection(os.environ):
+    elif ends_with_its_connection(os.environ):
         bench.tell("a lost connection ends only the screens: the run trains on, `tui-trainer attach` shows it again")
     bench.app.soon()
 
