@@ -1,7 +1,5 @@
 """The checklist as lines for people or JSON for programs, and a config file with every fix applied."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

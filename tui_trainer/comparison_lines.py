@@ -1,7 +1,5 @@
 """Runs beside each other as plain lines: a column for each run where they fit, else a line for each value."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Trying a model at a prompt: a text goes in, and what the model makes of it appears as it is written."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
     from tui_trainer.exporting.generate import Sampling, Writer
 
 
-def continue_once(writer: Writer, prompt: str, sampling: Sampling) -> None:
+def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
     """The prompt and its continuation, and on stderr how much of the prompt the model could not read; or the answer."""
     if not writer.continues:
         print(writer.answer(prompt, sampling))
@@ -27,7 +25,7 @@ def continue_once(writer: Writer, prompt: str, sampling: Sampling) -> None:
         print(f"(the first {left_out} tokens of the prompt do not fit and were left out)", file=sys.stderr)
 
 
-def converse(writer: Writer, sampling: Sampling) -> None:
+def converse(writer: "Writer", sampling: "Sampling") -> None:
     """Line by line until the end of the input; each line is a prompt of its own."""
     interactive = sys.stdin.isatty()
     if interactive:
@@ -43,7 +41,7 @@ def converse(writer: Writer, sampling: Sampling) -> None:
         continue_once(writer, line, sampling)
 
 
-def hold(conversation: Conversation) -> None:
+def hold(conversation: "Conversation") -> None:
     """Line by line until the end of the input, or until somebody leaves."""
     interactive = sys.stdin.isatty()
     if interactive:

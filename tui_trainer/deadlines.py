@@ -1,7 +1,5 @@
 """When something has to be done: a time of day, a day and a time, or a length that counts from the start."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, time, timedelta
 

@@ -1,7 +1,5 @@
 """`tui-trainer diagnose`: the machine, what training would use, and what is wrong, as lines or as JSON."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import textwrap

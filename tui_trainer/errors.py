@@ -14,8 +14,6 @@ Mistakes in the input are collected as `Problem`s and shown together, one line e
 for a mistake of theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches

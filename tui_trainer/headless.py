@@ -5,8 +5,6 @@ it saves first; a second Ctrl+C leaves at once. So does SIGUSR1, which Slurm sen
 goes on with a run is then queued again.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -129,7 +127,7 @@ class _Signals:
         self.limit_is_near = False
         self._before: dict[int, object] = {}
 
-    def __enter__(self) -> _Signals:
+    def __enter__(self) -> "_Signals":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._before[number] = signal.signal(number, self._note)
         self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)

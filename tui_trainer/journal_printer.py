@@ -2,8 +2,6 @@
 journal's own for programs. Nobody has to listen: a closed output is survived.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

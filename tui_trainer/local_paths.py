@@ -1,7 +1,5 @@
 """Paths as people write them: `~` is the home folder, and stays as it is where there is none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

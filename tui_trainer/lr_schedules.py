@@ -4,8 +4,6 @@ A closed form of the step, so a resumed run needs no state of it. The formulas a
 its own module for them loads peft and the Trainer's parts, which most runs do without.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Paths of this machine are taken out of the texts, and nothing of the run but the folder itself is sent.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Text from data, models, files or other programs may hold escape sequences that m
 the clipboard of the terminal (CWE-150). Here they become visible signs and lose their effect.
 """
 
-from __future__ import annotations
-
 import re
 
 # C0 without \n and \t, DEL, C1, and the characters that reorder or hide text (bidi controls, zero width, separators).

@@ -1,7 +1,5 @@
 """Standard input, output and error, any of which may be closed or have nobody at the other end."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The tuning methods, one row each, as people and the plan see them. The code of each is its file in `tuning/`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Numbers as people read them. Bytes are binary (GiB), counts decimal (1.2 M), durations in days down to seconds."""
 
-from __future__ import annotations
-
 import math
 
 KIB = 1024

@@ -1,7 +1,5 @@
 """What the doctor finds in a run, as lines for people or JSON for programs, and a config with its remedies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -177,14 +177,18 @@ def model(recipes) -> ConfigModel:
 def test_the_config_screen_shows_them_and_nothing_happens(model):
     bench = SimpleNamespace(glyphs=UNICODE, plan=None, preset_plan=None, is_planning=False)
     panes = ConfigPanes(bench, model)
+    drawn_before: set[tuple[int, tuple]] = set()
 
     def look(editor: Editor | None = None) -> None:
         panes.editor = editor
         for width, _ in SIZES:
             drawn = [*panes.summary(width, 1), *panes.names(width, 1), *panes.details(width, 30), *panes.toml(width, 9)]
             drawn += [row_line(row, width, name_cells(), UNICODE) for row in model.rows]
-            lines = [harmless(fit(line, width), width) for line in drawn]
-            assert_harmless(lines, width, len(lines))
+            # Most settings have nothing of the text: their lines are the same again.
+            new = [line for line in drawn if (width, tuple(line)) not in drawn_before]
+            drawn_before.update((width, tuple(line)) for line in new)
+            if lines := [harmless(fit(line, width), width) for line in new]:
+                assert_harmless(lines, width, len(lines))
 
     panes.key = "data.path"
     for text in TEXTS:

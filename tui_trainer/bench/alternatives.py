@@ -3,8 +3,6 @@
 The effective batch stays. What the plan refuses, or what would change nothing, is named with the reason.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

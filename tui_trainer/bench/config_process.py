@@ -1,7 +1,5 @@
 """Commands about a config, in processes that the screens begin: `rehearse`, `tune` and `check --measure`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import suppress

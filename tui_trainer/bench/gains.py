@@ -5,8 +5,6 @@ Each pair of turns gives one ratio of their tokens a second: what else the machi
 and changes no setting; what it finds is kept (`planning/measured_gains.py`) and stands in the checklist from then on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of a trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Reads from standard input what to try. Prints a line of JSON before each one, and one with what came of it.
 """
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Where memory runs out, settings that take less are tried until some work: they are the remedy that is told.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ Reads from standard input what to rehearse. Prints a line of JSON for each part 
 over.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Variants of one piece of work, measured in turns, each time in a fresh process: so its peak memory is its own, one
 that crashes ends only its own line, and what else the machine does falls on all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median

@@ -4,8 +4,6 @@ Which settings a switch changes, and why it does not apply here, is what its che
 baseline, and what the plan says of them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

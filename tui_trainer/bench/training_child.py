@@ -4,8 +4,6 @@ that has loaded nothing else.
 Reads from standard input what to train and prints what the journal says of it, as JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +43,7 @@ def _train(question: dict[str, Any]) -> RunFolder:
 
 
 @contextmanager
-def session_of(question: dict[str, Any], place: Path, name: str) -> Iterator[tuple[Session, int]]:
+def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tuple[Session, int]]":
     """What a run of these settings has before its first step, and the resident bytes of the libraries, which its plan
     does not count. Its folder is `name` in `place`. Raises InputError."""
     loaded = load_config(request_of(question), gpu=question["gpu"])

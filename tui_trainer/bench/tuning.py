@@ -5,8 +5,6 @@ the faster ones are taken one upon the other, where pairs of turns in fresh proc
 those pairs differ among themselves. What failed is never taken, and what the others found stands in a table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The command line. Each command reads its arguments, asks one room, prints. Heavy imports stay inside the commands."""
 
-from __future__ import annotations
-
 import sys
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError

@@ -1,11 +1,14 @@
 """The typer application: which commands there are, and the options that several of them share."""
 
-from __future__ import annotations
-
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,9 +19,9 @@ from tui_trainer.safe_text import one_line
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
-MODEL_KEY = "model.model_name_or_path"
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help="A TOML file with settings.", show_default=False)
@@ -62,14 +65,11 @@ class _TrainByDefault(TyperGroup):
         if not args:
             args = [_DEFAULT_COMMAND]
         elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
-            self._refuse_misspelt_command(args[0])
+            word, near = args[0], get_close_matches(args[0], self.commands, n=1)
+            if near and not word.startswith("-") and not Path(word).exists():
+                raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
             args = [_DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
-
-    def _refuse_misspelt_command(self, word: str) -> None:
-        near = get_close_matches(word, self.commands, n=1)
-        if near and not word.startswith("-") and not Path(word).exists():
-            raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
 
 
 app = typer.Typer(
@@ -103,33 +103,47 @@ def _root(
     pass
 
 
-def request_of(
-    config: Path | None, profile: str, assignments: list[str] | None, data: str, task: str, model: str = ""
-) -> Request:
-    """What the shared options ask for."""
-    from tui_trainer.config.load import Request
+@dataclass(frozen=True)
+class Asked:
+    """What the options say that all commands about a config share."""
 
-    shortcuts = {key: value for key, value in (("data.path", data), ("task.type", task), (MODEL_KEY, model)) if value}
-    return Request(config_file=config, profile=profile, assignments=tuple(assignments or ()), shortcuts=shortcuts)
+    config: ConfigFile = None
+    profile: ProfileName = ""
+    assignments: Assignments = None
+    data: DataPath = ""
+    task: TaskName = ""
+    model: ModelName = ""
+
+    @property
+    def request(self) -> "Request":
+        from tui_trainer.config.load import Request
+
+        keys = {"data.path": self.data, "task.type": self.task, "model.model_name_or_path": self.model}
+        shortcuts = {key: value for key, value in keys.items() if value}
+        assignments = tuple(self.assignments or ())
+        return Request(config_file=self.config, profile=self.profile, assignments=assignments, shortcuts=shortcuts)
+
+    def load(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
+        """The config for this machine. Raises ConfigError with all problems."""
+        from tui_trainer.launching.start import load_config
+
+        return load_config(self.request, gpu=gpu)
 
 
-def load(
-    config: Path | None,
-    profile: str,
-    assignments: list[str] | None,
-    data: str,
-    task: str,
-    model: str = "",
-    *,
-    gpu: GpuChoice = None,
-) -> LoadedConfig:
-    """The config for this machine. Raises ConfigError with all problems."""
-    from tui_trainer.launching.start import load_config
+def about_a_config(command: Callable[..., None]) -> Callable[..., None]:
+    """The command gets an `Asked` first: its options stand before those of the command."""
+    shared = inspect.signature(Asked).parameters
+    _, *own = inspect.signature(command).parameters.values()
 
-    return load_config(request_of(config, profile, assignments, data, task, model), gpu=gpu)
+    @wraps(command)
+    def with_shared(**options: Any) -> None:
+        command(Asked(**{name: options.pop(name) for name in shared}), **options)
+
+    with_shared.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    return with_shared
 
 
-def gpu_choice(word: str) -> GpuChoice:
+def gpu_choice(word: str) -> "GpuChoice":
     """What `--gpu` asks for. Raises InputError for a card that there is not, or for no number."""
     if word in ("", "none"):
         return "none" if word else None
@@ -146,3 +160,17 @@ def refuse_json_on_screens(*, as_json: bool) -> None:
     """Raises InputError where JSON was asked for and screens would be shown."""
     if as_json:
         raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+
+
+def run_named(reference: str) -> "RunFolder":
+    """As `RunReference` says. Raises FolderError."""
+    from tui_trainer.runs.registry import find_run
+
+    return find_run(reference)
+
+
+def print_json(value: object) -> None:
+    """With the numbers that JSON does not have as strings."""
+    from tui_trainer.runs.json_fields import finite
+
+    print(json.dumps(finite(value), default=str, indent=1, allow_nan=False))

@@ -1,8 +1,5 @@
 """The commands that measure on this machine: a trained model at work, and training itself."""
 
-from __future__ import annotations
-
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,17 +7,14 @@ from typer.core import TyperGroup
 
 from tui_trainer.cli.application import (
     AsJson,
-    Assignments,
-    ConfigFile,
-    DataPath,
+    Asked,
     GpuName,
-    ModelName,
-    ProfileName,
     RunReference,
-    TaskName,
+    about_a_config,
     app,
     gpu_choice,
-    request_of,
+    print_json,
+    run_named,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.standard_files import tell
@@ -66,14 +60,13 @@ def bench_model(
     card = gpu_choice(gpu)
     from tui_trainer.bench.inference import BATCHED, NEW_TOKENS, ONE_BY_ONE, InferenceBench, notes, table
     from tui_trainer.exporting.trained_model import TrainedModel
-    from tui_trainer.runs.registry import find_run
 
-    trained = TrainedModel.of(find_run(run))
+    trained = TrainedModel.of(run_named(run))
     asked = InferenceBench(trained, rows, rounds, card, tell, only or ())
     found = asked.measure()
     figures = asked.figures(found)
     if as_json:
-        _print_json({"run": trained.run.name, "rows": rows, "cut_short": found.cut_short, "variants": figures})
+        print_json({"run": trained.run.name, "rows": rows, "cut_short": found.cut_short, "variants": figures})
     elif any(row["turns"] for row in figures):
         texts = f"texts, {NEW_TOKENS} new tokens at most," if trained.writes else "rows"
         print(f"{trained.run.name}: {rows} held-out {texts} in each turn, {_medians(rounds)} in fresh processes")
@@ -84,13 +77,9 @@ def bench_model(
 
 
 @bench.command("train")
+@about_a_config
 def bench_train(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     steps: Annotated[
         int | None,
         typer.Option(min=3, max=100_000, help="Steps measured in each turn. [default: 12, or what there is time for]"),
@@ -104,15 +93,14 @@ def bench_train(
     card = gpu_choice(gpu)
     from tui_trainer.bench.training import TrainingBench, figures, table
 
-    request = request_of(config, profile, assignments, data, task, model)
-    asked = TrainingBench(request, steps, rounds, card, tell, only or ())
-    found = asked.measure()
+    trial = TrainingBench(asked.request, steps, rounds, card, tell, only or ())
+    found = trial.measure()
     rows = figures(found)
     if as_json:
-        _print_json({"steps": asked.steps, "batch": asked.batch, "cut_short": found.cut_short, "variants": rows})
+        print_json({"steps": trial.steps, "batch": trial.batch, "cut_short": found.cut_short, "variants": rows})
     elif rows[0]["turns"]:
-        print(f"{asked.steps} steps in each turn, {_medians(rounds)} in fresh processes")
-        print(f"baseline: {asked.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
+        print(f"{trial.steps} steps in each turn, {_medians(rounds)} in fresh processes")
+        print(f"baseline: {trial.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
         _print_table(table(rows))
         print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")
     _end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
@@ -126,12 +114,6 @@ def _print_table(rows: list[list[str]]) -> None:
     from tui_trainer.lines import table_lines
 
     print("\n".join(table_lines(rows, _WIDTH, right=rows[0][1:])))
-
-
-def _print_json(found: dict[str, Any]) -> None:
-    from tui_trainer.runs.json_fields import finite
-
-    print(json.dumps(finite(found), indent=1, allow_nan=False))
 
 
 def _end(figures: list[dict[str, Any]], cut_short: str, notes: list[str]) -> None:

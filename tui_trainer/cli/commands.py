@@ -1,32 +1,17 @@
 """All commands together: importing a module of commands adds them to the application."""
 
-from __future__ import annotations
+import pkgutil
+from importlib import import_module
+from pathlib import Path
 
 import typer
 
-from tui_trainer.cli import (  # noqa: F401 (each adds its commands)
-    bench,
-    doctor,
-    evaluate,
-    export,
-    importing,
-    machine,
-    models,
-    predict,
-    preview,
-    publish,
-    report,
-    runs,
-    settings,
-    submit,
-    track,
-    train,
-    trying,
-    tune,
-)
 from tui_trainer.cli.application import app
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.standard_files import tell
+
+for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    import_module(f"{__package__}.{module.name}")
 
 
 def run_command(arguments: list[str]) -> int:

@@ -1,13 +1,11 @@
 """The command that says what ails a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.cli.application import AsJson, RunReference, app, run_named
 
 
 @app.command()
@@ -20,7 +18,6 @@ def doctor(
     ] = None,
 ) -> None:
     """Say what a run loses its time to, or what is wrong with it: with numbers, and what to do in the next one."""
-    from tui_trainer.runs.registry import find_run
     from tui_trainer.verdict import print_verdict
 
-    print_verdict(find_run(run), as_json=as_json, fix=fix)
+    print_verdict(run_named(run), as_json=as_json, fix=fix)

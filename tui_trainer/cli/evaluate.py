@@ -1,13 +1,10 @@
 """The command that measures trained models beside each other."""
 
-from __future__ import annotations
-
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, app, gpu_choice
+from tui_trainer.cli.application import AsJson, GpuName, app, gpu_choice, print_json
 from tui_trainer.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
@@ -44,14 +41,12 @@ def evaluate(
     for note in found.notes:
         tell(note)
     if as_json:
-        from tui_trainer.runs.json_fields import finite
-
-        print(json.dumps(finite(asdict(found)), indent=1, allow_nan=False))
+        print_json(asdict(found))
     else:
         print("\n".join(_lines(found)))
 
 
-def _lines(found: Evaluation) -> list[str]:
+def _lines(found: "Evaluation") -> list[str]:
     from tui_trainer.lines import table_lines
     from tui_trainer.runs.score_words import plain
     from tui_trainer.safe_text import one_line
@@ -62,7 +57,7 @@ def _lines(found: Evaluation) -> list[str]:
     def row(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])
 
-    def values(one: Measured) -> list[float]:
+    def values(one: "Measured") -> list[float]:
         return [one.loss, *(one.scores[name] for name in names)]
 
     if found.reference:
@@ -82,7 +77,7 @@ def _lines(found: Evaluation) -> list[str]:
     return lines
 
 
-def _changed_lines(one: ChangedRow) -> list[str]:
+def _changed_lines(one: "ChangedRow") -> list[str]:
     from tui_trainer.safe_text import one_line
 
     return [

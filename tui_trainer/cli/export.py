@@ -1,14 +1,12 @@
 """The command that takes a trained model elsewhere."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.cli.application import AsJson, RunReference, app, run_named
 from tui_trainer.errors import EXIT_FAILED
 from tui_trainer.standard_files import show_progress, tell, write_progress
 
@@ -34,9 +32,8 @@ def export(
     """Write a run's model in another form, load it again, and compare it with what was trained."""
     from tui_trainer.errors import InputError
     from tui_trainer.exporting.contract import find_format, format_names
-    from tui_trainer.runs.registry import find_run
 
-    folder = find_run(run)
+    folder = run_named(run)
     if not to:
         raise InputError("to which format?", hint=f"--to {', --to '.join(format_names())}")
     if out and len(to) > 1:

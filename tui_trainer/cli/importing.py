@@ -1,7 +1,5 @@
 """The command that reads other tools' configs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,27 +1,12 @@
 """Commands that look at this machine, and at a config on it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataPath,
-    GpuName,
-    ModelName,
-    ProfileName,
-    TaskName,
-    app,
-    gpu_choice,
-    load,
-    request_of,
-)
+from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, gpu_choice
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError, name_hint
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.standard_files import show_progress, tell
@@ -48,13 +33,9 @@ def diagnose(
 
 
 @app.command()
+@about_a_config
 def check(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     as_json: AsJson = False,
     fix: Annotated[
@@ -83,7 +64,7 @@ def check(
     if guide.upper() not in ("", *GUIDES):
         raise InputError(f"there is no checklist of a guide {guide[:20]!r}", hint=name_hint(guide, GUIDES))
     chosen = gpu_choice(gpu)
-    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    loaded = asked.load(chosen)
     is_whole = True
     if measure:
         from tui_trainer.bench.gains import GainBench
@@ -94,13 +75,9 @@ def check(
 
 
 @app.command()
+@about_a_config
 def rehearse(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +85,6 @@ def rehearse(
     from tui_trainer.bench import rehearsal
 
     chosen = gpu_choice(gpu)
-    request = request_of(config, profile, assignments, data, task, model)
 
     def hear(told: dict[str, Any]) -> None:
         if as_json:
@@ -118,7 +94,7 @@ def rehearse(
         elif len(told) > 1:
             print(rehearsal.part_line(told["part"], told), flush=True)
 
-    found = rehearsal.rehearse(request, chosen, hear)
+    found = rehearsal.rehearse(asked.request, chosen, hear)
     result = finite(found.as_json())
     print(json.dumps(result) if as_json else "\n".join(rehearsal.result_lines(result)))
     if found.faults:

@@ -1,7 +1,5 @@
 """The commands that fetch: a model or a data set from the hub, and an environment."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable
@@ -109,15 +107,15 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     return True
 
 
-def _asker(yes: bool) -> Callable[[DownloadOffer], bool]:
-    def ask(offer: DownloadOffer) -> bool:
+def _asker(yes: bool) -> "Callable[[DownloadOffer], bool]":
+    def ask(offer: "DownloadOffer") -> bool:
         print("\n".join(offer_lines(offer)), flush=True)
         return agrees("download", yes)
 
     return ask
 
 
-def offer_lines(offer: DownloadOffer) -> list[str]:
+def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
     from tui_trainer.downloading.hub import counted
     from tui_trainer.safe_text import one_line

@@ -1,7 +1,5 @@
 """The command that lets a trained model predict the rows of a file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice, run_named
 from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
 from tui_trainer.standard_files import show_progress, tell
 
@@ -58,9 +56,7 @@ def predict(
     if column and len(column) > 2:
         raise InputError("--column names the text and at the most a second one")
     size, card = _batch_size(batch_size), gpu_choice(gpu)
-    from tui_trainer.runs.registry import find_run
-
-    folder = find_run(run)
+    folder = run_named(run)
     from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.predicting import Requested, predict_file
     from tui_trainer.exporting.trained_model import TrainedModel

@@ -1,7 +1,5 @@
 """The command that shows what the model would get."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -11,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataPath,
-    GpuName,
-    ModelName,
-    ProfileName,
-    TaskName,
-    app,
-    gpu_choice,
-    load,
-)
+from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, gpu_choice
 from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -36,13 +22,9 @@ _WIDEST, _LEAST_WIDTH = 120, 40
 
 
 @app.command()
+@about_a_config
 def preview(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
@@ -55,7 +37,7 @@ def preview(
     from tui_trainer.launching.preview_words import as_values
 
     chosen = gpu_choice(gpu)
-    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    loaded = asked.load(chosen)
     made = make_preview(loaded, samples, show_progress, gpu=chosen)
     if as_json:
         print(json.dumps(as_values(made), indent=1))
@@ -65,7 +47,7 @@ def preview(
     print("\n".join(preview_lines(made, _signs(in_colour), width, in_colour=in_colour)))
 
 
-def preview_lines(made: Preview, signs: Signs, width: int, *, in_colour: bool) -> Iterator[str]:
+def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
     """The samples, then the numbers, which stay on the screen."""
     from tui_trainer.launching.preview_words import legend, sample_lines, summary_lines
 
@@ -78,13 +60,13 @@ def preview_lines(made: Preview, signs: Signs, width: int, *, in_colour: bool) -
     yield from summary_lines(made, signs)
 
 
-def _printed(line: Sequence[Marked], in_colour: bool) -> str:
+def _printed(line: "Sequence[Marked]", in_colour: bool) -> str:
     if not in_colour:
         return "".join(text for text, _ in line).rstrip()
     return "".join(f"\x1b[{code}m{text}\x1b[0m" if (code := _COLOURS[mark]) and text else text for text, mark in line)
 
 
-def _signs(in_colour: bool) -> Signs:
+def _signs(in_colour: bool) -> "Signs":
     """Those that the output's encoding has."""
     from tui_trainer.launching.preview_words import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS
 

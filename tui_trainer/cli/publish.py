@@ -1,12 +1,10 @@
 """The command that sends a trained model to the hub."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import RunReference, app
+from tui_trainer.cli.application import RunReference, app, run_named
 from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.standard_files import tell
@@ -32,9 +30,8 @@ def publish(
     """Send a run's model to the Hugging Face Hub: shows what would go there, and asks first."""
     from tui_trainer.publishing import make_offer, source_of
     from tui_trainer.publishing import publish as send
-    from tui_trainer.runs.registry import find_run
 
-    folder = find_run(run)
+    folder = run_named(run)
     if not to:
         raise InputError("to where?", hint=f"`tui-trainer publish {folder.name} --to OWNER/NAME`")
     offer = make_offer(folder, source_of(folder, export), to, private=private)
@@ -45,7 +42,7 @@ def publish(
     print(f"{folder.name} is at {send(offer, transfer_progress())}")
 
 
-def offer_lines(offer: PublishOffer) -> list[str]:
+def offer_lines(offer: "PublishOffer") -> list[str]:
     """What would go where, who could see it, and what was taken out."""
     from tui_trainer.downloading.hub import counted
     from tui_trainer.safe_text import one_line

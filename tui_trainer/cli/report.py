@@ -1,13 +1,11 @@
 """The command that writes down what came of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app
+from tui_trainer.cli.application import AsJson, RunReference, app, run_named
 from tui_trainer.errors import FolderError, InputError
 
 
@@ -24,9 +22,8 @@ def report(
     from tui_trainer.reporting.facts import facts_of
     from tui_trainer.reporting.json_object import to_json
     from tui_trainer.reporting.write import write_report
-    from tui_trainer.runs.registry import find_run
 
-    folder = find_run(run)
+    folder = run_named(run)
     if as_json:
         if out is not None:
             raise InputError("--json prints the report, and --out writes it", hint="leave one of them out")

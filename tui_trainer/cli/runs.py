@@ -1,8 +1,5 @@
 """Commands for runs that there are: list, compare, rename, delete, resume, ask, stop, try."""
 
-from __future__ import annotations
-
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -19,7 +16,9 @@ from tui_trainer.cli.application import (
     RunReference,
     app,
     gpu_choice,
+    print_json,
     refuse_json_on_screens,
+    run_named,
 )
 from tui_trainer.errors import EXIT_DONE, FolderError, InputError
 from tui_trainer.safe_text import one_line
@@ -45,10 +44,9 @@ def resume(
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
     from tui_trainer.launching.start import open_again
     from tui_trainer.runs.overview import overview
-    from tui_trainer.runs.registry import find_run
     from tui_trainer.runs.slurm import Allocation
 
-    chosen, folder, allocation = gpu_choice(gpu), find_run(run), Allocation.here()
+    chosen, folder, allocation = gpu_choice(gpu), run_named(run), Allocation.here()
     if allocation and allocation.nodes > 1:
         nodes = allocation.nodes
     if overview(folder).status == "finished":
@@ -77,9 +75,7 @@ def attach(
     no_mouse: NoMouse = False,
 ) -> None:
     """Watch a run that another process carries out, or look at one that has ended."""
-    from tui_trainer.runs.registry import find_run
-
-    folder = find_run(run)
+    folder = run_named(run)
     if no_ui:
         from tui_trainer import headless
 
@@ -105,7 +101,7 @@ def runs(as_json: AsJson = False) -> None:
     # Runs that somebody removed by hand are no longer on this disk.
     found = [one for one in overviews.read() if one.status != "gone"]
     if as_json:
-        _print_json([asdict(one) for one in found])
+        print_json([asdict(one) for one in found])
     elif not found:
         print("no runs yet; `tui-trainer --no-ui` starts one")
     else:
@@ -121,11 +117,10 @@ def compare(
 
     from tui_trainer.comparison_lines import comparison_lines
     from tui_trainer.runs.comparison import compare
-    from tui_trainer.runs.registry import find_run
 
-    comparison = compare([find_run(name) for name in runs])
+    comparison = compare([run_named(name) for name in runs])
     if as_json:
-        _print_json(asdict(comparison))
+        print_json(asdict(comparison))
     else:
         print("\n".join(comparison_lines(comparison, _terminal_width())))
 
@@ -134,9 +129,8 @@ def compare(
 def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")]) -> None:
     """Give a run that is not running another name."""
     from tui_trainer.runs import at_rest
-    from tui_trainer.runs.registry import find_run
 
-    folder = find_run(run)
+    folder = run_named(run)
     if problem := at_rest.rename(folder.root, name):
         tell(str(problem))
     print(f"{folder.name} is now {name}, in {folder.root.with_name(name)}")
@@ -164,10 +158,9 @@ def delete(run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="D
 def _to_delete(reference: str) -> Path:
     """The folder of a run, or what is listed by this name where no run can be opened."""
     from tui_trainer.runs.overview import Overviews
-    from tui_trainer.runs.registry import find_run
 
     try:
-        return find_run(reference).root
+        return run_named(reference).root
     except FolderError:
         rest = [one.path for one in Overviews().read() if not one.is_run and reference in (one.name, str(one.path))]
         if len(rest) != 1:
@@ -194,11 +187,10 @@ def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls, slurm
     from tui_trainer.runs.lock import owner
     from tui_trainer.runs.overview import overview
-    from tui_trainer.runs.registry import find_run
 
     if action not in controls.ACTIONS:
         raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
-    folder = find_run(reference)
+    folder = run_named(reference)
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
@@ -212,12 +204,6 @@ def _ask(reference: str, action: str) -> None:
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
     controls.request(folder.control, action)
     print(f"asked {folder.name} to {action}")
-
-
-def _print_json(value: object) -> None:
-    from tui_trainer.runs.json_fields import finite
-
-    print(json.dumps(finite(value), default=str, indent=1, allow_nan=False))
 
 
 def _terminal_width() -> int:

@@ -1,7 +1,5 @@
 """Commands for what could be asked: profiles, settings, the plan."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated
@@ -10,28 +8,21 @@ import typer
 
 from tui_trainer.cli.application import (
     AsJson,
+    Asked,
     Assignments,
-    ConfigFile,
-    DataPath,
     GpuName,
-    ModelName,
     ProfileName,
-    TaskName,
+    about_a_config,
     app,
     gpu_choice,
-    load,
 )
 from tui_trainer.standard_files import show_progress
 
 
 @app.command()
+@about_a_config
 def plan(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +32,7 @@ def plan(
     from tui_trainer.planning.summary import data_words
 
     chosen = gpu_choice(gpu)
-    loaded = load(config, profile, assignments, data, task, model, gpu=chosen)
+    loaded = asked.load(chosen)
     made = estimated_plan(loaded, show_progress, gpu=chosen)
     if as_json:
         print(made.model_dump_json(indent=1))
@@ -87,5 +78,5 @@ def explain(
     if schema:
         print(json.dumps(Config.model_json_schema(), indent=1))
         return
-    loaded = load(config, profile, assignments, "", "")
+    loaded = Asked(config, profile, assignments).load()
     print("\n".join(line for setting in find_settings(key) for line in describe(setting, loaded)))

@@ -1,25 +1,20 @@
 """Runs on other machines than this one: as a job of Slurm, and as one node of several."""
 
-from __future__ import annotations
-
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from tui_trainer.cli.application import (
     AsciiOnly,
-    Assignments,
-    ConfigFile,
-    DataPath,
-    ModelName,
+    Asked,
     NoMouse,
     NoUi,
-    ProfileName,
     RunReference,
-    TaskName,
+    about_a_config,
     app,
-    load,
+    run_named,
 )
 from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
 from tui_trainer.safe_text import one_line
@@ -35,13 +30,9 @@ watches the run from anywhere, `stop RUN` stops it, or takes it out of the queue
 
 
 @app.command(help=_EXAMPLE)
+@about_a_config
 def submit(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     time: Annotated[str, typer.Option(metavar="TIME", help="Limit of one start: 90 (minutes), 8:00:00, 2-12.")] = "",
     partition: Annotated[str, typer.Option(metavar="NAME", help="Where; else the cluster's default.")] = "",
     nodes: Annotated[
@@ -62,7 +53,7 @@ def submit(
     from tui_trainer.runs import slurm
 
     more = [f"distributed.nodes={nodes}"] if nodes else []
-    loaded = load(config, profile, [*(assignments or ()), *more], data, task, model)
+    loaded = replace(asked, assignments=[*(asked.assignments or ()), *more]).load()
     resources = Resources(
         nodes=loaded.config.distributed.nodes,
         gpus_per_node=gpus,
@@ -111,10 +102,9 @@ def join(
 ) -> None:
     """Take part, as another node, in a run that is begun on the first one. RUN is its folder on a shared disk."""
     from tui_trainer import headless
-    from tui_trainer.runs.registry import find_run
 
     try:
-        folder = find_run(run)
+        folder = run_named(run)
     except FolderError as error:
         hint = "output.runs_dir must be on a disk that all nodes see; start the first node before"
         raise InputError(f"{error.problems[0].message}: {one_line(run, 200)}", hint=hint) from None

@@ -1,12 +1,10 @@
 """The command that hands a run that is over to trackers."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import RunReference, app
+from tui_trainer.cli.application import RunReference, app, run_named
 from tui_trainer.errors import EXIT_FAILED
 from tui_trainer.standard_files import tell
 
@@ -23,11 +21,10 @@ def track(
     from tui_trainer.errors import InputError
     from tui_trainer.runs.lock import owner
     from tui_trainer.runs.overview import overview
-    from tui_trainer.runs.registry import find_run
     from tui_trainer.tracking.contract import find_tracker, tracker_names, tracker_problems
     from tui_trainer.tracking.feeder import Feeder
 
-    folder, names = find_run(run), list(dict.fromkeys(to or []))
+    folder, names = run_named(run), list(dict.fromkeys(to or []))
     if not names:
         raise InputError("to which tracker?", hint=f"--to {', --to '.join(tracker_names())}")
     if problems := tracker_problems(names):

@@ -1,7 +1,5 @@
 """Training: with screens, or without."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import typer
@@ -9,20 +7,14 @@ import typer
 from tui_trainer.cli.application import (
     AsciiOnly,
     AsJson,
-    Assignments,
-    ConfigFile,
-    DataPath,
+    Asked,
     GpuName,
-    ModelName,
     NoMouse,
     NoUi,
-    ProfileName,
-    TaskName,
+    about_a_config,
     app,
     gpu_choice,
-    load,
     refuse_json_on_screens,
-    request_of,
 )
 from tui_trainer.standard_files import show_progress
 
@@ -32,13 +24,9 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@about_a_config
 def train(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     no_ui: NoUi = False,
     as_json: AsJson = False,
@@ -46,20 +34,19 @@ def train(
     no_mouse: NoMouse = False,
 ) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
-    asked = (config, profile, assignments, data, task, model)
     chosen = gpu_choice(gpu)
     if no_ui:
-        raise typer.Exit(_train(load(*asked, gpu=chosen), chosen, as_json))
+        raise typer.Exit(_train(asked.load(chosen), chosen, as_json))
     refuse_json_on_screens(as_json=as_json)
-    if any(asked):
+    if any(vars(asked).values()):
         # What is wrong with it is said before the terminal is taken.
-        load(*asked, gpu=chosen)
+        asked.load(chosen)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(lambda: request_of(*asked), gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse))
+    raise typer.Exit(run_screens(lambda: asked.request, gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse))
 
 
-def _train(loaded: LoadedConfig, gpu: GpuChoice, as_json: bool) -> int:
+def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
     from tui_trainer import headless, lines
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.launching.start import open_new

@@ -1,13 +1,11 @@
 """Commands that try a trained model: a text, or a conversation."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import GpuName, RunReference, app, gpu_choice
+from tui_trainer.cli.application import GpuName, RunReference, app, gpu_choice, run_named
 from tui_trainer.errors import InputError
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
@@ -27,9 +25,7 @@ def generate(
     seed: Seed = 0,
 ) -> None:
     """Try a trained model: it continues a text, or answers one as its task does."""
-    from tui_trainer.runs.registry import find_run
-
-    folder = find_run(run)
+    folder = run_named(run)
     from tui_trainer.exporting.weights import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
@@ -64,9 +60,7 @@ def chat(
     if against not in ("", "base"):
         raise InputError("--against takes base", hint="`tui-trainer evaluate` compares other models")
     card = gpu_choice(gpu)
-    from tui_trainer.runs.registry import find_run
-
-    folder = find_run(run)
+    folder = run_named(run)
     from tui_trainer.exporting.weights import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.

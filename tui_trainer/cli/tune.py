@@ -1,26 +1,12 @@
 """The command that finds the fastest settings of a config here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataPath,
-    GpuName,
-    ModelName,
-    ProfileName,
-    TaskName,
-    app,
-    gpu_choice,
-    request_of,
-)
+from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, gpu_choice
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.standard_files import tell
 
@@ -28,13 +14,9 @@ _WIDTH = 200
 
 
 @app.command()
+@about_a_config
 def tune(
-    config: ConfigFile = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    data: DataPath = "",
-    task: TaskName = "",
-    model: ModelName = "",
+    asked: Asked,
     gpu: GpuName = "",
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="The most that it takes.")] = 5,
     write: Annotated[
@@ -52,8 +34,7 @@ def tune(
     chosen = gpu_choice(gpu)
     if write is not None:
         refuse_existing(write, "--write")
-    request = request_of(config, profile, assignments, data, task, model)
-    found = Tuning(request=request, gpu=chosen, seconds=60 * minutes, told=tell).find()
+    found = Tuning(request=asked.request, gpu=chosen, seconds=60 * minutes, told=tell).find()
     result = finite(found.as_json())
     if as_json:
         print(json.dumps(result))
@@ -69,7 +50,7 @@ def tune(
         from tui_trainer.launching.questions import with_settings
         from tui_trainer.launching.start import load_config
 
-        write_new(write, to_toml(load_config(with_settings(request, found.patch), gpu=chosen)))
+        write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=chosen)))
         tell(f"wrote {write}: try tui-trainer plan {write}")
     if found.cut_short:
         tell(f"{found.cut_short}: that is what was measured until then")

@@ -57,11 +57,6 @@ def _edge(setting: Setting, value: Any, direction: Direction) -> Any:
     return int(edge) if float not in setting.kinds else float(edge)
 
 
-def _doubled(value: float, direction: Direction) -> float:
-    """The next power of two times the odd part: 32 gives 64 and 16, 24 gives 48 and 12, 3 gives 6 and 1."""
-    return value * 2 if direction > 0 else value // 2
-
-
 def _one_two_five(value: float, direction: Direction) -> float:
     """The next of 1, 2, 5, 10 times a power of ten."""
     exponent = math.floor(math.log10(value) + 1e-9)
@@ -81,10 +76,6 @@ def _scaled(digit: int, power: int) -> float:
     return float(f"{digit}e{power}")
 
 
-def _one_more(value: float, direction: Direction) -> float:
-    return math.floor(value + 1) if direction > 0 else math.ceil(value - 1)
-
-
 def _nines(value: float, direction: Direction) -> float:
     """Nearer to 1 or further away: 0.9, 0.95, 0.98, 0.99, 0.995; below 0.5 down to 0."""
     if value < 0.5 or (value == 0.5 and direction < 0):
@@ -99,10 +90,11 @@ def _twentieth(value: float, direction: Direction) -> float:
 
 
 _SERIES: dict[str, Callable[[float, Direction], float]] = {
-    "x2": _doubled,
+    # The next power of two times the odd part: 32 gives 64 and 16, 24 gives 48 and 12, 3 gives 6 and 1.
+    "x2": lambda value, direction: value * 2 if direction > 0 else value // 2,
     "1-2-5": _one_two_five,
     "x10": _tenfold,
-    "+1": _one_more,
+    "+1": lambda value, direction: math.floor(value + 1) if direction > 0 else math.ceil(value - 1),
     "nines": _nines,
     "+0.05": _twentieth,
 }

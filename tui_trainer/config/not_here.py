@@ -1,7 +1,5 @@
 """What other tools have under names that a person may write here: why it is not here, and what to take instead."""
 
-from __future__ import annotations
-
 from typing import Final
 
 STRATEGY: Final = "distributed.strategy"

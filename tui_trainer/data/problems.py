@@ -19,11 +19,6 @@ class ProblemList:
         self.count += len(error.problems)
         self.shown.extend(error.problems[: SHOWN_PROBLEMS - len(self.shown)])
 
-    def add_end(self, error: DataError) -> None:
-        """A mistake that makes the rest of a file unreadable: no row, but any number of them."""
-        self.add(error)
-        self.ends.extend(error.problems)
-
     def notes(self) -> list[str]:
         """The same for rows that are passed over: how many, and the first of them."""
         if not self.count:

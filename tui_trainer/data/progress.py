@@ -24,13 +24,10 @@ class Meter:
 
     def report(self, done: float) -> None:
         if self.due():
-            self._tell(done)
+            self.finish(done)
 
     def finish(self, done: float) -> None:
         """The last word: always told."""
-        self._tell(done)
-
-    def _tell(self, done: float) -> None:
         if self._progress is not None:
             self._progress(self._what, done, self._total, self._unit)
             self._next_report = time.monotonic() + REPORT_SECONDS

@@ -1,7 +1,5 @@
 """Whether an exported model is the trained one: both loaded in processes of their own and compared on held-out rows."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Files there are light to import: torch, transformers and what else a format needs only inside functions.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A conversation with a trained model: its history, and the commands that change how it goes on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,8 +32,8 @@ class Conversation:
 
     def __init__(
         self,
-        writers: Mapping[str, Writer],
-        sampling: Sampling,
+        writers: "Mapping[str, Writer]",
+        sampling: "Sampling",
         system: str = "",
         *,
         show: Callable[[str], None],

@@ -1,7 +1,5 @@
 """Where a trained model is tried: on the card that is asked for or the freest one, else on the CPU."""
 
-from __future__ import annotations
-
 import torch
 
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device

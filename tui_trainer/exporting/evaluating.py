@@ -4,8 +4,6 @@ Each model is loaded when its turn comes, and let go after it. The two whose row
 memory until it is known which rows those are, where there is room for them.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

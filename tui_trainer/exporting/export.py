@@ -1,7 +1,5 @@
 """A trained model in another form: written beside, renamed when it is whole, and compared with what was trained."""
 
-from __future__ import annotations
-
 import logging as standard_logging
 import math
 import shutil

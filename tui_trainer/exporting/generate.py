@@ -1,7 +1,5 @@
 """Trying a trained model: it continues a prompt, which appears as it is written, or answers as its task says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rows that a trained model is measured on, as its run measured on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any

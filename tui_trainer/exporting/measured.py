@@ -4,8 +4,6 @@ Reads from standard input which run it is of, and which folder and format to loa
 trained). Prints the task's own loss and scores, the labels, and how it reads some texts; logits go to a file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +56,9 @@ def _on_held_out_rows(
     def keep(batch: MicroBatch, seconds: float) -> None:
         passes.append(seconds)
         if sum(map(len, kept)) < COMPARED_ROWS * 64:
-            kept.append(_logits(model, batch))
+            # float32 [N, C]: of the places that have a label, or of whole rows.
+            logits = model(**batch.inputs).logits.float()
+            kept.append((logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy())
 
     loss, scores = scored(trained, data, model, chosen, ROWS_AT_A_TIME, keep)
     np.save(logits_file, np.concatenate(kept))
@@ -68,12 +68,6 @@ def _on_held_out_rows(
         "scores": scores,
         "seconds_per_row": sum(passes) / len(chosen),
     }
-
-
-def _logits(model: Any, batch: MicroBatch) -> Any:
-    """float32 [N, C]: of the places that have a label, or of whole rows."""
-    logits = model(**batch.inputs).logits.float()
-    return (logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ beside it says of what they are predictions: the same command goes on behind the
 refused. So a file that was killed and gone on with is equal to one that never was.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -73,16 +71,12 @@ class AskedRows:
 
 def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
     """Of plain text each file is a row."""
-    is_table = all(entry.holds_rows for entry in source.entries) if source.entries else bool(_sample_rows(source))
-    if is_table:
+    is_table = source.sample and source.sample.rows
+    if all(entry.holds_rows for entry in source.entries) if source.entries else is_table:
         yield from source.rows(problems, choices=ColumnChoices(""))
         return
     for document in source.documents(problems=problems):
         yield Row(document.where, {TEXT: document.text})
-
-
-def _sample_rows(source: Source) -> object:
-    return source.sample and source.sample.rows
 
 
 class PredictedFile:

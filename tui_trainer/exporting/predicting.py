@@ -1,7 +1,5 @@
 """A trained model on the rows of a table: in batches of rows of similar length, the predictions in the rows' order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

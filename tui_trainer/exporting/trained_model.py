@@ -1,7 +1,5 @@
 """A finished run's model, to be exported or tried: where its files are, what it learnt, and how it is loaded."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,7 +42,7 @@ class TrainedModel:
     base: Path | None
 
     @classmethod
-    def of(cls, run: RunFolder, *, unfinished: bool = False) -> TrainedModel:
+    def of(cls, run: RunFolder, *, unfinished: bool = False) -> "TrainedModel":
         """The final model, or with `unfinished` the newest checkpoint where there is none.
 
         Raises FolderError for a run that has none, or whose plan another version wrote.
@@ -98,7 +96,7 @@ class TrainedModel:
         """In which it is compared with an export: fp32, unless that would take more than 16 GiB of memory."""
         return "float32" if self.weight_bytes < 4 * GIB else "auto"
 
-    def load(self, *, dtype: torch.dtype | str = "auto", merge: bool = False) -> Any:
+    def load(self, *, dtype: "torch.dtype | str" = "auto", merge: bool = False) -> Any:
         """The model on the CPU, with its adapter, or with `merge` as one with it."""
         trusted = self.config.model.trust_remote_code
         model = load_model(self.folder, self.head, self.base, dtype=dtype, merge=merge, trust_remote_code=trusted)
@@ -151,7 +149,7 @@ def load_model(
     head: Head,
     base: Path | None,
     *,
-    dtype: torch.dtype | str = "auto",
+    dtype: "torch.dtype | str" = "auto",
     merge: bool = False,
     trust_remote_code: bool = False,
 ) -> Any:
@@ -181,14 +179,14 @@ def load_model(
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
 
 
-def load_tokenizer(trained: TrainedModel) -> PreTrainedTokenizerBase:
+def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":
     """As it was saved with the model, marking texts with the languages of the run."""
     tokenizer = tokenizer_in(trained.folder, trust_remote_code=trained.config.model.trust_remote_code)
     set_languages(trained.config, tokenizer)
     return tokenizer
 
 
-def tokenizer_in(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def tokenizer_in(folder: Path, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
     """The one that lies in a folder. Raises FolderError where none can be read there."""
     from transformers import AutoTokenizer
 

@@ -1,7 +1,5 @@
 """Which weights a run has to show, without torch: an answer before seconds of imports."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Sources: CUDA C++ Programming Guide, "Compute Capabilities"; release notes of CU
 began) and 13.0 (Maxwell, Pascal and Volta ended); FlashAttention-2's README (Ampere and newer).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tui_trainer.hardware.catalogue import Card

@@ -4,8 +4,6 @@ Rates are dense (the data sheets' sparse ones halved), and those of tensor cores
 On GeForce cards that is half of the advertised rate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from tui_trainer.units import GIB
@@ -62,6 +60,12 @@ def plain_name(name: str) -> str:
     return " ".join(word for word in words if word not in MAKERS_WORDS)
 
 
+def _ampere(fp32: float | None, tf32: float, half: float, fp8: float | None = None, int8: float | None = None) -> Rates:
+    """Of Ampere and newer: bf16 is as fast as fp16."""
+    return Rates(fp32=fp32, tf32=tf32, fp16=half, bf16=half, fp8=fp8, int8=int8)
+
+
+_P100, _H100, _HGX_B200 = "NVIDIA P100 data sheet", "NVIDIA H100 data sheet", "NVIDIA HGX B200 data sheet"
 _TURING = "NVIDIA Turing architecture paper"
 _GA102 = "NVIDIA Ampere GA102 architecture paper"
 _ADA = "NVIDIA Ada architecture paper"
@@ -69,14 +73,14 @@ _BLACKWELL = "NVIDIA RTX Blackwell architecture paper"
 # Cores x 2 x boost clock, and the tensor cores' share of it that the paper gives for the same chip family.
 _GA102_RATIO = "NVIDIA specifications (cores, boost clock), ratios of the GA102 paper"
 _ADA_RATIO = "NVIDIA specifications (cores, boost clock), ratios of the Ada paper"
+_A100_RATES = _ampere(19.5, 156, 312, int8=624)
+_HOPPER_RATES = _ampere(67, 494.5, 989, fp8=1979, int8=1979)
 
 CARDS = (
     Card("K80", ("k80",), (3, 7), 12, 240, Rates(fp32=4.37), "NVIDIA K80 data sheet, one of its two GPUs", False),
     Card("GTX 1080 Ti", ("gtx 1080 ti",), (6, 1), 11, 484, Rates(fp32=11.3), "NVIDIA specifications", False),
-    Card(
-        "P100 PCIe", ("p100 pcie 16gb",), (6, 0), 16, 732, Rates(fp32=9.3, fp16=18.7), "NVIDIA P100 data sheet", False
-    ),
-    Card("P100", ("p100 sxm2 16gb",), (6, 0), 16, 732, Rates(fp32=10.6, fp16=21.2), "NVIDIA P100 data sheet", False),
+    Card("P100 PCIe", ("p100 pcie 16gb",), (6, 0), 16, 732, Rates(fp32=9.3, fp16=18.7), _P100, False),
+    Card("P100", ("p100 sxm2 16gb",), (6, 0), 16, 732, Rates(fp32=10.6, fp16=21.2), _P100, False),
     Card("V100", ("v100 sxm2 16gb",), (7, 0), 16, 900, Rates(fp32=15.7, fp16=125), "NVIDIA V100 data sheet"),
     Card("V100", ("v100 sxm2 32gb",), (7, 0), 32, 900, Rates(fp32=15.7, fp16=125), "NVIDIA V100 data sheet"),
     Card("V100 PCIe", ("v100 pcie 16gb",), (7, 0), 16, 900, Rates(fp32=14, fp16=112), "NVIDIA V100 data sheet"),
@@ -84,154 +88,24 @@ CARDS = (
     Card("T4", ("t4",), (7, 5), 16, 320, Rates(fp32=8.1, fp16=65, int8=130), "NVIDIA T4 data sheet"),
     Card("GTX 1660", ("gtx 1660",), (7, 5), 6, 192, Rates(fp32=5.0), "NVIDIA specifications", False),
     Card("RTX 2080 Ti", ("rtx 2080 ti",), (7, 5), 11, 616, Rates(fp32=13.4, fp16=53.8, int8=215), _TURING),
-    Card("RTX 3060", ("rtx 3060",), (8, 6), 12, 360, Rates(fp32=12.7, tf32=12.7, fp16=25.5, bf16=25.5), _GA102_RATIO),
-    Card(
-        "RTX 3080", ("rtx 3080",), (8, 6), 10, 760, Rates(fp32=29.8, tf32=29.8, fp16=59.5, bf16=59.5, int8=238), _GA102
-    ),
-    Card("RTX 3090", ("rtx 3090",), (8, 6), 24, 936, Rates(fp32=35.6, tf32=35.6, fp16=71, bf16=71, int8=284), _GA102),
-    Card(
-        "A10",
-        ("a10",),
-        (8, 6),
-        24,
-        600,
-        Rates(fp32=31.2, tf32=62.5, fp16=125, bf16=125, int8=250),
-        "NVIDIA A10 data sheet",
-    ),
-    Card(
-        "A40",
-        ("a40",),
-        (8, 6),
-        48,
-        696,
-        Rates(fp32=37.4, tf32=74.8, fp16=149.7, bf16=149.7, int8=299.3),
-        "NVIDIA A40 data sheet",
-    ),
-    Card(
-        "RTX A5000",
-        ("rtx a5000",),
-        (8, 6),
-        24,
-        768,
-        Rates(fp32=27.8, tf32=55.6, fp16=111.1, bf16=111.1),
-        "NVIDIA RTX A5000 data sheet",
-    ),
-    Card("RTX A6000", ("rtx a6000",), (8, 6), 48, 768, Rates(fp32=38.7, tf32=77.4, fp16=154.8, bf16=154.8), _GA102),
-    Card(
-        "A100 40 GB",
-        ("a100 sxm4 40gb", "a100 pcie 40gb"),
-        (8, 0),
-        40,
-        1555,
-        Rates(fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
-        "NVIDIA A100 data sheet",
-    ),
-    Card(
-        "A100 80 GB",
-        ("a100 sxm4 80gb",),
-        (8, 0),
-        80,
-        2039,
-        Rates(fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
-        "NVIDIA A100 data sheet",
-    ),
-    Card(
-        "A100 80 GB PCIe",
-        ("a100 80gb pcie",),
-        (8, 0),
-        80,
-        1935,
-        Rates(fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
-        "NVIDIA A100 data sheet",
-    ),
-    Card(
-        "L4",
-        ("l4",),
-        (8, 9),
-        24,
-        300,
-        Rates(fp32=30.3, tf32=60, fp16=121, bf16=121, fp8=242.5, int8=242.5),
-        "NVIDIA L4 data sheet",
-    ),
-    Card(
-        "L40S",
-        ("l40s",),
-        (8, 9),
-        48,
-        864,
-        Rates(fp32=91.6, tf32=183, fp16=362, bf16=362, fp8=733, int8=733),
-        "NVIDIA L40S data sheet",
-    ),
-    Card(
-        "RTX 4070",
-        ("rtx 4070",),
-        (8, 9),
-        12,
-        504,
-        Rates(fp32=29.1, tf32=29.1, fp16=58.3, bf16=58.3, fp8=116.6),
-        _ADA_RATIO,
-    ),
-    Card(
-        "RTX 4080 SUPER",
-        ("rtx 4080 super",),
-        (8, 9),
-        16,
-        736,
-        Rates(fp32=52.2, tf32=52.2, fp16=104.4, bf16=104.4, fp8=208.9),
-        _ADA_RATIO,
-    ),
-    Card(
-        "RTX 4090",
-        ("rtx 4090",),
-        (8, 9),
-        24,
-        1008,
-        Rates(fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330.3, int8=660.6),
-        _ADA,
-    ),
-    Card(
-        "RTX 5090",
-        ("rtx 5090",),
-        (12, 0),
-        32,
-        1792,
-        Rates(fp32=104.8, tf32=104.8, fp16=209.5, bf16=209.5, fp8=419, int8=838),
-        _BLACKWELL,
-    ),
-    Card(
-        "H100 PCIe",
-        ("h100 pcie",),
-        (9, 0),
-        80,
-        2000,
-        Rates(fp32=51, tf32=378, fp16=756, bf16=756, fp8=1513, int8=1513),
-        "NVIDIA H100 data sheet",
-    ),
-    Card(
-        "H100 SXM",
-        ("h100 80gb hbm3",),
-        (9, 0),
-        80,
-        3350,
-        Rates(fp32=67, tf32=494.5, fp16=989, bf16=989, fp8=1979, int8=1979),
-        "NVIDIA H100 data sheet",
-    ),
-    Card(
-        "H200 SXM",
-        ("h200",),
-        (9, 0),
-        141,
-        4800,
-        Rates(fp32=67, tf32=494.5, fp16=989, bf16=989, fp8=1979, int8=1979),
-        "NVIDIA H200 data sheet",
-    ),
-    Card(
-        "B200",
-        ("b200",),
-        (10, 0),
-        180,
-        8000,
-        Rates(tf32=1125, fp16=2250, bf16=2250, fp8=4500, int8=4500),
-        "NVIDIA HGX B200 data sheet",
-    ),
+    Card("RTX 3060", ("rtx 3060",), (8, 6), 12, 360, _ampere(12.7, 12.7, 25.5), _GA102_RATIO),
+    Card("RTX 3080", ("rtx 3080",), (8, 6), 10, 760, _ampere(29.8, 29.8, 59.5, int8=238), _GA102),
+    Card("RTX 3090", ("rtx 3090",), (8, 6), 24, 936, _ampere(35.6, 35.6, 71, int8=284), _GA102),
+    Card("A10", ("a10",), (8, 6), 24, 600, _ampere(31.2, 62.5, 125, int8=250), "NVIDIA A10 data sheet"),
+    Card("A40", ("a40",), (8, 6), 48, 696, _ampere(37.4, 74.8, 149.7, int8=299.3), "NVIDIA A40 data sheet"),
+    Card("RTX A5000", ("rtx a5000",), (8, 6), 24, 768, _ampere(27.8, 55.6, 111.1), "NVIDIA RTX A5000 data sheet"),
+    Card("RTX A6000", ("rtx a6000",), (8, 6), 48, 768, _ampere(38.7, 77.4, 154.8), _GA102),
+    Card("A100 40 GB", ("a100 sxm4 40gb", "a100 pcie 40gb"), (8, 0), 40, 1555, _A100_RATES, "NVIDIA A100 data sheet"),
+    Card("A100 80 GB", ("a100 sxm4 80gb",), (8, 0), 80, 2039, _A100_RATES, "NVIDIA A100 data sheet"),
+    Card("A100 80 GB PCIe", ("a100 80gb pcie",), (8, 0), 80, 1935, _A100_RATES, "NVIDIA A100 data sheet"),
+    Card("L4", ("l4",), (8, 9), 24, 300, _ampere(30.3, 60, 121, fp8=242.5, int8=242.5), "NVIDIA L4 data sheet"),
+    Card("L40S", ("l40s",), (8, 9), 48, 864, _ampere(91.6, 183, 362, fp8=733, int8=733), "NVIDIA L40S data sheet"),
+    Card("RTX 4070", ("rtx 4070",), (8, 9), 12, 504, _ampere(29.1, 29.1, 58.3, fp8=116.6), _ADA_RATIO),
+    Card("RTX 4080 SUPER", ("rtx 4080 super",), (8, 9), 16, 736, _ampere(52.2, 52.2, 104.4, fp8=208.9), _ADA_RATIO),
+    Card("RTX 4090", ("rtx 4090",), (8, 9), 24, 1008, _ampere(82.6, 82.6, 165.2, fp8=330.3, int8=660.6), _ADA),
+    Card("RTX 5090", ("rtx 5090",), (12, 0), 32, 1792, _ampere(104.8, 104.8, 209.5, fp8=419, int8=838), _BLACKWELL),
+    Card("H100 PCIe", ("h100 pcie",), (9, 0), 80, 2000, _ampere(51, 378, 756, fp8=1513, int8=1513), _H100),
+    Card("H100 SXM", ("h100 80gb hbm3",), (9, 0), 80, 3350, _HOPPER_RATES, _H100),
+    Card("H200 SXM", ("h200",), (9, 0), 141, 4800, _HOPPER_RATES, "NVIDIA H200 data sheet"),
+    Card("B200", ("b200",), (10, 0), 180, 8000, _ampere(None, 1125, 2250, fp8=4500, int8=4500), _HGX_B200),
 )

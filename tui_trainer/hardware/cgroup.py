@@ -5,8 +5,6 @@ the own group up to the root; the tightest limit counts. None is "no limit".
 Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 

@@ -1,7 +1,5 @@
 """What torch compiles with: triton for a GPU, a C++ compiler for the CPU. Nothing is imported."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A question that may never be answered: a driver that hangs, a file server that is gone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Thread
 from typing import TypeVar

@@ -3,8 +3,6 @@
 All texts are safe to be shown. Rows that are always there keep their number, so that a screen does not move.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tui_trainer.hardware.abilities import Abilities, dotted
@@ -77,10 +75,12 @@ def process_rows(gpu: Gpu) -> list[Row]:
 
 def processor_rows(hardware: Hardware) -> list[Row]:
     """The processor: name, what it computes natively, and its instruction sets."""
+    flags = hardware.cpu_flags
     return [
         ("model", one_line(hardware.cpu_name)),
-        ("computes", cpu_precision_words(hardware.cpu_flags)),
-        ("vectors", vector_words(hardware.cpu_flags)),
+        ("computes", cpu_precision_words(flags)),
+        # In the order of their age.
+        ("vectors", " ".join(flag for flag in _TOLD_FLAGS if flag in flags) or ("none" if flags else NOT_REPORTED)),
     ]
 
 
@@ -99,11 +99,6 @@ def cpu_precision_words(flags: frozenset[str]) -> str:
         return f"fp32; its instruction sets are {NOT_REPORTED}"
     native = sorted(flags & BF16_FLAGS)
     return f"fp32, and bf16 natively ({', '.join(native)})" if native else "fp32; bf16 only emulated, slower than fp32"
-
-
-def vector_words(flags: frozenset[str]) -> str:
-    """The instruction sets that matter to training, in the order of their age."""
-    return " ".join(flag for flag in _TOLD_FLAGS if flag in flags) or (NOT_REPORTED if not flags else "none")
 
 
 def precision_words(can: Abilities | None) -> str:

@@ -1,7 +1,5 @@
 """What this machine means for training: the device, the card that would be used, what is wrong and how to mend it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ The program sets it when it starts, so it holds for every run of the process and
 set stays.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

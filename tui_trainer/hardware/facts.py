@@ -1,7 +1,5 @@
 """The facts that a plan is made from. `None` is "not reported", never zero; bytes are bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Attention kernels that come in packages of their own, and whether they run here. Nothing is imported."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the machine is doing right now, for the screen. `None` is "not reported", never zero."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Source: NVIDIA's "Xid Errors" guide; the kernel's Documentation/ABI/testing/dev-kmsg.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

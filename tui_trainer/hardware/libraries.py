@@ -1,31 +1,13 @@
 """Versions of the libraries that matter, read from their metadata. Nothing is imported."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from importlib import metadata, util
 from pathlib import Path
 
-LIBRARIES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "numpy",
-    "datasets",
-    "peft",
-    "accelerate",
-    "bitsandbytes",
-    "flash-attn",
-    "flash-attn-3",
-    "liger-kernel",
-    "kernels",
-    "torchao",
-    "deepspeed",
-    "triton",
-    "textual",
-    "pip",
+LIBRARIES = tuple(
+    "torch transformers tokenizers safetensors numpy datasets peft accelerate bitsandbytes flash-attn flash-attn-3 "
+    "liger-kernel kernels torchao deepspeed triton textual pip".split()
 )
 
 

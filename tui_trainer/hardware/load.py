@@ -3,8 +3,6 @@
 Source: proc(5), /proc/PID/task/TID/stat; the load is a mean that forgets with a time constant of one minute.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -1,7 +1,5 @@
 """How much memory the machine, or the container, still has before the kernel ends a process."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Calls may hang when a driver is sick: ask from a thread of your own, or with `deadline.within`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -145,9 +143,7 @@ class Nvml:
 
     def _live(self, index: int) -> Gpu:
         handle, problem = self._handle(index)
-        if problem:
-            return Gpu(index=index, problem=problem)
-        return self._measured(index, handle)
+        return Gpu(index=index, problem=problem) if problem else self._measured(index, handle)
 
     def _measured(self, index: int, handle: Any) -> Gpu:
         """A card, or of a divided one the instance that a process gets: its name and memory, the rest of the card."""
@@ -157,6 +153,10 @@ class Nvml:
         if instance is not None:
             memory = self._ask("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
             name = self._ask("nvmlDeviceGetName", instance)
+        clock, most_clock = (
+            self._ask(question, handle, _SM_CLOCK)
+            for question in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
+        )
         return Gpu(
             index=index,
             name=name or self._ask("nvmlDeviceGetName", handle),
@@ -168,14 +168,9 @@ class Nvml:
             temperature_celsius=self._ask("nvmlDeviceGetTemperature", handle, 0, get=float),
             power_watts=self._ask("nvmlDeviceGetPowerUsage", handle, get=_watts),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", handle, get=_watts),
-            clock_share=self._clock_share(handle),
+            clock_share=round(clock / most_clock, 3) if clock and most_clock else None,
             slowed_by=self._slowed_by(handle),
         )
-
-    def _clock_share(self, handle: Any) -> float | None:
-        now = self._ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK)
-        most = self._ask("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK)
-        return round(now / most, 3) if now and most else None
 
     def _slowed_by(self, handle: Any) -> str | None:
         """The name of the call changed with NVML 12.2; older drivers know the older one only."""

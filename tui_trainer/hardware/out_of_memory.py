@@ -3,8 +3,6 @@
 No torch until it is asked.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import traceback

@@ -1,7 +1,5 @@
 """The folders that fill up or have a quota: where they are or will be, and how much room there is."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Looks at the machine. Reads only files and counters; starts nothing and loads no torch."""
 
-from __future__ import annotations
-
 import platform
 import socket
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Sentences and remedies are safe to be shown: foreign text in them has passed `one_line`.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The processor: its name, its cores, and the instruction sets that decide what it computes natively."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterable
@@ -43,7 +41,9 @@ def training_threads(usable_cores: int) -> int:
 def usable_cores(limits: Limits, root: Path = Path("/")) -> int:
     """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = _distinct_cores(allowed, root) or _cores_by_count(len(allowed))
+    cores, logical = _distinct_cores(allowed, root), psutil.cpu_count(logical=True)
+    if not cores:
+        cores = (psutil.cpu_count(logical=False) if len(allowed) == logical else None) or len(allowed)
     return max(1, min(cores, int(limits.cores)) if limits.cores else cores)
 
 
@@ -57,8 +57,3 @@ def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
         return len({(cpus / f"cpu{index}/topology/thread_siblings_list").read_text().strip() for index in allowed})
     except OSError:
         return None
-
-
-def _cores_by_count(allowed: int) -> int:
-    logical, physical = psutil.cpu_count(logical=True), psutil.cpu_count(logical=False)
-    return physical if logical and physical and allowed == logical else allowed

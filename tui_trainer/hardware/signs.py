@@ -1,7 +1,5 @@
 """Signs of NVIDIA hardware that cost nothing to look for, so that pynvml (0.15 s) is imported only where it helps."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How fast storage is: what a disk gives of a file that does not lie in memory, and what it takes."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ cards in one machine a bare number is therefore ambiguous, and is read as the dr
 Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "CUDA Device Enumeration".
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 

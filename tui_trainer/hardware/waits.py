@@ -4,8 +4,6 @@ Sources: the kernel's Documentation/scheduler/sched-stats.rst (/proc/PID/schedst
 runnable and waiting for one), filesystems/proc.rst (/proc/PID/io) and accounting/psi.rst (/proc/pressure/io).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A table applied to a file: every key of it ends as a rewrite into ours or as left out, none is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -47,7 +45,7 @@ class Group:
     """Keys that are read beside each other; `read` takes those that it understands, the rest have rules."""
 
     names: tuple[str, ...]
-    read: Callable[[Conversion], None]
+    read: "Callable[[Conversion], None]"
 
 
 @dataclass(frozen=True, kw_only=True)

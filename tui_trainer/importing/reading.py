@@ -60,7 +60,8 @@ def read_foreign(path: Path) -> dict[str, Any]:
 
 def parse_json(text: str, where: str) -> Any:
     """The value of a JSON text. Raises ConfigError with the line."""
-    bare = _JSON_TOKENS.sub(_blank_comment, text)
+    # A comment as spaces, its line breaks kept, so that errors name the right line.
+    bare = _JSON_TOKENS.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text)
     bare = _JSON_LAST_COMMA.sub(lambda match: match[1] or " ", bare)
     try:
         return json.loads(bare, object_pairs_hook=lambda pairs: _once(pairs, where))
@@ -69,11 +70,6 @@ def parse_json(text: str, where: str) -> Any:
         raise ConfigError(reason, where=where) from None
     except ValueError as error:  # a whole number of more digits than Python reads
         raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
-
-
-def _blank_comment(match: re.Match[str]) -> str:
-    """A comment as spaces, its line breaks kept, so that errors name the right line."""
-    return match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0])
 
 
 def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Charts as SVG inside a page: no script, no font and no colour of their own but those of the page's style."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

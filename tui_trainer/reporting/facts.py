@@ -1,7 +1,5 @@
 """Everything a report states about a run, from its journal, its plan and its folder; assembled once."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A report for programs: the facts as they were measured, in bytes and seconds, where the other forms have words."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """A report as Markdown. Foreign text cannot become a heading, a link, a cell or HTML."""
 
-from __future__ import annotations
-
 import re
 
 from tui_trainer.reporting.curves import Chart

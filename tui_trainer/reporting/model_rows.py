@@ -1,7 +1,5 @@
 """What a report and a model card both state of a run's model: its losses, its scores, and how it was trained."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A report as one HTML page that needs nothing else: no script, no request, and all foreign text escaped."""
 
-from __future__ import annotations
-
 from html import escape
 
 from tui_trainer.reporting.curves import Chart

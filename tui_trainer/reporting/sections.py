@@ -3,8 +3,6 @@
 Texts are plain and may be foreign: whoever writes them out makes them harmless.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

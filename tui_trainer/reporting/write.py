@@ -1,10 +1,8 @@
 """The files of a report: written whole or not at all, and private as all of a run is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-from tui_trainer.reporting.facts import RunFacts, facts_of
+from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.markdown import to_markdown
 from tui_trainer.reporting.page import to_html
 from tui_trainer.runs.folder import RunFolder, write_atomically
@@ -14,11 +12,7 @@ NAMES = ("report.md", "report.html")
 
 def write_report(folder: RunFolder, out: Path | None = None) -> list[Path]:
     """Into `out`, a folder that is there, or the run's own. Returns the files. Raises OSError."""
-    return write_facts(facts_of(folder), out or folder.root)
-
-
-def write_facts(facts: RunFacts, out: Path) -> list[Path]:
-    paths = [out / name for name in NAMES]
+    facts, paths = facts_of(folder), [(out or folder.root) / name for name in NAMES]
     for path, text in zip(paths, (to_markdown(facts), to_html(facts)), strict=True):
         write_atomically(path, text.encode("utf-8", "replace"), durable=False)
     return paths

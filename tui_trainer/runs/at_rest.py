@@ -4,8 +4,6 @@ A folder is renamed before it is deleted: what a crash leaves behind is recognis
 in it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Steps: how many there are, and on which of them something happens."""
 
-from __future__ import annotations
-
 
 def every(steps_or_share: float, total_steps: int) -> int:
     """A setting such as `eval_steps` as a number of steps: below 1 a share of all steps, 0 stays 0 (never)."""

@@ -3,8 +3,6 @@
 Journals are read whole, at about half a second for 100,000 steps: a screen asks in a thread.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

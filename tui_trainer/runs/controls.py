@@ -4,8 +4,6 @@ The file is replaced as a whole, so that it is never seen half written. Asking i
 ControlApplied in the journal.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ A line is ASCII and holds no line break whatever text is inside, so that a recor
 Numbers that are not finite are written as the strings "NaN", "Infinity" and "-Infinity": bare NaN is not JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, fields

@@ -3,8 +3,6 @@
 Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall clock (UTC) and only for people.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

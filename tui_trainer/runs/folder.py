@@ -4,8 +4,6 @@ Everything is private to its owner (folders 0700, files 0600, whatever the umask
 is written, and only what is known to be ours is removed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -28,19 +26,21 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
 _FILES: Final = (
     MARKER,
-    "config.toml",
-    "plan.json",
-    "journal.jsonl",
-    "control.json",
-    "run.lock",
-    "job.sh",
-    "job.json",
-    "report.md",
-    "report.html",
+    *"config.toml plan.json journal.jsonl control.json run.lock job.sh job.json report.md report.html".split(),
 )
 _FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+
+
+class _Inside:
+    """A file or a folder in that of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "RunFolder", _: object) -> Path:
+        return folder.root / self._name
 
 
 @dataclass(frozen=True)
@@ -54,54 +54,12 @@ class RunFolder:
     def name(self) -> str:
         return self.root.name
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
-
-    @property
-    def plan(self) -> Path:
-        return self.root / "plan.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.jsonl"
-
-    @property
-    def control(self) -> Path:
-        return self.root / "control.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def script(self) -> Path:
-        """What Slurm runs."""
-        return self.root / "job.sh"
-
-    @property
-    def job(self) -> Path:
-        return self.root / "job.json"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
-
-    @property
-    def exports(self) -> Path:
-        return self.root / "export"
+    config, plan, journal = _Inside("config.toml"), _Inside("plan.json"), _Inside("journal.jsonl")
+    control, lock = _Inside("control.json"), _Inside("run.lock")
+    script, job = _Inside("job.sh"), _Inside("job.json")
+    """What Slurm runs, and the number that it gave it."""
+    logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
+    report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
     @classmethod
     def create(cls, runs_dir: Path, name: str) -> Self:
@@ -119,7 +77,10 @@ class RunFolder:
             for inner in (folder.logs, folder.checkpoints):
                 make_private_folder(inner)
         except OSError as error:
-            _take_back(folder, made)
+            # Without `folder` the name was taken by another in the meantime: it is not ours.
+            if folder is not None:
+                shutil.rmtree(folder.root, ignore_errors=True)
+            _remove_empty(made)
             raise FolderError(_refusal(root, error)) from error
         return folder
 
@@ -302,13 +263,6 @@ def _make_parents(folder: Path) -> list[Path]:
         _remove_empty(made)
         raise
     return made
-
-
-def _take_back(folder: RunFolder | None, made: list[Path]) -> None:
-    """What a failed `create` made. Without `folder` the name was taken by another in the meantime: it is not ours."""
-    if folder is not None:
-        shutil.rmtree(folder.root, ignore_errors=True)
-    _remove_empty(made)
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -1,7 +1,5 @@
 """What readings of a run add up to: means of what varies, peaks of what has to fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ A line that a kill has torn is closed by the next writer and becomes one line of
 It does not keep two writers apart: `lock.py` does.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import threading
@@ -171,16 +169,14 @@ class JournalReader:
             self.failing = None if isinstance(error, FileNotFoundError) else _reason(error)
             return
         try:
-            self._restart_if_replaced(os.fstat(fd))
+            status = os.fstat(fd)
+            if status.st_ino != self._inode or status.st_size < self._offset_bytes:  # replaced
+                self._offset_bytes, self._tail, self._tail_too_long = 0, b"", False
+            self._inode = status.st_ino
             while chunk := self._read_chunk(fd):
                 yield from self._events(chunk)
         finally:
             os.close(fd)
-
-    def _restart_if_replaced(self, status: os.stat_result) -> None:
-        if status.st_ino != self._inode or status.st_size < self._offset_bytes:
-            self._offset_bytes, self._tail, self._tail_too_long = 0, b"", False
-        self._inode = status.st_ino
 
     def _read_chunk(self, fd: int) -> bytes:
         try:

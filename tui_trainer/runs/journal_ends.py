@@ -4,8 +4,6 @@ Journals have hundreds of megabytes, and a list shows hundreds of them: of most 
 those that are read few become events.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Iterator

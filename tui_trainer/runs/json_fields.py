@@ -4,8 +4,6 @@ A reader takes what `parsed` made and returns it, or raises ValueError. A whole 
 expected, true is not a number, and a whole number of more than 18 digits is refused.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

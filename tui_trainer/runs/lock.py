@@ -5,8 +5,6 @@ another process by now. So the owner is written down with the start time of its 
 in silence. The file is emptied on release and stays.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ What has not changed since is not read again. How large a folder is takes a walk
 a thread of its own.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@ The index is a convenience. Losing it loses no run: a path always works, and a s
 stops nothing, it is only said.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os
@@ -85,7 +83,10 @@ def find_run(reference: str) -> RunFolder:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise _ambiguous(reference, matches)
+        same_name = len({run.name for run in matches}) < len(matches)
+        candidates = [str(run.root) if same_name else run.name for run in matches]
+        message = f"{one_line(reference, 80)!r} may be any of {len(matches)} runs"
+        raise FolderError(message, hint=f"candidates: {one_line(', '.join(candidates), 600)}")
     raise _not_found(reference, [run.name for run in runs])
 
 
@@ -151,13 +152,6 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
                 roots.pop(new_root, None)
                 roots = {new_root if one == root else one: None for one in roots}
     return list(roots)
-
-
-def _ambiguous(reference: str, matches: list[RunFolder]) -> FolderError:
-    same_name = len({run.name for run in matches}) < len(matches)
-    candidates = [str(run.root) if same_name else run.name for run in matches]
-    message = f"{one_line(reference, 80)!r} may be any of {len(matches)} runs"
-    return FolderError(message, hint=f"candidates: {one_line(', '.join(candidates), 600)}")
 
 
 def _not_found(reference: str, names: list[str]) -> FolderError:

@@ -1,7 +1,5 @@
 """How long a run still takes: the steps left, and what happens between them."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tui_trainer.runs.cadence import times

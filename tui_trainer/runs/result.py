@@ -1,7 +1,5 @@
 """What came of a run: which of its evaluations is that of its model, and whether another was better."""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.runs.events import EvalDone

@@ -3,8 +3,6 @@
 The baseline of a score is named "NAME of WHAT" (`tasks/contract.py`), such as "accuracy of the most frequent class".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

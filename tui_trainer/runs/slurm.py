@@ -4,8 +4,6 @@ Only the commands of Slurm are asked (`sbatch`, `squeue`, `scancel`, `scontrol`)
 Source: the manuals of Slurm 22.05 and newer, https://slurm.schedmd.com/man_index.html.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -178,7 +176,7 @@ class Allocation:
     node_list: str = ""
 
     @classmethod
-    def here(cls) -> Allocation | None:
+    def here(cls) -> "Allocation | None":
         """None outside of a job. Raises InputError for several tasks on one node."""
         found = os.environ.get("SLURM_JOB_ID", "")
         if not found.isdigit():

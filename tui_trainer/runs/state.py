@@ -10,33 +10,11 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from tui_trainer.runs.events import (
-    BaselinesMeasured,
-    BetweenSteps,
-    CheckpointSaved,
-    DataPrepared,
-    DeadlineAtRisk,
-    EpochDone,
-    EvalDone,
-    Event,
-    GaugesRead,
-    LibrariesLoaded,
-    MicroBatchReduced,
-    PhaseChanged,
-    PlanMade,
-    Progress,
-    RunFailed,
-    RunFinished,
-    RunProblem,
-    RunStarted,
-    StepDone,
-    TextSampled,
-    Unknown,
-)
+from tui_trainer.runs import events
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.step_times import StepTimes
 
@@ -82,31 +60,31 @@ class RunState:
     grad_norms: array[float] = field(default_factory=_floats)
     step_seconds: array[float] = field(default_factory=_floats)
 
-    evals: list[EvalDone] = field(default_factory=list)
-    epochs: list[EpochDone] = field(default_factory=list)
-    checkpoints: list[CheckpointSaved] = field(default_factory=list)
-    samples: deque[TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
-    problems: deque[RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
-    gauges: deque[GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
+    evals: list[events.EvalDone] = field(default_factory=list)
+    epochs: list[events.EpochDone] = field(default_factory=list)
+    checkpoints: list[events.CheckpointSaved] = field(default_factory=list)
+    samples: deque[events.TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    problems: deque[events.RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
+    gauges: deque[events.GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
     """The last hour of the process, whatever its step: a resume drops none."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Of all readings of the run, also of those that `gauges` does not keep."""
-    recent: deque[StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
 
     versions: dict[str, str] = field(default_factory=dict)
-    baselines: BaselinesMeasured | None = None
-    at_risk: DeadlineAtRisk | None = None
+    baselines: events.BaselinesMeasured | None = None
+    at_risk: events.DeadlineAtRisk | None = None
     """Of this start; None while it has not been noticed that the run will miss its deadline."""
-    data: DataPrepared | None = None
-    plan: PlanMade | None = None
+    data: events.DataPrepared | None = None
+    plan: events.PlanMade | None = None
     resident_bytes_before: int | None = None
     """Of the process, before the model: what the plan's memory on a CPU adds to. None on a GPU, or not noted."""
     threads: int | None = None
     """Of torch's kernels on the CPU; None where the journal does not say."""
-    progress: Progress | None = None
-    last_step: StepDone | None = None
-    finished: RunFinished | None = None
-    failed: RunFailed | None = None
+    progress: events.Progress | None = None
+    last_step: events.StepDone | None = None
+    finished: events.RunFinished | None = None
+    failed: events.RunFailed | None = None
     steps_since_start: int = 0
     readings_since_start: int = 0
     times: StepTimes = field(default_factory=StepTimes)
@@ -115,11 +93,53 @@ class RunState:
     """The highest of all steps, as `StepDone` counts it; a resume drops none."""
     unknown_events: int = 0
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         """Takes one event in. Kinds that change nothing here are passed over."""
-        change = _CHANGES.get(type(event))
-        if change is not None:
-            change(self, event)
+        match event:  # the commonest first
+            case events.StepDone():
+                self._take_step(event)
+            case events.GaugesRead():
+                self.gauges.append(event)
+                self.readings_since_start += 1
+                self.gauge_summary.add(event)
+            case events.BetweenSteps():
+                self.times.add_between(event)
+            case events.RunStarted():
+                self._start(event)
+            case events.PhaseChanged():
+                self.phase, self.progress = event.phase, None
+            case events.Progress():
+                self.progress = event
+            case events.DataPrepared():
+                self.data = event
+            case events.BaselinesMeasured():
+                self.baselines = event
+            case events.PlanMade():
+                self.plan, self.total_steps = event, event.total_steps
+            case events.LibrariesLoaded():
+                self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
+            case events.EvalDone():
+                self.evals.append(event)
+                self.progress = None
+            case events.EpochDone():
+                self.epochs.append(event)
+            case events.CheckpointSaved():
+                self.checkpoints.append(event)
+            case events.TextSampled():
+                self.samples.append(event)
+            case events.MicroBatchReduced():
+                self._take_reduction(event)
+            case events.DeadlineAtRisk():
+                self.at_risk = event
+                self.problems.append(event)
+            case events.RunProblem():  # any other: those two are problems as well
+                self.problems.append(event)
+            case events.RunFinished():
+                self.finished, self.failed, self.progress = event, None, None
+            case events.RunFailed():
+                self.finished, self.failed, self.progress = None, event, None
+            case events.Unknown():
+                self.unknown_events += 1
 
     @property
     def status(self) -> Status:
@@ -160,7 +180,7 @@ class RunState:
         seconds = sum(done.step_seconds for done in self.recent)
         return count / seconds if seconds > 0 else None
 
-    def _start(self, event: RunStarted) -> None:
+    def _start(self, event: events.RunStarted) -> None:
         if event.resumed_from_step is None or not self.started_at:
             self.started_at = event.at
         self.name, self.task, self.device = event.name, event.task, event.device
@@ -173,10 +193,6 @@ class RunState:
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
         self.recent.clear()
-
-    def _take_risk(self, event: DeadlineAtRisk) -> None:
-        self.at_risk = event
-        self.problems.append(event)
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
@@ -193,7 +209,7 @@ class RunState:
         floats = [self.loss_sums, self.losses, self.lrs, self.grad_norms, self.step_seconds]
         return [self.steps, self.token_counts, *floats]
 
-    def _take_step(self, event: StepDone) -> None:
+    def _take_step(self, event: events.StepDone) -> None:
         step = event.step
         if step <= self.step and self.steps and step <= self.steps[-1]:
             self._drop_after(step - 1)
@@ -214,53 +230,12 @@ class RunState:
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
 
-    def _take_between(self, event: BetweenSteps) -> None:
-        self.times.add_between(event)
-
-    def _change_phase(self, event: PhaseChanged) -> None:
-        self.phase = event.phase
-        self.progress = None
-
-    def _finish(self, event: RunFinished) -> None:
-        self.finished, self.failed, self.progress = event, None, None
-
-    def _fail(self, event: RunFailed) -> None:
-        self.finished, self.failed, self.progress = None, event, None
-
-    def _take_data(self, event: DataPrepared) -> None:
-        self.data = event
-
-    def _take_plan(self, event: PlanMade) -> None:
-        self.plan = event
-        self.total_steps = event.total_steps
-
-    def _take_reduction(self, event: MicroBatchReduced) -> None:
+    def _take_reduction(self, event: events.MicroBatchReduced) -> None:
         self.problems.append(event)
         if self.plan is not None and event.what == "training":
             self.plan = replace(
                 self.plan, per_device_train_batch_size=event.rows, gradient_accumulation_steps=event.passes
             )
-
-    def _take_libraries(self, event: LibrariesLoaded) -> None:
-        self.resident_bytes_before, self.threads = event.resident_bytes, event.threads
-
-    def _take_baselines(self, event: BaselinesMeasured) -> None:
-        self.baselines = event
-
-    def _take_evaluation(self, event: EvalDone) -> None:
-        self.evals.append(event)
-        self.progress = None
-
-    def _take_progress(self, event: Progress) -> None:
-        self.progress = event
-
-    def _take_gauges(self, event: GaugesRead) -> None:
-        self.gauges.append(event)
-        self.readings_since_start += 1
-        self.gauge_summary.add(event)
-
-    def _count_unknown(self, _: Unknown) -> None:
-        self.unknown_events += 1
 
 
 def smoothing_window(steps: int) -> int:
@@ -268,33 +243,9 @@ def smoothing_window(steps: int) -> int:
     return min(max(steps // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
 
 
-def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
     """The state after the events. A `state` that is given is carried on with: changed in place, and returned."""
     state = RunState() if state is None else state
     for event in events:
         state.apply(event)
     return state
-
-
-_CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
-    RunStarted: RunState._start,
-    PhaseChanged: RunState._change_phase,
-    Progress: RunState._take_progress,
-    DataPrepared: RunState._take_data,
-    BaselinesMeasured: RunState._take_baselines,
-    PlanMade: RunState._take_plan,
-    LibrariesLoaded: RunState._take_libraries,
-    StepDone: RunState._take_step,
-    BetweenSteps: RunState._take_between,
-    EvalDone: RunState._take_evaluation,
-    EpochDone: lambda state, event: state.epochs.append(event),
-    CheckpointSaved: lambda state, event: state.checkpoints.append(event),
-    GaugesRead: RunState._take_gauges,
-    TextSampled: lambda state, event: state.samples.append(event),
-    RunProblem: lambda state, event: state.problems.append(event),
-    MicroBatchReduced: RunState._take_reduction,
-    DeadlineAtRisk: RunState._take_risk,
-    RunFinished: RunState._finish,
-    RunFailed: RunState._fail,
-    Unknown: RunState._count_unknown,
-}

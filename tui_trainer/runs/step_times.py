@@ -1,9 +1,7 @@
 """Where the time of a run's steps went, added up while its journal is read."""
 
-from __future__ import annotations
-
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from tui_trainer.runs.events import BetweenSteps, StepDone
@@ -38,22 +36,10 @@ class StepSums:
         self.positions += done.positions
         self.samples += done.samples
 
-    def copied(self) -> StepSums:
-        return self.since(StepSums())
-
-    def since(self, before: StepSums) -> StepSums:
+    def since(self, before: "StepSums") -> "StepSums":
         """What came after an earlier state of these sums."""
-        return StepSums(
-            steps=self.steps - before.steps,
-            data_seconds=self.data_seconds - before.data_seconds,
-            forward_seconds=self.forward_seconds - before.forward_seconds,
-            backward_seconds=self.backward_seconds - before.backward_seconds,
-            optimizer_seconds=self.optimizer_seconds - before.optimizer_seconds,
-            step_seconds=self.step_seconds - before.step_seconds,
-            input_tokens=self.input_tokens - before.input_tokens,
-            positions=self.positions - before.positions,
-            samples=self.samples - before.samples,
-        )
+        names = [item.name for item in fields(self)]
+        return StepSums(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
 
 @dataclass(slots=True)
@@ -71,7 +57,7 @@ class StepTimes:
         whole, last = self.whole, self._marks[-1]
         whole.add(done)
         if whole.steps - last.steps >= _MARK_STEPS and whole.step_seconds - last.step_seconds >= _MARK_SECONDS:
-            self._marks.append(whole.copied())
+            self._marks.append(replace(whole))
 
     def add_between(self, event: BetweenSteps) -> None:
         self.between_steps += event.steps

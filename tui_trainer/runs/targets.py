@@ -1,7 +1,5 @@
 """What a run was meant to reach, beside what it has reached: from the journal alone, while it runs and afterwards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How good a rate is beside the best that this machine has reached with steps of the same shape."""
 
-from __future__ import annotations
-
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import format_count
 

@@ -3,8 +3,6 @@
 An action `config.undo` is carried out by the method `undo` of the config page; actions of `app` belong to every page.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -36,6 +34,20 @@ def _action(place: Place, name: str, keys: str, label: str, help: str, footer: i
     return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
 
 
+def _moves(
+    place: Place, up: str, down: str, first: str, last: str, first_label: str = "first", last_label: str = "last"
+) -> tuple[Action, ...]:
+    """Through a list, with the sentences of the help."""
+    return (
+        _action(place, "up", "up k", "up", up),
+        _action(place, "down", "down j", "down", down),
+        _action(place, "page_up", "pageup", "page up", "One page up."),
+        _action(place, "page_down", "pagedown", "page down", "One page down."),
+        _action(place, "first", "home g", first_label, first),
+        _action(place, "last", "end G", last_label, last),
+    )
+
+
 ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "go_hardware", "1", "hardware", "The Hardware screen: what this machine has, and what is wrong."),
     _action("app", "go_config", "2", "config", "The Config screen: every setting, with presets and a live plan."),
@@ -54,22 +66,13 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "interrupt", "ctrl+c", "copy selection", "Copy the selected text. It stops nothing."),
     _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, save and stop, stay.", 95),
     #
-    _action("hardware", "up", "up k", "up", "Scroll up."),
-    _action("hardware", "down", "down j", "down", "Scroll down."),
-    _action("hardware", "page_up", "pageup", "page up", "One page up."),
-    _action("hardware", "page_down", "pagedown", "page down", "One page down."),
-    _action("hardware", "first", "home g", "to the top", "To the top."),
-    _action("hardware", "last", "end G", "to the end", "To the end."),
+    *_moves("hardware", "Scroll up.", "Scroll down.", "To the top.", "To the end.", "to the top", "to the end"),
     _action("hardware", "next_gpu", "n", "next GPU", "Choose another card; after the last comes the freest again.", 20),
     _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
     _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
     #
-    _action("config", "up", "up k", "up", "To the setting above."),
-    _action("config", "down", "down j", "down", "To the setting below."),
-    _action("config", "page_up", "pageup", "page up", "One page up."),
-    _action("config", "page_down", "pagedown", "page down", "One page down."),
-    _action("config", "first", "home g", "first", "To the first setting."),
-    _action("config", "last", "end G", "last", "To the last setting."),
+    *_moves("config", "To the setting above.", "To the setting below.", "To the first setting.",
+            "To the last setting."),
     _action("config", "previous_group", "{", "previous group", "To the group of settings above."),
     _action("config", "next_group", "}", "next group", "To the group of settings below."),
     _action("config", "edit", "enter", "edit", "Change the value in place.", 10),
@@ -94,12 +97,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "tune", "m", "tune", "Measure which settings are the fastest here; `a` takes them.", 58),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
-    _action("checklist", "up", "up k", "up", "To the check above."),
-    _action("checklist", "down", "down j", "down", "To the check below."),
-    _action("checklist", "page_up", "pageup", "page up", "One page up."),
-    _action("checklist", "page_down", "pagedown", "page down", "One page down."),
-    _action("checklist", "first", "home g", "first", "To the first check."),
-    _action("checklist", "last", "end G", "last", "To the last check."),
+    *_moves("checklist", "To the check above.", "To the check below.", "To the first check.", "To the last check."),
     _action("checklist", "show_fix", "enter", "show fix", "What the fix of this check sets, and the key for it."),
     _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
     _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
@@ -135,12 +133,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "export", "x", "export", "Write the model of the run in another form, and compare it.", 80),
     _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     #
-    _action("runs", "up", "up k", "up", "To the run above."),
-    _action("runs", "down", "down j", "down", "To the run below."),
-    _action("runs", "page_up", "pageup", "page up", "One page up."),
-    _action("runs", "page_down", "pagedown", "page down", "One page down."),
-    _action("runs", "first", "home g", "first", "To the newest run."),
-    _action("runs", "last", "end G", "last", "To the oldest run."),
+    *_moves("runs", "To the run above.", "To the run below.", "To the newest run.", "To the oldest run."),
     _action("runs", "open", "enter", "open", "Show the run on the Train screen, while it trains and afterwards.", 10),
     _action("runs", "resume", "p", "resume", "Go on from the newest checkpoint of the run, after one more key.", 20),
     _action("runs", "stop", "S", "stop", "Save and stop a run that trains, after one more key.", 20),

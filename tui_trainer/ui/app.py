@@ -3,8 +3,6 @@
 It shows what the screens compute and hands on keys. It owns no run and waits for none: `main` does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -124,21 +122,21 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def find_living_runs(self) -> None:
         self.bench.background.do("runs", _living_runs, self._found_runs)
 
-    def _found_runs(self, living: list[RunFolder]) -> None:
+    def _found_runs(self, living: "list[RunFolder]") -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
         if living:
             from tui_trainer.ui.starting import offer_to_watch
 
             self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
 
-    def found_draft(self, draft: Draft) -> None:
+    def found_draft(self, draft: "Draft") -> None:
         """Edits of an earlier session that were never saved."""
         from tui_trainer.ui.screens.config_files import offer_draft
 
         if document := self.bench.document:
             self.bench.ask_when_free(partial(offer_draft, self.bench, document, draft))
 
-    def checked(self, findings: list[Finding]) -> None:
+    def checked(self, findings: "list[Finding]") -> None:
         if page := cast("ChecklistPage | None", self.pages.get("checklist")):
             page.found(findings)
 
@@ -382,7 +380,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._exit_renderables.clear()
 
 
-def _living_runs() -> list[RunFolder]:
+def _living_runs() -> "list[RunFolder]":
     """The newest runs of this disk that some process carries out now."""
     from tui_trainer.runs.lock import owner
     from tui_trainer.runs.registry import known_runs

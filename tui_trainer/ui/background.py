@@ -3,8 +3,6 @@
 The thread never touches the screen. It is a daemon: nothing that it does needs finishing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import OrderedDict

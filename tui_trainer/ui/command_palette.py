@@ -1,7 +1,5 @@
 """The registry's actions in Textual's command palette."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

@@ -3,18 +3,12 @@
 It belongs to `main`, not to the application: the screens may go, the run stays until its thread has ended.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tui_trainer.errors import EXIT_FAILED, Problem
+from tui_trainer.launching.carry_out import Outcome
+from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.thread import RunThread
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.watch import WatchedRun
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.carry_out import Outcome
-    from tui_trainer.launching.start import OpenRun
 
 
 class CurrentRun(WatchedRun):

@@ -1,7 +1,5 @@
 """Questions, texts and the help: screens that lie on another one and take the keys until they are closed."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property

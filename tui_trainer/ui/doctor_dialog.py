@@ -1,7 +1,5 @@
 """What ails a run, the costliest first, and its settings with the remedies for the next one."""
 
-from __future__ import annotations
-
 from tui_trainer.config.changes import settings_words
 from tui_trainer.doctor.contract import Finding, Verdict
 from tui_trainer.planning.deadline_ways import way_line

@@ -4,8 +4,6 @@ Textual's own writer holds 30 writes and then blocks the event loop for as long 
 signal and no exit would get through.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from textual.drivers.linux_driver import LinuxDriver

@@ -1,7 +1,5 @@
 """The last line of a screen or a dialog: its keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

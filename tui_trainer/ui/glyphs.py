@@ -1,7 +1,5 @@
 """The signs that are drawn with: full Unicode, or ASCII for terminals and fonts that have no more."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@
     "train.stop" = ["X", "ctrl+x"]
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from dataclasses import replace

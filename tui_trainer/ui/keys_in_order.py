@@ -4,8 +4,6 @@ Textual hands keys on by messages: what is typed quickly behind a key that moves
 screen, reaches the widget that was there before.
 """
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 from textual.app import App

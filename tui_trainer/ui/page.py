@@ -1,11 +1,9 @@
 """What a screen is: panes, and a method `action_NAME` for each of its actions in the registry."""
 
-from __future__ import annotations
-
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -23,9 +21,7 @@ from tui_trainer.ui.tabs import first_line, tab_at
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
-
-if TYPE_CHECKING:
-    from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Workbench
 
 # More than any list has.
 _MOST_LINES = 1_000_000

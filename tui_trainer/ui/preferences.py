@@ -1,7 +1,5 @@
 """What a person chose for the screens: kept between sessions, in the state folder."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -21,7 +19,7 @@ class Preferences:
     bell: bool = False
 
     @classmethod
-    def load(cls) -> Preferences:
+    def load(cls) -> "Preferences":
         """The defaults where nothing was kept, or what was kept cannot be understood."""
         chosen = cls()
         with suppress(OSError, ValueError):

@@ -1,7 +1,5 @@
 """What the model would get, in a box on the Config screen: rows of a batch one by one, and numbers about all rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +29,7 @@ class PreviewDialog(Dialog):
 
     heading = "Preview: what the model gets"
 
-    def __init__(self, bench: Workbench, loaded: LoadedConfig) -> None:
+    def __init__(self, bench: "Workbench", loaded: "LoadedConfig") -> None:
         super().__init__()
         self._bench, self._loaded = bench, loaded
         self._preview: Preview | None = None
@@ -47,7 +45,7 @@ class PreviewDialog(Dialog):
         """Prepare the data where that was not done, lay out the batches, and spell the samples."""
         self._bench.background.do(PREVIEW, self._make, self._made)
 
-    def _make(self) -> Preview | tuple[str, ...]:
+    def _make(self) -> "Preview | tuple[str, ...]":
         from tui_trainer.launching.preview import make_preview
 
         try:
@@ -63,7 +61,7 @@ class PreviewDialog(Dialog):
         if self._is_closed:
             raise GivenUp
 
-    def _made(self, result: Preview | tuple[str, ...]) -> None:
+    def _made(self, result: "Preview | tuple[str, ...]") -> None:
         if self._is_closed:
             return
         if isinstance(result, tuple):
@@ -109,7 +107,7 @@ class PreviewDialog(Dialog):
         words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
         return [[(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "dim")]]
 
-    def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+    def _sample_lines(self, preview: "Preview", width: int, glyphs: Glyphs) -> list[Line]:
         from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines
 
         signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
@@ -117,7 +115,7 @@ class PreviewDialog(Dialog):
         marked = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
         return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
 
-    def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+    def _numbers(self, preview: "Preview", width: int, glyphs: Glyphs) -> list[Line]:
         """Lines of numbers as they are, with their columns; a longer one in several, the later ones indented."""
         from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
 

@@ -4,8 +4,6 @@ A span is a text and a role; what a role looks like is decided once, in `theme.p
 Foreign text passes `safe_text` before it becomes a span.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

@@ -1,16 +1,15 @@
 """From a plan to a run, and from the screens back to the shell: the questions in between."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import ConfigError, InputError, Problem
+from tui_trainer.launching.start import OpenRun
 from tui_trainer.lines import REHEARSAL_SECONDS
+from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
@@ -21,14 +20,10 @@ from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_plan import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad
-from tui_trainer.ui.terminal import is_remote, survives_a_lost_connection
+from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.start import OpenRun
-    from tui_trainer.planning.plan import Plan
 
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
@@ -73,7 +68,7 @@ def _is_refused_now(bench: Workbench) -> bool:
     return True
 
 
-def offer_lines(plan: Plan) -> list[str]:
+def offer_lines(plan: "Plan") -> list[str]:
     """The plan in a few sentences, for the screen of a run that is not there yet."""
     takes = figures(plan)
     return [
@@ -84,7 +79,7 @@ def offer_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _model_rows(plan: Plan) -> list[tuple[str, str]]:
+def _model_rows(plan: "Plan") -> list[tuple[str, str]]:
     """Which weights it starts from and which of them are trainable; a model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
@@ -93,14 +88,14 @@ def _model_rows(plan: Plan) -> list[tuple[str, str]]:
     return [("model", one_line(Path(model.model_name_or_path).name)), ("trains", f"{how}{tuning_words(plan)}")]
 
 
-def _device_words(plan: Plan) -> str:
+def _device_words(plan: "Plan") -> str:
     if plan.device == "cuda":
         count = f"{plan.processes.value} x " if plan.processes.value > 1 else ""
         return f"{count}{one_line(plan.device_name)} in {plan.precision.value}"
     return f"CPU, {threads_words(plan)}, in {plan.precision.value}"
 
 
-def _what_would_happen(bench: Workbench, plan: Plan) -> list[Line]:
+def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     takes = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
@@ -173,14 +168,14 @@ def _resume(bench: Workbench, folder: RunFolder) -> None:
     carry_out(bench, run)
 
 
-def carry_out(bench: Workbench, opened: OpenRun) -> None:
+def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     """A run that was opened begins, or goes on, in its thread, and is on the Train screen."""
     bench.own_run = run = CurrentRun(opened)
     bench.take_run(run)
     run.start()
     if not run.is_remembered:
         bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
-    elif is_remote(os.environ) and not survives_a_lost_connection(os.environ):
+    elif ends_with_its_connection(os.environ):
         bench.tell("a lost connection ends only the screens: the run trains on, `tui-trainer attach` shows it again")
     bench.app.soon()
 

@@ -1,22 +1,17 @@
 """The first line of a screen: the machine, and the screens with their state in a word."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, TITLES
 from tui_trainer.ui.glyphs import Glyphs, sparkline
 from tui_trainer.ui.screens.hardware_view import machine_summary
 from tui_trainer.ui.spans import Line, beside, width_of
-
-if TYPE_CHECKING:
-    from tui_trainer.runs.state import RunState
-    from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Workbench
 
 _NARROW = 120
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
@@ -28,8 +23,8 @@ Tab = tuple[str, str]
 
 
 def first_line(bench: Workbench, width: int) -> Line:
-    machine = machine_summary(bench.hardware, _MACHINE_CELLS)
-    host = one_line(bench.hardware.host, _HOST_CELLS)
+    hardware = bench.hardware
+    host, machine = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
     return header(host, machine, _tabs(bench, width), bench.current, width)
 
 

@@ -4,8 +4,6 @@ The screen is written to a duplicate of the terminal. File descriptors 1 and 2 g
 no warning of a C library, no child process and no stray print can land in the middle of it.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess
@@ -45,14 +43,10 @@ def speaks_unicode() -> bool:
     return True
 
 
-def is_remote(environment: Mapping[str, str]) -> bool:
-    """Whether somebody sits at the other end of an SSH connection."""
-    return any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT"))
-
-
-def survives_a_lost_connection(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal multiplexer holds this terminal."""
-    return any(environment.get(name) for name in ("TMUX", "STY", "ZELLIJ"))
+def ends_with_its_connection(environment: Mapping[str, str]) -> bool:
+    """Whether somebody sits at the other end of an SSH connection, and no terminal multiplexer holds this terminal."""
+    is_remote = any(map(environment.get, ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT")))
+    return is_remote and not any(map(environment.get, ("TMUX", "STY", "ZELLIJ")))
 
 
 def has_mouse(environment: Mapping[str, str]) -> bool:
@@ -85,7 +79,7 @@ class TerminalGuard:
         self._kept: list[int] = []
         self._streams: tuple[object, ...] = ()
 
-    def __enter__(self) -> TerminalGuard:
+    def __enter__(self) -> "TerminalGuard":
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

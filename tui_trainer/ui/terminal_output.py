@@ -4,8 +4,6 @@ Pictures that nobody reads are let go, and that this happened is remembered. A t
 once.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import sys
@@ -116,7 +114,7 @@ class LastWords:
         self._writers: dict[int, PatientWriter] = {}
         self._streams: tuple[Any, Any] = (None, None)
 
-    def __enter__(self) -> LastWords:
+    def __enter__(self) -> "LastWords":
         self._streams = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = self._patient(sys.stdout), self._patient(sys.stderr)
         return self

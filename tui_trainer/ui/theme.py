@@ -4,23 +4,19 @@ The terminal's own background and foreground are kept, so that light and dark te
 costs few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style
+from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
 from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
 from tui_trainer.ui.spans import Role
-
-if TYPE_CHECKING:
-    from textual.app import App
 
 # With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
 _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {

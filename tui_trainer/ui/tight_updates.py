@@ -5,8 +5,6 @@ a chart as wide as the screen that is most of each line, and eight times the byt
 Textual that has other names sends its own, longer updates; `tests/ui/test_tight_updates.py` fails then.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -178,11 +178,8 @@ def offer_try(bench: Workbench) -> None:
     run = bench.run
     if run is not None:
         samples = run.state.samples
-        bench.app.open(TryDialog(bench, run.folder, _beginning(samples[-1].prompt) if samples else ""))
-
-
-def _beginning(prompt: str) -> str:
-    """A few words of held-out text to begin with: whole words of its last line that has some."""
-    lines = [line.strip() for line in prompt.split("\n") if len(line.split()) > 1]
-    last = one_line(lines[-1]) if lines else ""
-    return last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
+        # A few words of held-out text to begin with: whole words of its last line that has some.
+        lines = [line.strip() for line in samples[-1].prompt.split("\n") if len(line.split()) > 1] if samples else []
+        last = one_line(lines[-1]) if lines else ""
+        words = last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
+        bench.app.open(TryDialog(bench, run.folder, words))

@@ -1,7 +1,5 @@
 """A run seen through its journal and asked through its control file, whichever process carries it out."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from pathlib import Path
@@ -9,17 +7,7 @@ from pathlib import Path
 from tui_trainer import lines
 from tui_trainer.doctor.watch import Doctor
 from tui_trainer.errors import FolderError, Problem, RunError
-from tui_trainer.runs import controls, slurm
-from tui_trainer.runs.events import (
-    CheckpointSaved,
-    EpochDone,
-    EvalDone,
-    Event,
-    Progress,
-    RunFailed,
-    RunProblem,
-    StepDone,
-)
+from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import is_under_way, owner
@@ -44,7 +32,7 @@ class WatchedRun:
         self.events: deque[tuple[str, Role]] = deque(maxlen=EVENTS_KEPT)
         self._job, self._job_words = slurm.WatchedJob(folder), ""
         self._reader = JournalReader(folder.journal)
-        self._last_kind: type[Event] | None = None
+        self._last_kind: type[events.Event] | None = None
 
     @property
     def alive(self) -> bool:
@@ -91,16 +79,16 @@ class WatchedRun:
             return str(error)
         return ""
 
-    def _note(self, event: Event) -> None:
-        if isinstance(event, StepDone | Progress):
+    def _note(self, event: events.Event) -> None:
+        if isinstance(event, events.StepDone | events.Progress):
             return
-        if isinstance(event, RunFailed):
+        if isinstance(event, events.RunFailed):
             self._add(f"failed: {one_line(event.message)}", "bad")
         elif text := lines.event_line(event, self.state):
-            role: Role = "warn" if isinstance(event, RunProblem) else "text"
-            if isinstance(event, CheckpointSaved) or (isinstance(event, EvalDone) and not event.best):
+            role: Role = "warn" if isinstance(event, events.RunProblem) else "text"
+            if isinstance(event, events.CheckpointSaved) or (isinstance(event, events.EvalDone) and not event.best):
                 role = "dim"
-            passing = isinstance(event, EvalDone | EpochDone)
+            passing = isinstance(event, events.EvalDone | events.EpochDone)
             again = passing and self._last_kind is type(event)
             for line in text.split("\n"):
                 if again and self.events:

@@ -33,7 +33,10 @@ class RowLayout:
         if self.packed_width:
             # Rows made narrower by `halved` are still as wide as the longest document.
             width = max(self.packed_width, *(len(document) - 1 for document in documents))
-            yield from _equal_parts(pack_batch(documents, width), self.rows)
+            packed = pack_batch(documents, width)
+            # 9 rows of which 4 fit are 3, 3 and 3, not 4, 4 and 1.
+            equal = -(-len(packed) // -(-len(packed) // self.rows))
+            yield from (packed[start : start + equal] for start in range(0, len(packed), equal))
             return
         if len(documents) > self.rows:
             # Rows of similar length in one pass need the least padding.
@@ -61,11 +64,3 @@ class RowLayout:
         longest = max(len(document) - 1 for document in documents)
         width = max(-(-used // 2), longest)
         return replace(self, rows=1, packed_width=width) if width < used else None
-
-
-def _equal_parts(packed: Pass, largest: int) -> Iterator[Pass]:
-    """9 rows of which 4 fit are 3, 3 and 3, not 4, 4 and 1."""
-    count = -(-len(packed) // largest)
-    width = -(-len(packed) // count)
-    for start in range(0, len(packed), width):
-        yield packed[start : start + width]

@@ -60,7 +60,8 @@ def word_places(text: str) -> list[tuple[int, int]]:
     places: list[tuple[int, int]] = []
     start: int | None = None
     for place, sign in enumerate(text):
-        if _in_words(sign):
+        # Vowel signs of Tamil and Hindi are marks, and no letters.
+        if sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M":
             start = place if start is None else start
             continue
         if start is not None:
@@ -69,11 +70,6 @@ def word_places(text: str) -> list[tuple[int, int]]:
         if not sign.isspace():
             places.append((place, place + 1))
     return places if start is None else [*places, (start, len(text))]
-
-
-def _in_words(sign: str) -> bool:
-    """Vowel signs of Tamil and Hindi are marks, and no letters."""
-    return sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M"
 
 
 def _tags(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:

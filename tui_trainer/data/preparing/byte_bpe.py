@@ -4,8 +4,6 @@ Byte-level: every text can be encoded, and no text needs an unknown token.
 Source: Radford et al., Language models are unsupervised multitask learners (2019), section 2.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -73,7 +71,7 @@ FOR_ANSWERS = Specials(
 TRAINED_HERE = "byte-level BPE trained on this data, 1"  # the number rises when training gives other tokens
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = FOR_TEXT) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = FOR_TEXT) -> "Tokenizer":
     """At most `vocab_size` tokens: the special ones (for text <pad>, <bos> and <eos>: 0, 1, 2), the bytes, and merges.
 
     The same texts in the same order give the same tokenizer. For text, encoding puts <bos> before each text, so that
@@ -99,7 +97,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = F
     return tokenizer
 
 
-def _frame(tokenizer: Tokenizer, special: Specials) -> None:
+def _frame(tokenizer: "Tokenizer", special: Specials) -> None:
     from tokenizers import processors
 
     if special.single:

@@ -5,8 +5,6 @@ file: an entry whose files differ from it is damaged, and is made again. Two pro
 once; whoever renames second uses the entry of the first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -16,19 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
-
-if TYPE_CHECKING:
-    from tui_trainer.data.sources.named_splits import SplitUse
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 2  # of the tokens; raise it when the same text and settings give other rows

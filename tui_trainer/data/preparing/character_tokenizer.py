@@ -4,8 +4,6 @@ It is a `tokenizers.Tokenizer`: a BPE model without merges, half as slow as Word
 Here, where one character is known to be one token, a table of all code points gives the same ids at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,7 @@ def characters_of(texts: Iterable[str]) -> list[str]:
     return [chr(code) for code in np.flatnonzero(seen)]
 
 
-def build_tokenizer(characters: Sequence[str]) -> Tokenizer:
+def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
     """One token per character, after <pad>, <unk> and <eos> (0, 1, 2). An unknown character is one <unk> each.
 
     Text that spells "<eos>" is five characters here, never the special token.

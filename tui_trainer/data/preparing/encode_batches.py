@@ -4,8 +4,6 @@ Tokenizers use all cores by themselves; what is gained with more processes is th
 alignment of words, columns. The processes are new ones, not forks: a fork of a process with threads can hang.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -13,16 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
+from tui_trainer.data.preparing.row_selection import ChosenRows
 from tui_trainer.data.preparing.token_rows import Columns
-
-if TYPE_CHECKING:
-    from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
-    from tui_trainer.data.preparing.row_selection import ChosenRows
 
 # Batches that wait for each process, so that none is idle while one is read or written.
 _AHEAD = 3

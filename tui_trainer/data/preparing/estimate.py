@@ -1,7 +1,5 @@
 """How many rows and tokens data gives, before it is prepared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +97,7 @@ class _Side:
     rows: int
     lengths: tuple[int, ...]
 
-    def times(self, weight: float) -> _Side:
+    def times(self, weight: float) -> "_Side":
         """What an epoch uses of it."""
         used = used_rows(self.documents, weight)
         more = used / max(self.documents, 1)

@@ -1,18 +1,14 @@
 """How often each row is used in an epoch: sources with weights, of which rows are repeated or left out randomly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
-
-if TYPE_CHECKING:
-    from tui_trainer.data.sources.source import Source
 
 SOURCES = "sources"
 

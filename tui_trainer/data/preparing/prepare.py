@@ -20,17 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from tui_trainer.data.columns.row_reader import Reader
-from tui_trainer.data.preparing.cache import (
-    EVAL_FILE,
-    TOKENIZER_FILE,
-    TRAIN_FILE,
-    Built,
-    Cut,
-    PreparedData,
-    find_entry,
-    make_entry,
-    quantiles,
-)
+from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.preparing.encode_batches import EncodedBatch, encoded
 from tui_trainer.data.preparing.mixture import SOURCES, source_rows
@@ -47,22 +37,22 @@ from tui_trainer.errors import DataError
 def prepare(
     sources: Sequence[Source],
     reader: Reader,
-    cut: Cut,
+    cut: cache.Cut,
     cache_dir: Path,
     progress: Progress | None = None,
     *,
     processes: int = 1,
-) -> PreparedData:
+) -> cache.PreparedData:
     """Rows for training and evaluation, from the cache (`cache.find_entry`) or made now. `sources`: to train on, and to
     evaluate on if any. `processes` encode.
 
     Without a second source, `cut.eval_fraction` is held out: of the characters of texts, of the rows of a table. Raises
     DataError for what is wrong in the data, for too little of it, and for a cache that cannot be written.
     """
-    if entry := find_entry(sources, cut, cache_dir, progress):
+    if entry := cache.find_entry(sources, cut, cache_dir, progress):
         return entry
     work = _Preparation(sources, reader, cut, progress, processes)
-    return make_entry(sources, cut, cache_dir, progress, work.build)
+    return cache.make_entry(sources, cut, cache_dir, progress, work.build)
 
 
 @dataclass(slots=True)
@@ -100,18 +90,18 @@ class _Preparation:
     """The passes over the data, and what they found out."""
 
     def __init__(
-        self, sources: Sequence[Source], reader: Reader, cut: Cut, progress: Progress | None, processes: int
+        self, sources: Sequence[Source], reader: Reader, cut: cache.Cut, progress: Progress | None, processes: int
     ) -> None:
         self._sources, self._reader, self._cut, self._progress = sources, reader, cut, progress
         self._processes = processes
         self._surveyor = Surveyor(reader, cut, progress)
         self._problems = self._surveyor.problems
 
-    def build(self, folder: Path) -> Built:
+    def build(self, folder: Path) -> cache.Built:
         with TemporaryDirectory(prefix="spool-", dir=folder) as spool:
             return self._build(folder, Path(spool))
 
-    def _build(self, folder: Path, spool: Path) -> Built:
+    def _build(self, folder: Path, spool: Path) -> cache.Built:
         surveys = [
             self._surveyor.survey(source, spool / str(number), held_out=number > 0)
             for number, source in enumerate(self._sources)
@@ -127,11 +117,11 @@ class _Preparation:
         used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
         if self._reader.learns:
-            self._reader.learn(self._training_texts(surveys, choice), folder / TOKENIZER_FILE)
+            self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
         train, held_out = self._encode(folder, surveys, choice)
         self._refuse_too_little(train, held_out)
         if not held_out.writer.row_count:
-            (folder / EVAL_FILE).unlink()
+            (folder / cache.EVAL_FILE).unlink()
         counts = self._counts(surveys, choice, train, held_out)
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
@@ -140,8 +130,8 @@ class _Preparation:
         details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
         lengths: tuple[int, ...] = ()
         if self._cut.rows != "stream":  # whose rows are all full; of documents their labels, else tokens
-            lengths = quantiles(Rows(folder / TRAIN_FILE).lengths - int(self._cut.reads_text))
-        return Built(counts, tuple(notes), lengths, details)
+            lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._cut.reads_text))
+        return cache.Built(counts, tuple(notes), lengths, details)
 
     def _training_texts(self, surveys: Sequence[Survey], choice: Selection) -> Iterator[str]:
         characters, done = int(np.dot(surveys[0].lengths, choice.trained)), 0
@@ -160,7 +150,7 @@ class _Preparation:
         processes = min(self._processes, sum(len(survey.chunks) for survey in surveys))
         with ExitStack() as stack:
             train, held_out = (
-                _Side(stack.enter_context(self._writer(folder / name))) for name in (TRAIN_FILE, EVAL_FILE)
+                _Side(stack.enter_context(self._writer(folder / name))) for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
             )
             for batch in encoded(self._reader, chosen_rows(surveys, choice, self._cut), processes):
                 (train if batch.side == TRAIN else held_out).add(batch)

@@ -3,24 +3,20 @@
 The marks lie beside the rows, one bit each. The lengths are kept only while the data is prepared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tui_trainer.data.preparing.cache import Cut
 from tui_trainer.data.preparing.counts import Counts
+from tui_trainer.data.preparing.encode_batches import EncodedBatch
 from tui_trainer.data.preparing.row_selection import Selection
 from tui_trainer.data.preparing.survey import Survey
 from tui_trainer.data.preparing.token_rows import COLUMN
-
-if TYPE_CHECKING:
-    from tui_trainer.data.preparing.encode_batches import EncodedBatch
-    from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.problems import ProblemList
 
 CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH = "bad_rows", "class_rows", "length_for_99_percent"

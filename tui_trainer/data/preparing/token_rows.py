@@ -4,8 +4,6 @@ The file has one column, `input_ids: list<int32>`, and where a task has labels o
 (`TokenRow`).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +69,7 @@ class Rows:
     def __len__(self) -> int:
         return self._count
 
-    def __reduce__(self) -> tuple[type[Rows], tuple[Path]]:
+    def __reduce__(self) -> "tuple[type[Rows], tuple[Path]]":
         return Rows, (self.path,)
 
     def row(self, index: int) -> Tokens:

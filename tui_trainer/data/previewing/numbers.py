@@ -1,7 +1,5 @@
 """How long the rows are and how much of a batch is padding, over all of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +20,7 @@ class Lengths:
     histogram: tuple[tuple[int, int, int], ...]
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int64]) -> Lengths:
+    def of(cls, lengths: NDArray[np.int64]) -> "Lengths":
         """int64 [rows], at least one."""
         low, high = int(lengths.min()), int(lengths.max())
         width = max(1, -(-(high - low + 1) // _BARS))
@@ -49,7 +47,7 @@ class PaddingShares:
     @classmethod
     def of(
         cls, inputs: NDArray[np.int64], *, capacity: int, documents: int, micro_batch: int, packs: bool, width_step: int
-    ) -> PaddingShares:
+    ) -> "PaddingShares":
         """`inputs`, int64 [rows]: what each row puts into the model; `documents` behind a step, `micro_batch` of them
         in a pass that is not packed, whose width is a multiple of `width_step`."""
         capacity = max(capacity, int(inputs.max()))

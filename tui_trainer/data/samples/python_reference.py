@@ -20,7 +20,9 @@ def python_reference() -> list[tuple[str, str]]:
 
 def _without_repeats(texts: dict[str, str]) -> list[str]:
     """Names of the texts that are not part of another one, the longest first."""
-    bare = {name: _bare(text) for name, text in texts.items()}
+    # The words alone: a section is underlined and wrapped differently where it is part of a longer topic.
+    underline = re.compile(r'^([*=\-~^"#])\1+$', flags=re.MULTILINE)
+    bare = {name: " ".join(underline.sub("", text).split()) for name, text in texts.items()}
     kept: list[str] = []
     seen = ""
     for name in sorted(bare, key=lambda name: (-len(bare[name]), name)):
@@ -28,11 +30,6 @@ def _without_repeats(texts: dict[str, str]) -> list[str]:
             kept.append(name)
             seen += "\0" + bare[name]
     return kept
-
-
-def _bare(text: str) -> str:
-    """The words alone: a section is underlined and wrapped differently where it is part of a longer topic."""
-    return " ".join(re.sub(r'^([*=\-~^"#])\1+$', "", text, flags=re.MULTILINE).split())
 
 
 SAMPLE = Sample(

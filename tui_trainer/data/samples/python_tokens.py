@@ -135,7 +135,7 @@ def _in_brackets(words: list[str]) -> Iterator[_Span]:
             brackets.pop()
         elif not _is_name(word):
             continue
-        elif inside in ("def", "lambda") and _begins_parameter(words, place):
+        elif inside in ("def", "lambda") and words[place - 1 - (before in ("*", "**"))] in ("(", ",", "lambda"):
             yield place, place + 1, "PARAM"
         elif inside == "call" and after == "=" and before in ("(", ","):
             yield place, place + 1, "KEYWORD"
@@ -150,11 +150,6 @@ def _owner(words: list[str], place: int) -> str:
         return ""
     before = words[place - 2] if place > 1 else ""
     return {"def": "def", "class": "class"}.get(before, "call")
-
-
-def _begins_parameter(words: list[str], place: int) -> bool:
-    stars = words[place - 1] in ("*", "**")
-    return words[place - 1 - stars] in ("(", ",", "lambda")
 
 
 def _chain_start(words: list[str], place: int) -> int:

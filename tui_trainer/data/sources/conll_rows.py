@@ -42,7 +42,9 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList) -> Iterator
     line goes into `problems`."""
     columns, sentence = 0, None
     for line, fields in _lines(content, label):
-        if fields and sentence is None and not _is_comment(fields):
+        # A '#' that is a word has a tag, and no '='.
+        is_comment = fields and (fields[0] == "#" or fields[0].startswith("# ")) and any("=" in one for one in fields)
+        if fields and sentence is None and not is_comment:
             sentence, columns = _Sentence(line), columns or len(fields)
         if sentence is None:
             continue
@@ -67,11 +69,6 @@ def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
         is_blank = not any(fields) or fields[0] == _DOCUMENT
         yield line, [] if is_blank else fields
     yield line + 1, []
-
-
-def _is_comment(fields: list[str]) -> bool:
-    """A '#' that is a word has a tag, and no '='."""
-    return (fields[0] == "#" or fields[0].startswith("# ")) and any("=" in part for part in fields)
 
 
 def _problem(fields: list[str], columns: int, words: int) -> str:

@@ -4,8 +4,6 @@ Known here: names, kinds and sizes. What stands in a file is the matter of `read
 that of `declared_splits.py` and, where nothing is declared, of `named_splits.py`.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import stat
@@ -16,30 +14,9 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
+from tui_trainer.data.sources import declared_splits, hub
 from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.declared_splits import (
-    NoConfiguration,
-    cached_data_set,
-    configured_splits,
-    data_files,
-    has_configurations,
-    missing_files,
-    no_configuration,
-    saved_splits,
-    splits_of_cache,
-)
 from tui_trainer.data.sources.file_formats import SUPPORTED
-from tui_trainer.data.sources.hub import (
-    GLOB_SIGNS,
-    HubPath,
-    data_names,
-    names_wanted,
-    not_here,
-    parse_hub_path,
-    remedies,
-    snapshot,
-)
-from tui_trainer.data.sources.hub import PREFIX as HUB_PREFIX
 from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, split_in, split_of_file, tell_apart
 from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.data.sources.source_file import SourceFile, can_be_used, candidate, named_file
@@ -61,7 +38,7 @@ class SplitFiles:
     label: str
     split: Split | None
     files: tuple[SourceFile, ...]
-    several: tuple[SplitFiles, ...] = ()
+    several: "tuple[SplitFiles, ...]" = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +62,7 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
     """
     try:
         found = _found(path, choice)
-    except NoConfiguration:
+    except declared_splits.NoConfiguration:
         if not choice.measured:
             raise
         found = _found(path, replace(choice, name=""))  # data.name is of data.path
@@ -95,7 +72,7 @@ def find_files(path: str, choice: Choice) -> FoundFiles:
 def _not_of_the_hub(path: str, choice: Choice) -> Iterator[str]:
     """What a person who meant the hub should know of a path of this disk."""
     place = at_home(path)
-    if path.startswith(HUB_PREFIX) or (not os.path.lexists(place) and not set(path) & GLOB_SIGNS):
+    if path.startswith(hub.PREFIX) or (not os.path.lexists(place) and not set(path) & hub.GLOB_SIGNS):
         return
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
     if settings:
@@ -103,7 +80,7 @@ def _not_of_the_hub(path: str, choice: Choice) -> Iterator[str]:
         yield f"{what} {'is' if len(settings) == 1 else 'are'} of data sets of the hub, and not used for what is here"
     name = os.path.relpath(place)
     if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
-        yield f"the folder is read, and not the data set of the hub of the same name, which is {HUB_PREFIX}{name}"
+        yield f"the folder is read, and not the data set of the hub of the same name, which is {hub.PREFIX}{name}"
 
 
 def _found(path: str, choice: Choice) -> FoundFiles:
@@ -111,16 +88,16 @@ def _found(path: str, choice: Choice) -> FoundFiles:
         raise DataError(
             "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
         )
-    if path.startswith(HUB_PREFIX):
-        wanted = parse_hub_path(path, choice.revision)
+    if path.startswith(hub.PREFIX):
+        wanted = hub.parse_hub_path(path, choice.revision)
         if found := _on_the_hub(wanted, choice):
             return found
-        raise not_here(wanted)
+        raise hub.not_here(wanted)
     place = at_home(path)
     try:
         mode = place.stat().st_mode
     except (OSError, UnicodeEncodeError) as error:
-        if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
+        if isinstance(error, FileNotFoundError) and set(path) & hub.GLOB_SIGNS:
             return _of_a_glob(place, path, choice)
         if isinstance(error, FileNotFoundError) and could_be_on_the_hub(path):
             return _maybe_on_the_hub(path, choice)
@@ -138,7 +115,7 @@ class _Shown:
 
     name: str = field(kw_only=False)
     place: Path | None = field(kw_only=False, default=None)
-    wanted: HubPath | None = None
+    wanted: hub.HubPath | None = None
     pattern: str = ""  # where some of the names below are asked for, and not all
 
     def written(self, inside: str) -> str:
@@ -152,20 +129,20 @@ class _Shown:
 
 def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
     shown = _Shown(f"'{one_line(path, 120)}'", place)
-    if has_configurations(place):
+    if declared_splits.has_configurations(place):
         return _configured(place, choice, shown)
     if choice.name and (place / choice.name).is_dir():
         return _of_a_folder(place / choice.name, f"{path}/{choice.name}", replace(choice, name=""))
     named = _named_from(place, _usable(_files_below(place), path, place))
-    saved = saved_splits(place)
-    splits = splits_of_cache(place, named) or tell_apart(named, saved)
+    saved = declared_splits.saved_splits(place)
+    splits = declared_splits.splits_of_cache(place, named) or tell_apart(named, saved)
     if gone := saved - {part.folder for part in splits.parts}:
         splits = replace(splits, gone=(*splits.gone, *sorted(gone)))
     return _chosen(named, splits, shown, choice, place.name, split_in(place.name))
 
 
 def _configured(place: Path, choice: Choice, shown: _Shown) -> FoundFiles:
-    splits, declared = configured_splits(place, choice.name, shown.name)
+    splits, declared = declared_splits.configured_splits(place, choice.name, shown.name)
     owner = f"{shown.wanted.name}/" if shown.wanted else ""
     found = {name: candidate(place / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
     named = {name: replace(file, **declared) for name, file in found.items() if file}
@@ -174,38 +151,38 @@ def _configured(place: Path, choice: Choice, shown: _Shown) -> FoundFiles:
 
 def _maybe_on_the_hub(name: str, choice: Choice) -> FoundFiles:
     """A path that is not there may be the name of a data set."""
-    wanted = parse_hub_path(name, choice.revision)
+    wanted = hub.parse_hub_path(name, choice.revision)
     if found := _on_the_hub(wanted, choice):
         return found
     near = one_line(nearest_path(name), 200)
     guess = f"did you mean '{near}'? Else " if near else ""
     what = f"there is no file or folder '{one_line(name, 200)}', and no data set {name} of the hub on this machine"
-    raise DataError(what, hint=guess + remedies(wanted))
+    raise DataError(what, hint=guess + hub.remedies(wanted))
 
 
-def _on_the_hub(wanted: HubPath, choice: Choice) -> FoundFiles | None:
+def _on_the_hub(wanted: hub.HubPath, choice: Choice) -> FoundFiles | None:
     shown = _Shown(one_line(str(wanted), 120), wanted=wanted)
-    found = snapshot(wanted)
+    found = hub.snapshot(wanted)
     here = _names_in(found[0]) if found else []
-    is_empty = not wanted.inside and not data_names(here)
-    if is_empty and (stored := cached_data_set(wanted.name, choice.name, wanted.revision)):
+    is_empty = not wanted.inside and not hub.data_names(here)
+    if is_empty and (stored := declared_splits.cached_data_set(wanted.name, choice.name, wanted.revision)):
         return _of_a_folder(stored, str(wanted), replace(choice, name=""))
-    if not data_names(here) and choice.streaming:
+    if not hub.data_names(here) and choice.streaming:
         return _streamed(wanted, choice, shown)
-    if not found or (found[1] is None and not data_names(here) and not wanted.inside):
+    if not found or (found[1] is None and not hub.data_names(here) and not wanted.inside):
         return None
-    folder, names = found[0], names_wanted(wanted, here, found[1])
-    if not wanted.inside and has_configurations(folder):
+    folder, names = found[0], hub.names_wanted(wanted, here, found[1])
+    if not wanted.inside and declared_splits.has_configurations(folder):
         return _configured(folder, choice, shown)
     named = {name: named_file(folder / name, (folder / name).stat().st_mode, f"{wanted.name}/{name}") for name in names}
     named, choice = _of_a_configuration(named, choice)
-    if GLOB_SIGNS & {*wanted.inside} or names == [wanted.inside]:
+    if hub.GLOB_SIGNS & {*wanted.inside} or names == [wanted.inside]:
         shown = replace(shown, pattern=wanted.inside)
     last = wanted.inside.rpartition("/")[2]
     return _chosen(named, tell_apart(named), shown, choice, last, split_in(last))
 
 
-def _streamed(wanted: HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
+def _streamed(wanted: hub.HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
     from tui_trainer.data.sources.streaming import remote_splits
 
     named, splits = remote_splits(wanted, choice.name)
@@ -232,8 +209,8 @@ def _of_a_glob(pattern: Path, path: str, choice: Choice) -> FoundFiles:
     below: dict[Path, list[str]] = {}
     for found in map(Path, names):
         below.setdefault(found.parent, []).append(found.name)
-    files = (folder / name for folder, inside in below.items() for name in data_files(folder, inside))
-    steps = takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts)
+    files = (folder / name for folder, inside in below.items() for name in declared_splits.data_files(folder, inside))
+    steps = takewhile(lambda step: not hub.GLOB_SIGNS & {*step}, pattern.parts)
     place = Path(*steps)
     named = _named_from(place, _usable(files, path, None))
     shown = _Shown(f"'{one_line(path, 120)}'", place, pattern=str(pattern))
@@ -254,13 +231,15 @@ def _chosen(
 ) -> FoundFiles:
     """`label` and `split` are of the whole, where its files name no split."""
     if choice.name:
-        raise no_configuration(shown.name, choice.name, _configurations(named))
+        raise declared_splits.no_configuration(shown.name, choice.name, _configurations(named))
     found = _told_apart(named, splits, shown, choice, label, split)
     read = {file.path for file in found.chosen.files}
     validation = () if choice.measured or choice.splits else found.others
     read |= {file.path for other in validation if other.split == "validation" for file in other.files}
     names = [name for name, file in named.items() if file.path in read and name not in splits.exact]
-    missing = [name for name in missing_files(named, names) if not shown.pattern or shown.asks_for(name)]
+    missing = [
+        name for name in declared_splits.missing_files(named, names) if not shown.pattern or shown.asks_for(name)
+    ]
     if missing:
         more = f" and {len(missing) - _MOST_SHOWN:,} more" if len(missing) > _MOST_SHOWN else ""
         listed = one_line(", ".join(missing[:_MOST_SHOWN]), 240) + more
@@ -358,7 +337,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
     """Files in `folder`, sorted, at any depth. Hidden ones are left out, links to folders are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in data_files(Path(place), sorted(names)):
+        for name in declared_splits.data_files(Path(place), sorted(names)):
             if not name.startswith("."):
                 yield Path(place) / name
 
@@ -383,10 +362,7 @@ def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[Sou
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
     shown = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
-        return DataError(f"there is no file or folder '{shown}'", hint=_instead_of(path))
+        near = one_line(nearest_path(path), 200)
+        hint = f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"
+        return DataError(f"there is no file or folder '{shown}'", hint=hint)
     return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
-
-
-def _instead_of(path: str) -> str:
-    near = one_line(nearest_path(path), 200)
-    return f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"

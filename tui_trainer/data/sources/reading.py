@@ -51,7 +51,9 @@ def read_file(
                 if meter.due():
                     meter.report(base + raw.tell())
     except DataError as error:
-        problems.add_end(error)
+        problems.add(error)
+        # It makes the rest of the file unreadable: no row, but any number of them.
+        problems.ends += error.problems
 
 
 def documents_of(

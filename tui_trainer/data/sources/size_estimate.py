@@ -2,8 +2,6 @@
 and one batch of rows of a file that holds Arrow.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections import Counter
@@ -43,7 +41,7 @@ class Size:
     reason: str
     columns: tuple[str, ...] = ()
 
-    def limited(self, max_chars: int) -> Size:
+    def limited(self, max_chars: int) -> "Size":
         """The same, when only the first `max_chars` characters are used (0: all)."""
         if not max_chars or self.characters <= max_chars:
             return self

@@ -4,8 +4,6 @@
 all together.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +51,7 @@ class Source:
     bytes_on_disk: int
     entries: tuple[SourceFile, ...] = ()
     sample: Sample | None = None
-    several: tuple[Source, ...] = ()
+    several: "tuple[Source, ...]" = ()
     split: SplitFiles | None = None
     others: tuple[SplitFiles, ...] = ()
     beside: tuple[str, ...] = ()
@@ -61,11 +59,11 @@ class Source:
     splits: tuple[SplitUse, ...] = ()
 
     @property
-    def parts(self) -> tuple[Source, ...]:
+    def parts(self) -> "tuple[Source, ...]":
         """The single sources, itself where it is one."""
         return self.several or (self,)
 
-    def each(self, progress: Progress | None) -> Iterator[tuple[Source, Progress | None]]:
+    def each(self, progress: Progress | None) -> "Iterator[tuple[Source, Progress | None]]":
         """The same, each with what tells how far it is within the whole."""
         done = 0
         for part in self.parts:

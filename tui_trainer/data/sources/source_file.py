@@ -1,7 +1,5 @@
 """One file of a source, and how it is opened so that nothing hangs."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import stat
@@ -55,7 +53,7 @@ class SourceFile:
         return self.form not in ("text", "unknown")
 
     @property
-    def whole(self) -> SourceFile:
+    def whole(self) -> "SourceFile":
         """With all of its rows."""
         return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
 

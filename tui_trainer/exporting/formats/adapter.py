@@ -1,7 +1,5 @@
 """The adapter as it was trained, for peft, in a folder of its own that can be moved and published."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 The certificate reads the file back with the package `gguf`: its tensors and its tokenizer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -60,9 +58,10 @@ class Gguf(Format):
             _say_begin_and_end(whole)
             tell("converting", 0, None, "")
             command = [sys.executable, str(_converter()), str(whole), "--outfile", str(folder / FILE)]
-            found = subprocess.run(
-                [*command, "--outtype", _stored_type(whole)], capture_output=True, text=True, errors="replace"
-            )
+            # That of most tensors, in llama.cpp's words.
+            [(most, _)] = Counter(facts.dtype for facts in read_headers(whole).values()).most_common(1)
+            kind = {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, "auto")
+            found = subprocess.run([*command, "--outtype", kind], capture_output=True, text=True, errors="replace")
         if found.returncode or not (folder / FILE).is_file():
             last = (found.stderr.strip() or f"exit code {found.returncode}").splitlines()[-1]
             raise RunError(f"llama.cpp's converter: {one_line(last, 300)}")
@@ -110,12 +109,6 @@ def _converter() -> Path | None:
     on_path = shutil.which(_SCRIPT)
     places = [*(folder / _SCRIPT for folder in folders), *([Path(on_path)] if on_path else [])]
     return next((place for place in places if place.is_file()), None)
-
-
-def _stored_type(folder: Path) -> str:
-    """That of most tensors, in llama.cpp's words."""
-    [(most, _)] = Counter(facts.dtype for facts in read_headers(folder).values()).most_common(1)
-    return {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, "auto")
 
 
 FORMAT = Gguf()

@@ -1,8 +1,6 @@
 """int8 for CPUs, by torchao: weights in 8 bits, activations quantised as they come. transformers loads the folder as
 any other model, with torchao installed."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

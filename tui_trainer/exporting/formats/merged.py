@@ -4,8 +4,6 @@ The base model is read tensor by tensor from its files, and written in files of 
 time is one file of the result. With QLoRA the adapter goes into the original weights, not into those in 4 bits.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -49,7 +47,7 @@ class Merged(Format):
         names = list(_names_of(model))
         if missing := [name for name in names if name not in base and _own(model, name) is None]:
             tell(f"{missing[0]} has another name in the files of the base model: it is loaded whole", 0, None, "")
-            _merge_in_memory(trained, folder)
+            trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
             _write_shards(model, base, names, folder, tell)
             if (generation := trained.folder / _GENERATION).is_file():
@@ -59,10 +57,6 @@ class Merged(Format):
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return load_model(folder, trained.head, None, dtype=trained.compared_dtype)
-
-
-def _merge_in_memory(trained: TrainedModel, folder: Path) -> None:
-    trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
 
 
 def _adapted_without_weights(trained: TrainedModel) -> Any:

@@ -7,20 +7,15 @@ A decoder behind an encoder is two graphs, as the first pass computes the keys a
 later ones take them from the cache; both read their weights from one file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
-
-if TYPE_CHECKING:
-    import torch
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3

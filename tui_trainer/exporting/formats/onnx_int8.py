@@ -1,7 +1,5 @@
 """ONNX with weights in 8 bits, for CPUs: ONNX Runtime's dynamic quantisation, activations quantised as they come."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.exporting.contract import Tolerance

@@ -54,11 +54,8 @@ def _places(one: dict[str, Any]) -> list[str]:
         revision = str(one.get("revision") or MAIN)
         return [str(HubPath(str(path), revision, inside)) for inside in listed or [""]]
     local = listed or ([str(path)] if path else [])
-    return local if all(map(_is_local, local)) else []
-
-
-def _is_local(path: str) -> bool:
-    return path.endswith(_FILES) or path.startswith(("/", "./", "../", "~")) or is_here(path)
+    is_local = (one.endswith(_FILES) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
+    return local if all(is_local) else []
 
 
 def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:

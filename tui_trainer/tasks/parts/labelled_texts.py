@@ -98,8 +98,9 @@ class LabelledTexts(TableReader):
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
         # Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them.
-        if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2 and self._tells_pairs():
-            self.columns = (COLUMN, LABELS, SEGMENTS)
+        if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2:
+            gives = self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+            self.columns = (COLUMN, LABELS, SEGMENTS) if gives else self.columns
 
     def _settle_classes(self) -> None:
         assert self._labels is not None, "rows were read"
@@ -118,9 +119,6 @@ class LabelledTexts(TableReader):
 
     def _source(self) -> str:
         return next(iter(self._columns))[0]
-
-    def _tells_pairs(self) -> bool:
-        return self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         first, *second = zip(*(example.content[0] for example in examples), strict=True)

@@ -1,7 +1,5 @@
 """Learning from data: which sources, how many rows, and what the readers of all tables do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,7 +58,7 @@ class LearnsFromData:
         self,
         config: Config,
         path: str,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         model_config: Mapping[str, Any],
         folder: Path,
         progress: Progress,

@@ -3,8 +3,6 @@
 What is painted later covers: the steps, their mean above, then evaluations, the losses to beat, and the crosshair.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final

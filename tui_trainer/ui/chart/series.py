@@ -4,8 +4,6 @@ All points are reduced anew at each draw: numpy passes over 100,000 of them in a
 there is no pyramid that a resumed run could leave stale. Only the smoothing, which cannot be vectorised, is carried on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

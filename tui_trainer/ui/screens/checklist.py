@@ -1,7 +1,5 @@
 """3 Checklist: is it ready, and is it fast? Fixes are applied to the config, and undone, with one key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of the Checklist screen: counts, a line of the list, the chosen finding in full. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

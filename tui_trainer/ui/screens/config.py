@@ -1,7 +1,5 @@
 """2 Config: every setting in one table, edited in place, with a plan that follows each change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial, partialmethod
 

@@ -1,7 +1,5 @@
 """What the config screen does with files: save, save as, the user's own editor, and edits that were never saved."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -12,7 +10,7 @@ import tempfile
 import textwrap
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.app import App
 
@@ -20,13 +18,10 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.save import OverwriteError, document_text
 from tui_trainer.config.save import save as write_config
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.drafts import discard_draft
+from tui_trainer.launching.drafts import Draft, discard_draft
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
 from tui_trainer.ui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.drafts import Draft
 
 _DEFAULT_FILE = "tui-trainer.toml"
 _REFUSED = "# not taken:"

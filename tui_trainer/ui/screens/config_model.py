@@ -4,8 +4,6 @@ the document.
 Methods that change something return a sentence for the message line where there is something to say.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +48,7 @@ class Editor:
     begun: str = ""
 
     @classmethod
-    def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> Editor:
+    def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> "Editor":
         """Begins with the text of the value, never with a placeholder."""
         text = edit_text(setting, value)
         editor = cls(setting=setting, text=text, original=text, names=names)

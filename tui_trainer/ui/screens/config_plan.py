@@ -4,8 +4,6 @@ card, or of the machine. `~` stands before what is estimated.
 Kinds of parts have a sign and a colour each, so that the bar is read without colours as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
@@ -63,7 +61,7 @@ class MemoryUse:
     budget: MemoryBudget
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[str, int]], budget: MemoryBudget) -> MemoryUse:
+    def of(cls, parts: Iterable[tuple[str, int]], budget: MemoryBudget) -> "MemoryUse":
         """Parts of a plan (name, bytes); a name that is not known is part of the rest."""
         sums = dict.fromkeys(KINDS, 0)
         for name, count in parts:
@@ -86,7 +84,7 @@ class PlanSummary:
     memory_use: MemoryUse
 
     @classmethod
-    def of(cls, plan: Plan, budget: MemoryBudget) -> PlanSummary:
+    def of(cls, plan: Plan, budget: MemoryBudget) -> "PlanSummary":
         """The summary of a plan beside the memory of its card, or of the machine."""
         share = plan.memory_bytes.value / budget.free_bytes if budget.free_bytes else None
         percent = "" if share is None else " <1%" if 0 < share < 0.01 else f" {share:.0%}"

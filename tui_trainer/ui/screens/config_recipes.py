@@ -1,7 +1,5 @@
 """The list of recipes, with what each of them would change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from textual.widget import Widget

@@ -1,7 +1,5 @@
 """Panes of the config screen as lines."""
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 
 from tui_trainer.config.document import EDITED_HERE, Document

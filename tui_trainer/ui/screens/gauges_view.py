@@ -1,7 +1,5 @@
 """The machine's gauges and their last minutes."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator

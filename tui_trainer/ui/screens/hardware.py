@@ -1,7 +1,5 @@
 """1 Hardware: what this machine has, which card would be used, and what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -165,13 +163,14 @@ class HardwarePage(ListPage):
         hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
         self.bench.tell("trying precisions, attention, rates and disks ...", "dim")
-        # A thread of its own: the plan of the config does not wait for it.
-        Thread(target=self._try_out, args=(hardware, chosen), name="trial", daemon=True).start()
 
-    def _try_out(self, hardware: Hardware, chosen: GpuChoice) -> None:
-        trial = try_machine(hardware, chosen)
-        with suppress(RuntimeError):  # the screens are gone
-            self.app.call_from_thread(self._tried, trial)
+        def try_out() -> None:
+            trial = try_machine(hardware, chosen)
+            with suppress(RuntimeError):  # the screens are gone
+                self.app.call_from_thread(self._tried, trial)
+
+        # A thread of its own: the plan of the config does not wait for it.
+        Thread(target=try_out, name="trial", daemon=True).start()
 
     def _tried(self, trial: Trial) -> None:
         self._is_trying, self._trial = False, trial

@@ -3,8 +3,6 @@
 A label has its own column, long texts continue below themselves, nothing is cut.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

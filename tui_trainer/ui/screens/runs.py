@@ -1,7 +1,5 @@
 """5 Runs: all runs of this disk, the newest first; what can be done with each of them, and several compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial

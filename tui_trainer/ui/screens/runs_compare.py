@@ -1,7 +1,5 @@
 """Two to six runs beside each other: their curves over one axis, what came of them, and the settings that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final

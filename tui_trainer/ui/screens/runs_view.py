@@ -1,7 +1,5 @@
 """The list of runs as lines: which of them are shown, the row of each, and what is known about the chosen one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

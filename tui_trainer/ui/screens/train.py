@@ -1,7 +1,5 @@
 """4 Train: the run as it goes, and what can be asked of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partialmethod
@@ -39,7 +37,7 @@ _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "targets", "switche
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
-def _of_the_chart(method: Callable[..., None], *arguments: int) -> Callable[[TrainPage], None]:
+def _of_the_chart(method: Callable[..., None], *arguments: int) -> "Callable[[TrainPage], None]":
     return lambda page: method(page._chart, *arguments)
 
 

@@ -1,7 +1,5 @@
 """The parts of the Train screen while a run trains: each gives the lines of a scene for a width and a height."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

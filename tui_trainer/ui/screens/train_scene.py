@@ -1,7 +1,5 @@
 """All that one picture of the Train screen is made from."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """What the Train screen says when no step is being made: before a run, while it is prepared, and after its end; and
 what a task measures beside the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

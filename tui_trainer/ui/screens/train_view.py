@@ -1,7 +1,5 @@
 """What the Train screen shows: which of its parts, and what draws each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

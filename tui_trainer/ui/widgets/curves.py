@@ -1,7 +1,5 @@
 """Several curves over one axis: each with a colour and a sign of its own, so that no colour is needed to tell them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class Curve:
     points: _Points = ()
     marks: _Points = ()
 
-    def scaled(self, log: bool) -> Curve:
+    def scaled(self, log: bool) -> "Curve":
         """What can be drawn, in powers of ten where the y axis is logarithmic."""
         points, marks = (
             [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
@@ -84,12 +82,9 @@ class Curves(Pane):
     """Shows `curves`; `unit` is what the x axis counts. `redraw` after a change."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(self._draw_curves, id=id)
+        super().__init__(lambda w, h: curves_lines(self.curves, self.unit, w, h, self.glyphs, log=self.is_log), id=id)
         self.curves: Sequence[Curve] = ()
         self.unit, self.is_log = "steps", False
-
-    def _draw_curves(self, width: int, height: int) -> list[Line]:
-        return curves_lines(self.curves, self.unit, width, height, self.glyphs, log=self.is_log)
 
 
 if __name__ == "__main__":

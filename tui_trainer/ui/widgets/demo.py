@@ -1,7 +1,5 @@
 """Widgets alone on the screen, with made-up data: `python -m tui_trainer.ui.widgets.NAME` for those that have it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from textual.app import App, ComposeResult

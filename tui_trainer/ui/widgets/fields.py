@@ -5,8 +5,6 @@ and `action_cancel()`. The application hands each key to `take_key` itself, not 
 done before the next key is looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """One gauge: a bar with its target drawn into it, the number, and the last minutes as a curve."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A list of any length of which one line is chosen: only the lines that are seen are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 python -m tui_trainer.ui.widgets.loss_chart
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

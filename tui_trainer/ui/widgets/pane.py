@@ -1,7 +1,5 @@
 """Lines of styled text, computed by a function of the size. Only stretches that changed are sent to the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 

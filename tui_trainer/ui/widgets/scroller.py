@@ -1,7 +1,5 @@
 """Widgets that are higher than the screen: scrolled by the wheel and by the keys of the page."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widget import Widget

@@ -3,8 +3,6 @@
 python -m tui_trainer.ui.widgets.section
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.strip import Strip

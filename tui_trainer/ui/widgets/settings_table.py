@@ -3,8 +3,6 @@
 `python -m tui_trainer.ui.widgets.settings_table` shows one with made-up data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,7 +104,12 @@ class SettingsTable(Area):
         self.rows: Sequence[Row] = ()
         self.key, self.empty, self.name_cells = "", "", name_cells
         self._place = 0
-        self._list = _Rows(self._line, lambda: (max(len(self.rows), 1), self._place), lead=self._has_heading)
+        self._list = _Rows(
+            self._line,
+            lambda: (max(len(self.rows), 1), self._place),
+            # The heading is to be in sight with the first setting of its group.
+            lead=lambda place: 0 < place <= len(self.rows) and not self.rows[place - 1].key,
+        )
         self._field: Widget | None = None
 
     def compose(self) -> ComposeResult:
@@ -118,10 +121,6 @@ class SettingsTable(Area):
         here = bool(self.rows[place].key) and place == self._place
         edited = here and self._field is not None
         return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
-
-    def _has_heading(self, place: int) -> bool:
-        """Whether the setting is the first of its group: the heading is to be in sight with it."""
-        return 0 < place <= len(self.rows) and not self.rows[place - 1].key
 
     # The cursor
 
