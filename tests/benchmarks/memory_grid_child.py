@@ -72,7 +72,8 @@ def build(case: Case, device: torch.device) -> Any:
     model.to(device)
     saved = ",".join(head_modules(case.shape())) if case.rank else ""
     tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets,
-                           modules_to_save=saved)  # fmt: skip
+                           modules_to_save=saved,
+                           lora_dropout=case.lora_dropout)  # fmt: skip
     adapted = find_method(tuning.method).apply(model, tuning, seed=0, autocast=case.precision != "fp32")
     if case.checkpointing:
         adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
