@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from memory_grid import EVALUATE_AFTER, STEPS, THREADS
-from memory_grid_cases import CLASSES, Case
+from memory_grid_cases import CLASSES, OTHER_FIELDS, Case
 from transformers import AutoConfig
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
@@ -68,7 +68,8 @@ def train(case: Case, device: torch.device) -> list[float]:
 def build(case: Case, device: torch.device) -> Any:
     fields = case.config()
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = auto_class(case.head).from_config(config, attn_implementation="sdpa").to(DTYPES[case.weights])
+    attention = {} if case.family in OTHER_FIELDS else {"attn_implementation": "sdpa"}
+    model = auto_class(case.head).from_config(config, **attention).to(DTYPES[case.weights])
     model.to(device)
     saved = ",".join(head_modules(case.shape())) if case.rank else ""
     tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets,

@@ -77,6 +77,8 @@ def simulated_peak_bytes(case: Case, *, in_16_bits: bool = False) -> int:
         optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
         if in_16_bits:
             optimizer._masters, optimizer._trained = {}, optimizer._named
+            for group in optimizer.torch.param_groups:
+                group["params"].clear()
         for parameter in optimizer.trained:
             optimizer.torch.state[parameter] = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
         loss = loss_of(case, model)
@@ -98,6 +100,23 @@ def simulated_peak_bytes(case: Case, *, in_16_bits: bool = False) -> int:
         return allocations.peak_bytes
 
 
+class _Dropout(torch.autograd.Function):
+    """On a card a mask of one byte is kept, on a CPU one as wide as the numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.empty_like(gradient)
+
+
+def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return _Dropout.apply(x) if training and p else x
+
+
 @contextmanager
 def _fake_tensors() -> Iterator[None]:
     """No numbers, and nothing that would look at some: first weights, and whether a mask masks anything."""
@@ -105,6 +124,7 @@ def _fake_tensors() -> Iterator[None]:
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         patch.object(torch.nn.Module, "_apply", dry_run_child._convert),
+        patch.object(torch.nn.functional, "dropout", _dropout),
         patch.object(PreTrainedModel, "initialize_weights", lambda *given, **more: None),
         dry_run_child._without_questions_to_numbers(setup),
     ):

@@ -91,8 +91,9 @@ class Layer:
 
         Where these have 16 bits, the norms' fp32 results are left out: their places are large enough for what follows.
         """
-        in_floats = self.residual == HALF and not self.setup.counted
-        norms = self._norms_made - self._norms_kept if in_floats else 0
+        norms: float = 0
+        if self.residual == HALF:
+            norms = self.setup.counted.wide if self.setup.counted else self._norms_made - self._norms_kept
         return int(max(0, self.made - self.kept - self.adapter_temporaries - norms))
 
     @property
