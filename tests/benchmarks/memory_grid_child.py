@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from memory_grid import EVALUATE_AFTER, STEPS, THREADS
-from memory_grid_cases import CLASSES, OTHER_FIELDS, Case
+from memory_grid_cases import CLASSES, Case
 from transformers import AutoConfig
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
@@ -21,6 +21,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.targets import head_modules
+from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -68,7 +69,7 @@ def train(case: Case, device: torch.device) -> list[float]:
 def build(case: Case, device: torch.device) -> Any:
     fields = case.config()
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    attention = {} if case.family in OTHER_FIELDS else {"attn_implementation": "sdpa"}
+    attention = {"attn_implementation": "sdpa"} if has_formula(case.shape()) else {}
     model = auto_class(case.head).from_config(config, **attention).to(DTYPES[case.weights])
     model.to(device)
     saved = ",".join(head_modules(case.shape())) if case.rank else ""

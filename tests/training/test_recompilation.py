@@ -6,14 +6,12 @@ The compiler's front end decides that, and is torch's own here; what it hands on
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from contextlib import nullcontext
 
 import pytest
-from torch import nn
-from torch._dynamo.testing import CompileCounter
 
 from tests.combinations import each_value_once
+from tests.compilations import counted_compilations
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
@@ -21,32 +19,13 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.models import writing
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training.session import Session
 
 LAYERS, STEPS = 3, 8
 
 
 @pytest.fixture
-def compilations(tmp_path, monkeypatch):
+def compilations(tmp_path):
     """`compilations(settings)`: graphs that each part of a run made, in the order of its calls."""
-    counter, compile_module = CompileCounter(), nn.Module.compile
-
-    def watched(name):
-        call, made = getattr(Session, name), found[name]
-
-        def counted(*args, **kwargs):
-            before = counter.frame_count
-            try:
-                return call(*args, **kwargs)
-            finally:
-                made.append(counter.frame_count - before)
-
-        return counted
-
-    found: dict[str, list[int]] = defaultdict(list)
-    for name in ("__init__", "take_step", "evaluate", "sample"):
-        monkeypatch.setattr(Session, name, watched(name))
-    monkeypatch.setattr(nn.Module, "compile", lambda layer, mode=None: compile_module(layer, backend=counter))
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(90)))
     model = save_tiny_model(tmp_path / "model", "llama", num_hidden_layers=LAYERS)
@@ -61,7 +40,8 @@ def compilations(tmp_path, monkeypatch):
         shortcuts = {"data.path": str(documents), "model.model_name_or_path": str(model)}
         assignments = tuple(f"{key}={value}" for key, value in whole.items())
         opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
-        outcome = carry_out(opened)
+        with counted_compilations(carried_out=False) as found:
+            outcome = carry_out(opened)
         assert outcome.exit_code == 0, outcome
         told = {event.kind: event.message for event in read_all(opened.folder.journal) if isinstance(event, RunProblem)}
         assert "not compiled" not in told, told

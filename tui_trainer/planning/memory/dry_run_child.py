@@ -127,9 +127,12 @@ def _forward(
 
 @contextmanager
 def _without_questions_to_numbers(setup: dict[str, Any]) -> Iterator[None]:
-    """What transformers would have to look at numbers for: first weights, and whether a mask of padding masks any."""
+    """What transformers would have to look at numbers for: first weights, whether a mask of padding masks any, and
+    whether a layer is left out by chance: none is."""
+    import torch
     from transformers import PreTrainedModel, masking_utils
 
+    draw = torch.rand
     swaps: list[tuple[Any, str]] = [(PreTrainedModel, "initialize_weights")]
     if setup["head"] != "causal_lm":
         swaps += [(masking_utils, f"_ignore_{kind}_mask_sdpa") for kind in ("causal", "bidirectional")]
@@ -137,8 +140,10 @@ def _without_questions_to_numbers(setup: dict[str, Any]) -> Iterator[None]:
     try:
         for owner, name, _ in before:
             setattr(owner, name, lambda *given, **more: False)
+        torch.rand = lambda *size, **more: draw(*size, **more) if size != ([],) else 1.0  # type: ignore[assignment]
         yield
     finally:
+        torch.rand = draw
         for owner, name, value in before:
             setattr(owner, name, value)
 
