@@ -81,6 +81,8 @@ def simulated_peak_bytes(case: Case, *, in_16_bits: bool = False) -> int:
                 group["params"].clear()
         for parameter in optimizer.trained:
             optimizer.torch.state[parameter] = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+        # Made in fp32 here, a model of a run is read tensor by tensor as it will be.
+        allocations.peak_bytes = allocations.bytes
         loss = loss_of(case, model)
         window = [batch_of(case, case.rows) for _ in range(case.accumulation)]
         held_out = batch_of(case, case.eval_rows or case.rows)

@@ -16,9 +16,9 @@ from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.models import writing
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
+from tui_trainer.training import sample
 
 LAYERS, STEPS = 3, 8
 
@@ -69,6 +69,6 @@ def test_after_the_first_of_each_nothing_is_compiled_anew(packing, method, compi
 
 @pytest.mark.filterwarnings("ignore")
 def test_layers_that_write_compiled_are_found(compilations, monkeypatch):
-    monkeypatch.setattr(writing, "_uncompiled", lambda model: nullcontext())
+    monkeypatch.setattr(sample, "uncompiled", lambda model: nullcontext())
     found = compilations({"tuning.method": "full"})
     assert found["sample"][0] >= LAYERS

@@ -1,7 +1,6 @@
 """Texts that a model writes."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,29 +65,14 @@ def generated(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], **se
         pads, mask = [pad_id] * (width - len(prompt)), [0] * (width - len(prompt))
         rows.append([*prompt, *pads] if has_encoder else [*pads, *prompt])
         masks.append([1] * len(prompt) + mask if has_encoder else mask + [1] * len(prompt))
-    with _uncompiled(model):
-        found = model.generate(
-            input_ids=torch.tensor(rows, device=model.device),
-            attention_mask=torch.tensor(masks, device=model.device),
-            pad_token_id=pad_id,
-            **settings,
-        )
+    found = model.generate(
+        input_ids=torch.tensor(rows, device=model.device),
+        attention_mask=torch.tensor(masks, device=model.device),
+        pad_token_id=pad_id,
+        **settings,
+    )
     ids_BT = found if isinstance(found, torch.Tensor) else found.sequences
     return ids_BT[:, 0 if has_encoder else width :], getattr(found, "logits", None)
-
-
-@contextmanager
-def _uncompiled(model: Any) -> Iterator[None]:
-    """A cache tells layers apart by their number: each would be compiled anew, three times for each text, up to the
-    compiler's limit for all of them."""
-    compiled = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
-    for part, _ in compiled:
-        part._compiled_call_impl = None
-    try:
-        yield
-    finally:
-        for part, call in compiled:
-            part._compiled_call_impl = call
 
 
 def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) -> bool:
