@@ -8,10 +8,10 @@ which knows nothing of the formulas. Weights in 4 bits have no such step. All pe
 what its allocator could not use and CUDA's context are in none of them.
 
 The programs differ: torchtune and litgpt train 16-bit weights and adapters as they are, without copies in fp32
-(`in_16_bits`), torchtune compiled all models but the first, which saves a part of the activations that the plan does
-not know of, litgpt computes the loss in chunks of 128 tokens, GELU by one kernel where transformers' gelu_new takes
-eight, and keeps head and embedding of Gemma apart. That is in the rows as far as the program has a setting for it.
-litgpt's runs in 4 bits are left out: their peaks are those of the whole model as it is loaded.
+(`in_16_bits`); torchtune compiled all models but the first, which the simulated steps are not; litgpt computes the loss
+in chunks of 128 tokens, GELU by one kernel where transformers' gelu_new takes eight, and keeps head and embedding of
+Gemma apart. That is in the rows as far as the program has a setting for it. litgpt's runs in 4 bits are left out: their
+peaks are those of the whole model as it is loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,9 @@ ROWS = (
 def planned_bytes(row: Published) -> int:
     """What the plan's lines say that torch allocates."""
     case, shape = row.case, row.case.shape()
+    setup = replace(completed(case, case.setup("cuda")), compiled=row.compiled)
     parts = memory_parts(
-        shape, completed(case, case.setup("cuda")), micro_batch=case.rows, eval_batch=case.rows,
+        shape, setup, micro_batch=case.rows, eval_batch=case.rows,
         row_tokens=case.row_tokens, accumulation=case.accumulation,
     )  # fmt: skip
     found = counted_parts(parts, "cuda")
