@@ -117,7 +117,7 @@ def test_a_run_takes_of_the_card_and_of_the_host_what_is_planned(method, tune, t
 def test_a_compiled_run_compiles_nothing_after_the_first_of_each(tune):
     with counted_compilations() as found:
         tune("llama", {"training.torch_compile": "true", "evaluation.eval_steps": 4, "logging.sample_steps": 4})
-    assert 0 < found["__init__"][0] <= 2
+    assert 0 < found["__init__"][0] <= 4
     assert found["take_step"] == [0] * 12
     assert found["evaluate"][0] <= 2 and not any(found["evaluate"][1:])
     assert found["sample"] and not any(found["sample"])

@@ -1,4 +1,5 @@
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,12 +7,17 @@ from transformers import AutoConfig, masking_utils
 
 from tests.combinations import first_by_default
 from tests.planning.families import config_of, setup_of
+from tui_trainer.config.load import Request
+from tui_trainer.launching.start import load_config
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run, dry_run_child
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.layers import Layer, has_formula
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
+from tui_trainer.tasks import find_task
+
+PROFILES = Path(__file__).parents[2] / "profiles"
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +135,12 @@ def _kept_of_a_row(config, head):
             model(**inputs, **({"use_cache": False} if head != "sequence_classification" else {}))
         found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
     return found[1] - found[0]
+
+
+@pytest.mark.parametrize("path", sorted(PROFILES.glob("recipes/*.toml")), ids=lambda path: path.stem)
+def test_the_first_plan_of_a_shipped_recipe_asks_no_child(path):
+    config = load_config(Request(profile=path.stem)).config
+    if config.model.model_name_or_path or config.model.init == "scratch":
+        assert has_formula(find_task(config.task.type).model_shape(config, 1000, 3))
+    else:
+        assert path.stem == "finetune", "the only one that leaves the model to the user"

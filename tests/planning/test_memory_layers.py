@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.combinations import each_value_once, first_by_default
+from tests.combinations import each_value_once, first_by_default, in_the_sweep
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, setup_of
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.shape import shape_of
@@ -53,7 +53,7 @@ COMPILED = {"full 16 bits": HALF, "lora 16 bits": {"lora": True, **HALF}, "full 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("family", "name"),
-    first_by_default([("llama", "lora 16 bits"), *((family, name) for name in COMPILED for family in FAMILIES)]),
+    [("llama", "lora 16 bits"), *(in_the_sweep(family, name) for name in COMPILED for family in FAMILIES)],
 )
 def test_a_compiled_layer_keeps_what_the_formula_says(family, name):
     """By torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
