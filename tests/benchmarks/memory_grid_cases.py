@@ -1,4 +1,5 @@
-"""The configurations of `memory_grid.py`: small models of each family that has a formula for its memory."""
+"""The configurations of `memory_grid.py`: small models of each family that has a formula for its memory, and of some
+that have none."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
@@ -43,12 +45,16 @@ class Case:
     """Of encoders, as config.json has it: of results, of scores, and of T5's whatever it drops."""
     answer: int = 0
     """Tokens of each answer behind an encoder."""
+    lora_dropout: float = 0.0
+    tied: bool | None = None
+    """Of decoders: whether the head is the embedding; None: as in the family."""
+    in_4_bits: bool = False
 
     @property
     def name(self) -> str:
         """`llama 6x384 8x64 lora16 bf16 ckpt packed`: layers x width, rows x tokens."""
         words = [self.family, f"{self.layers}x{self.hidden}", f"{self.rows}x{self.row_tokens}"]
-        words += [f"lora{self.rank}" if self.rank else "full", self.precision]
+        words += [f"{self.method}{self.rank or ''}", self.precision]
         words += ["w16"] if self.weights != "float32" else []
         words += ["ckpt"] if self.checkpointing else []
         words += ["packed"] if self.packed else []
@@ -65,6 +71,8 @@ class Case:
         common = {"model_type": self.family, "vocab_size": self.vocabulary, "bos_token_id": None, "eos_token_id": None}
         if self.head != "causal_lm":
             return {**common, **ENCODER_FIELDS[self.family](self, self.mlp or 4 * self.hidden)}
+        if self.family in OTHER_FIELDS:
+            return {**common, **OTHER_FIELDS[self.family](self, mlp)}
         if self.family == "gpt2":
             names = {"n_embd": self.hidden, "n_layer": self.layers, "n_head": self.heads, "n_inner": mlp}
             return {**common, **names, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
@@ -77,7 +85,7 @@ class Case:
             "head_dim": self.head_size or self.hidden // self.heads,
             "intermediate_size": mlp,
             "max_position_embeddings": max(1024, self.row_tokens),
-            "tie_word_embeddings": self.family in ("qwen2", "gemma"),
+            "tie_word_embeddings": self.family in ("qwen2", "gemma") if self.tied is None else self.tied,
         }
 
     @property
@@ -85,6 +93,10 @@ class Case:
         if self.family not in ENCODER_FIELDS:
             return "causal_lm"
         return "seq2seq_lm" if self.answer else "sequence_classification"
+
+    @property
+    def method(self) -> str:
+        return "qlora" if self.in_4_bits else "lora" if self.rank else "full"
 
     def shape(self) -> ModelShape:
         return shape_of(self.config(), head=self.head, labels=CLASSES if self.head == "sequence_classification" else 0)
@@ -99,8 +111,10 @@ class Case:
             device="cuda" if device == "cuda" else "cpu",
             precision=self.precision,
             weights=self.weights,
-            method="lora" if self.rank else "full",
+            method=self.method,
+            four_bits=FourBits() if self.in_4_bits else None,
             lora_rank=self.rank,
+            lora_dropout=self.lora_dropout > 0,
             lora_targets=targets,
             trained_parameters=trained if self.rank else 0,
             head=self.head,
@@ -155,12 +169,60 @@ def bart_fields(case: Case, mlp: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def deberta_fields(case: Case, mlp: int) -> dict[str, Any]:
+    relative = {"relative_attention": True, "position_buckets": 64, "pos_att_type": ["p2c", "c2p"],
+                "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False}  # fmt: skip
+    return {**bert_fields(case, mlp), **relative, "type_vocab_size": 0}
+
+
+def modernbert_fields(case: Case, mlp: int) -> dict[str, Any]:
+    return {
+        "hidden_size": case.hidden, "num_hidden_layers": case.layers, "num_attention_heads": case.heads,
+        "intermediate_size": mlp, "max_position_embeddings": 512, "pad_token_id": 0, "num_labels": CLASSES,
+        "cls_token_id": 1, "sep_token_id": 2,
+    }  # fmt: skip
+
+
 ENCODER_FIELDS: dict[str, Callable[[Case, int], dict[str, Any]]] = {
     "bert": bert_fields,
     "roberta": bert_fields,
     "distilbert": distilbert_fields,
     "t5": t5_fields,
     "bart": bart_fields,
+    "deberta-v2": deberta_fields,
+    "modernbert": modernbert_fields,
+    "m2m_100": bart_fields,
+}
+
+
+def opt_fields(case: Case, mlp: int) -> dict[str, Any]:
+    return {
+        "hidden_size": case.hidden, "num_hidden_layers": case.layers, "num_attention_heads": case.heads, "ffn_dim": mlp,
+        "word_embed_proj_dim": case.hidden, "max_position_embeddings": 512, "dropout": case.dropout, "pad_token_id": 0,
+    }  # fmt: skip
+
+
+def mamba_fields(case: Case, mlp: int) -> dict[str, Any]:
+    return {"hidden_size": case.hidden, "num_hidden_layers": case.layers, "pad_token_id": 0}
+
+
+def bloom_fields(case: Case, mlp: int) -> dict[str, Any]:
+    return {"hidden_size": case.hidden, "n_layer": case.layers, "n_head": case.heads, "pad_token_id": 0}
+
+
+def experts_fields(case: Case, mlp: int) -> dict[str, Any]:
+    return {
+        "hidden_size": case.hidden, "num_hidden_layers": case.layers, "num_attention_heads": case.heads,
+        "num_key_value_heads": case.kv_heads or case.heads, "intermediate_size": mlp, "num_experts": 8,
+        "num_experts_per_tok": 2, "max_position_embeddings": 512, "pad_token_id": 0,
+    }  # fmt: skip
+
+
+OTHER_FIELDS: dict[str, Callable[[Case, int], dict[str, Any]]] = {
+    "opt": opt_fields,
+    "mamba": mamba_fields,
+    "bloom": bloom_fields,
+    "olmoe": experts_fields,
 }
 
 
@@ -212,4 +274,21 @@ CASES = (
          checkpointing=True),
     Case(family="bart", hidden=384, layers=4, heads=6, rows=8, row_tokens=128, answer=32, dropout=0.1),
     Case(family="bart", hidden=512, layers=3, heads=8, rows=8, row_tokens=64, answer=64, rank=16),
+)  # fmt: skip
+
+# Families that no formula knows: their layers are counted in a child, as the plan does.
+UNLISTED = (
+    Case(family="olmo2", hidden=384, layers=6, heads=6, rows=4, row_tokens=256),
+    Case(family="gpt_neox", hidden=512, layers=6, heads=8, mlp=2048, rows=4, row_tokens=128, rank=16),
+    Case(family="gemma2", hidden=384, layers=6, heads=6, kv_heads=2, mlp=1536, rows=4, row_tokens=128),
+    Case(family="opt", hidden=512, layers=6, heads=8, mlp=2048, rows=4, row_tokens=128, precision="bf16"),
+    Case(family="bloom", hidden=512, layers=6, heads=8, rows=4, row_tokens=128),
+    Case(family="mamba", hidden=256, layers=6, heads=4, rows=2, row_tokens=128),
+    Case(family="stablelm", hidden=512, layers=8, heads=8, rows=4, row_tokens=256, checkpointing=True),
+    Case(family="gemma3_text", hidden=512, layers=8, heads=8, kv_heads=2, rows=4, row_tokens=128, rank=16, **HALF),
+    Case(family="cohere", hidden=512, layers=6, heads=8, rows=2, row_tokens=256),
+    Case(family="olmoe", hidden=256, layers=4, heads=4, mlp=256, rows=4, row_tokens=128),
+    Case(family="modernbert", hidden=384, layers=6, heads=6, mlp=768, rows=8, row_tokens=128),
+    Case(family="deberta-v2", hidden=384, layers=6, heads=6, rows=8, row_tokens=128, dropout=0.1),
+    Case(family="m2m_100", hidden=384, layers=4, heads=6, rows=8, row_tokens=96, answer=48, dropout=0.1),
 )  # fmt: skip

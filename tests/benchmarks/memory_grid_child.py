@@ -21,6 +21,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.targets import head_modules
+from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -68,11 +69,13 @@ def train(case: Case, device: torch.device) -> list[float]:
 def build(case: Case, device: torch.device) -> Any:
     fields = case.config()
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = auto_class(case.head).from_config(config, attn_implementation="sdpa").to(DTYPES[case.weights])
+    attention = {"attn_implementation": "sdpa"} if has_formula(case.shape()) else {}
+    model = auto_class(case.head).from_config(config, **attention).to(DTYPES[case.weights])
     model.to(device)
     saved = ",".join(head_modules(case.shape())) if case.rank else ""
     tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets,
-                           modules_to_save=saved)  # fmt: skip
+                           modules_to_save=saved,
+                           lora_dropout=case.lora_dropout)  # fmt: skip
     adapted = find_method(tuning.method).apply(model, tuning, seed=0, autocast=case.precision != "fp32")
     if case.checkpointing:
         adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

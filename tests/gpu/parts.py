@@ -428,7 +428,7 @@ def time(part: Part) -> None:
 
 
 def trace(part: Part) -> None:
-    """A profile of ten steps, with every synchronisation."""
+    """A profile of ten steps, with every synchronisation; and what a compiled run compiles anew."""
     model, documents = part.llama("1.2b")
     file = part.work / "trace-figures.json"
     settings: dict[str, object] = {"training__max_steps": 17, "data__max_length": 64 if part.dry else 1024}
@@ -436,6 +436,14 @@ def trace(part: Part) -> None:
     words = part.words_of("traced", "--model", model, "--data", documents, "--profile", "finetune", **settings)
     part.command("-m", "tests.gpu.trace", file, "--trace", part.work / "trace.json.gz", "--", *words)
     part.note(**json.loads(file.read_text(encoding="utf-8")))
+    # Evaluations of several sizes, and texts of several lengths.
+    settings |= {"training__torch_compile": "true", "evaluation__eval_steps": 5, "evaluation__max_eval_rows": 7}
+    settings |= {"logging__sample_steps": 5, "evaluation__per_device_eval_batch_size": 2}
+    words = part.words_of("compiled", "--model", model, "--data", documents, "--profile", "finetune", **settings)
+    file = part.work / "compiled-figures.json"
+    part.command("-m", "tests.gpu.trace", file, *(["--eager"] if part.dry else []), "--", *words)
+    found = json.loads(file.read_text(encoding="utf-8"))
+    part.note(compiled={key: found[key] for key in ("step_seconds", "graphs", "unexpected")})
 
 
 PARTS: dict[str, Callable[[Part], None]] = {

@@ -163,6 +163,8 @@ def time_rows(figures: Figures) -> Iterator[Row]:
 
 
 def trace_rows(figures: Figures) -> Iterator[Row]:
+    if compiled := figures.get("compiled"):
+        yield "compiled once", graphs_words(compiled["graphs"]) + f"; {seconds(compiled['step_seconds'])} a step"
     words = f"{number(figures['steps']):.0f} steps of {seconds(figures['step_seconds'])}"
     if figures["device_busy_share"] is None:
         yield "no step waits for the card", f"{words}; without a card nothing waits for one"
@@ -171,6 +173,15 @@ def trace_rows(figures: Figures) -> Iterator[Row]:
     words += f", waits: {found}; not on the list: {', '.join(map(cell, figures['unexpected'])) or 'none'}"
     words += f"; the card is busy for {number(figures['device_busy_share']) * 100:.0f} % of the time"
     yield "no step waits for the card", words
+
+
+def graphs_words(graphs: Mapping[str, Any]) -> str:
+    """Graphs at the start; then those of the first call and of all later ones of each part."""
+    parts = [f"{sum(map(number, graphs.get('__init__', ()))):.0f} graphs at the start"]
+    for key, title in (("take_step", "steps"), ("evaluate", "evaluations"), ("sample", "texts")):
+        first, *later = [number(count) for count in graphs.get(key, ())] or [0.0]
+        parts.append(f"{first:.0f} and then {sum(later):.0f} in {title}")
+    return ", ".join(parts)
 
 
 ROWS: dict[str, Callable[[Figures], Iterator[Row]]] = {

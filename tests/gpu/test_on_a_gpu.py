@@ -6,6 +6,7 @@ uv run pytest -m gpu tests/gpu
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from tests.compilations import counted_compilations
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
@@ -23,6 +25,7 @@ from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import varlen
@@ -33,7 +36,8 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def tune(tmp_path):
-    """`tune(family, changes)`: carries a run out on the GPU, with more options of `carry_out`; its folder."""
+    """`tune(family, changes)`: carries a run out on the GPU, with more options of `carry_out`; its folder. A family may
+    be the name of a folder that a test has filled."""
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
 
@@ -46,8 +50,8 @@ def tune(tmp_path):
             "training.max_steps": 12, "evaluation.eval_steps": 0.5, "checkpoint.save_steps": 4,
             "logging.sample_steps": 6, "output.runs_dir": tmp_path / "runs", **(changes or {}),
         }  # fmt: skip
+        shortcuts = {"data.path": settings.pop("data.path", str(path)), "model.model_name_or_path": str(model)}
         assignments = tuple(f"{key}={value}" for key, value in settings.items())
-        shortcuts = {"data.path": str(path), "model.model_name_or_path": str(model)}
         opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
         outcome = carry_out(opened, **options)
         assert outcome.exit_code == 0, outcome
@@ -65,6 +69,58 @@ def test_a_deterministic_run_after_another_computes_and_gives_the_same_bits_twic
     ]
     assert losses[0] == losses[1]
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.fixture
+def long_documents(tmp_path):
+    """Of 150 tokens and more, for which Hopper and Blackwell have another kernel."""
+    lines = texts(800)
+    path = tmp_path / "long.jsonl"
+    documents = [" ".join(lines[at : at + 12]) for at in range(0, len(lines), 8)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return {"data.path": str(path), "data.max_length": 512, "data.packing": "true", "training.deterministic": "true"}
+
+
+def test_long_documents_give_the_same_bits_alone_after_other_runs_and_resumed_after_those(
+    tune, tmp_path, long_documents
+):
+    """cuDNN's attention by lengths has no deterministic backward pass."""
+    save_tiny_model(tmp_path / "wide", "llama", hidden_size=256, head_dim=64, max_position_embeddings=512)
+    changes = {**long_documents, "tuning.method": "full", "training.learning_rate": 0.001}
+    alone = tune("wide", {**changes, "output.name": "alone"})
+    tune("gpt2", {"output.name": "other", "training.mixed_precision": "fp16"})
+    tune("llama", {"output.name": "compiled", "training.torch_compile": "true"})
+    after = tune("wide", {**changes, "output.name": "after"})
+    shutil.rmtree(after.checkpoints / "step-12")
+    whole = (after.model / "model.safetensors").read_bytes()
+    shutil.rmtree(after.model)
+    tune("llama", {"output.name": "between", "tuning.method": "lora"})
+    assert carry_out(open_again(after)).exit_code == 0
+    resumed = (after.model / "model.safetensors").read_bytes()
+    assert (alone.model / "model.safetensors").read_bytes() == whole == resumed
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_run_takes_of_the_card_and_of_the_host_what_is_planned(method, tune, tmp_path, long_documents):
+    shape = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16,
+             "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 512}  # fmt: skip
+    save_tiny_model(tmp_path / "wide", "llama", **shape)
+    changes = {**long_documents, "tuning.method": method, "training.deterministic": "false", "training.max_steps": 4}
+    folder = tune("wide", changes, gauges_every_seconds=0.02)
+    plan, steps = read_plan(folder), of_kind(folder, StepDone)
+    planned = sum(part.bytes for part in plan.memory_parts if part.name not in NOT_ALLOCATED)
+    assert planned == pytest.approx(max(step.peak_memory_bytes for step in steps), rel=0.1)
+    host = [event.process_memory_bytes for event in of_kind(folder, GaugesRead) if event.process_memory_bytes]
+    assert host and max(host) <= 1.1 * plan.host_memory_bytes.value
+
+
+def test_a_compiled_run_compiles_nothing_after_the_first_of_each(tune):
+    with counted_compilations() as found:
+        tune("llama", {"training.torch_compile": "true", "evaluation.eval_steps": 4, "logging.sample_steps": 4})
+    assert 0 < found["__init__"][0] <= 4
+    assert found["take_step"] == [0] * 12
+    assert found["evaluate"][0] <= 2 and not any(found["evaluate"][1:])
+    assert found["sample"] and not any(found["sample"])
 
 
 def test_a_run_that_is_over_leaves_the_card_empty_and_its_peak_behind(tune):
@@ -137,8 +193,6 @@ def test_switches_learn_the_same_on_the_gpu(switch, tune):
 
 
 def test_a_resumed_run_is_the_same_with_deterministic_kernels(tune):
-    import shutil
-
     changes = {"training.deterministic": "true", "tuning.method": "full"}
     whole = tune("llama", {**changes, "output.name": "whole"})
     parted = tune("llama", {**changes, "output.name": "parted"})
@@ -194,8 +248,6 @@ def test_attention_by_lengths_is_that_of_sdpa_for_each_document(lengths, head):
 @pytest.mark.parametrize("method", ["qlora", "full"])
 def test_an_optimizer_in_8_bits_goes_on_from_its_saved_state(method, optim, tune):
     pytest.importorskip("bitsandbytes")
-    import shutil
-
     changes = {"tuning.method": method, "training.optim": optim, "tuning.r": 64}
     folder = tune("llama", changes)
     whole = [step.loss for step in of_kind(folder, StepDone)]

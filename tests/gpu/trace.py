@@ -1,10 +1,11 @@
 """Ten steps of a run under torch's profiler, with every point at which the host waits for the card.
 
-    python -m tests.gpu.trace FIGURES.json [--steps 10] [--trace FILE.json.gz] -- ARGUMENTS OF TUI-TRAINER
+    python -m tests.gpu.trace FIGURES.json [--steps 10] [--trace FILE.json.gz] [--eager] -- ARGUMENTS OF TUI-TRAINER
 
 The run is the program's own. After some steps of warm-up the profiler starts in its thread, and torch warns of each
 operation that waits (`torch.cuda.set_sync_debug_mode`); where a warning comes from is the innermost function of the
-program. Waits that `tests/simulated_card/waits.py` does not list are given apart.
+program. Waits that `tests/simulated_card/waits.py` does not list are given apart. Graphs that the compiler made are
+counted for the start, each step, evaluation and text; with --eager they are not carried out.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ def main() -> int:
     parser.add_argument("figures", type=Path)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--trace", type=Path)
+    parser.add_argument("--eager", action="store_true")
     # argparse takes what stands behind -- for its own.
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     chosen, arguments = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
@@ -127,13 +129,15 @@ def main() -> int:
     prepare_environment()
     watch = Watch(chosen.steps, chosen.trace)
     watch.install()
+    from tests.compilations import counted_compilations
     from tui_trainer.cli import main as tui_trainer
 
-    code = tui_trainer(["--no-ui", *arguments])
+    with counted_compilations(carried_out=not chosen.eager) as graphs:
+        code = tui_trainer(["--no-ui", *arguments])
     if not watch.figures:
         print(f"the run ended with {code} before step {watch.last}", file=sys.stderr)
         return code or 1
-    chosen.figures.write_text(json.dumps(watch.figures, indent=1), encoding="utf-8")
+    chosen.figures.write_text(json.dumps(watch.figures | {"graphs": graphs}, indent=1), encoding="utf-8")
     return code
 
 

@@ -3,13 +3,18 @@
 from dataclasses import asdict, replace
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.combinations import each_value_once, first_by_default
+from tests.combinations import each_value_once, first_by_default, in_the_sweep
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, setup_of
+from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run_child
 from tui_trainer.planning.memory.layers import Layer, has_formula
 from tui_trainer.planning.training_setup import LayerBytes
+from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.tuning import find_method
 
 HALF = {"precision": "bf16", "weights": "bfloat16"}
 SETUPS = {
@@ -39,6 +44,53 @@ def test_a_real_layer_keeps_what_the_formula_says(family, name):
     layer = Layer(shape_of(config), setup, ROW_TOKENS)
     assert layer.kept == pytest.approx(counted["kept"], rel=0.001)
     assert layer.made == pytest.approx(counted["made"], rel=0.09)
+
+
+COMPILED = {"full 16 bits": HALF, "lora 16 bits": {"lora": True, **HALF}, "full autocast": {"precision": "bf16"},
+            "lora autocast": {"lora": True, "precision": "bf16"}}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("llama", "lora 16 bits"), *(in_the_sweep(family, name) for name in COMPILED for family in FAMILIES)],
+)
+def test_a_compiled_layer_keeps_what_the_formula_says(family, name):
+    """By torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
+    setup = setup_of(family, device="cuda", compiled=True, **COMPILED[name])
+    kept = [_kept_compiled(family, setup, layers) for layers in (2, 4)]
+    counted = (kept[1] - kept[0]) / 2 / ROW_TOKENS
+    assert Layer(shape_of(config_of(family)), setup, ROW_TOKENS).kept == pytest.approx(counted, rel=0.001)
+
+
+def _kept_compiled(family, setup, layers):
+    """Bytes that autograd keeps of one more row."""
+    fields = {**config_of(family), ("n_layer" if family == "gpt2" else "num_hidden_layers"): layers}
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, setup.weights))
+    autocast = setup.has_adapter or setup.weights == "float32"
+    tuning = TuningSection(method=setup.method, r=max(setup.lora_rank, 1), target_modules=",".join(setup.lora_targets))
+    model = find_method(setup.method).apply(model, tuning, seed=0, autocast=autocast).train()
+    for layer in decoder_layers(model):
+        layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager_decomp_partition")
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    found = []
+    for rows in (2, 1, 2):  # the first of them compiles, with tensors that are kept on the way
+        kept = {}
+
+        def keep(tensor, kept=kept):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+            return tensor
+
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+        ):
+            model(input_ids=torch.randint(0, 40, (rows, ROW_TOKENS)), use_cache=False).logits.sum().backward()
+        model.zero_grad()
+        found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
+    torch._dynamo.reset()
+    return found[2] - found[1]
 
 
 @pytest.mark.parametrize("family", first_by_default(["llama", "qwen2", "phi"]))

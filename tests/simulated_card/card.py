@@ -9,13 +9,16 @@ own to the last line; what is computed is computed by the CPU's kernels. In retu
 * the host waits for the device (`.item()`, `nonzero`, a mask as an index, a copy back): recorded, with its line;
 * autocast, which asks for the device inside torch, casts by CUDA's lists (`autocast.py`);
 * random numbers come from a generator of the card's own, as on a GPU;
-* memory: the bytes of all storages that are alive.
+* memory: the bytes of all storages that are alive;
+* in torch's deterministic mode: operations that have no deterministic form on CUDA, and matmuls where cuBLAS began
+  without its setting, which it reads once in a process, are refused.
 
 What it cannot show: what CUDA's kernels compute, how fast they are, and how the allocator divides its memory.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -45,6 +48,15 @@ _INDEXES = {
 }  # fmt: skip
 # The CPU's kernels take fp32 weights beside 16-bit inputs, CUDA's do not.
 _ONE_DTYPE = {aten.native_layer_norm.default, aten.native_group_norm.default, aten._fused_rms_norm.default}
+# Source: `torch.use_deterministic_algorithms`, what throws on CUDA.
+_NO_DETERMINISTIC_FORM = {
+    aten.histc.default, aten.median.dim, aten.kthvalue.default, aten.put.default, aten.put_.default,
+    aten.nll_loss2d_forward.default, aten.scatter_reduce.two, aten.scatter_reduce_.two, aten.bincount.default,
+    aten._ctc_loss_backward.default, aten._embedding_bag_dense_backward.default,
+    aten.upsample_linear1d_backward.default, aten.reflection_pad1d_backward.default,
+}  # fmt: skip
+_MATMULS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
+_WORKSPACE, _WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 _PINNED = "_lies_in_pinned_memory"
 
 
@@ -57,6 +69,16 @@ class Wait:
     what: str
     function: str
     line: str
+
+
+@dataclass
+class Cublas:
+    """The workspace that cuBLAS began with; None: this process has not used it yet."""
+
+    workspace: str | None = None
+
+
+cublas = Cublas()
 
 
 class CardTensor(Tensor):
@@ -149,7 +171,9 @@ class _ToHost(torch.autograd.Function):
 
 def _to_host(tensor: CardTensor, what: str) -> Tensor:
     now().wait(what)
-    return _ToHost.apply(tensor)
+    copy: Tensor = _ToHost.apply(tensor)
+    now().copied_to_host(copy)
+    return copy
 
 
 class Card(TorchDispatchMode):
@@ -167,6 +191,8 @@ class Card(TorchDispatchMode):
         self.computed: dict[Any, int] = {}
         """How often each of those was called."""
         self.allocated_bytes = self.peak_bytes = 0
+        self.copied_bytes = self.copied_peak_bytes = 0
+        """Of copies on the host that are alive, as a checkpoint makes them; and the most that there were."""
         self._alive: set[int] = set()
 
     # What is computed -------------------------------------------------------------------------------------------------
@@ -218,6 +244,15 @@ class Card(TorchDispatchMode):
         self._alive.discard(key)
         self.allocated_bytes -= count
 
+    def copied_to_host(self, copy: Tensor) -> None:
+        storage = copy.untyped_storage()
+        self.copied_bytes += storage.nbytes()
+        self.copied_peak_bytes = max(self.copied_peak_bytes, self.copied_bytes)
+        weakref.finalize(storage, self._free_copy, storage.nbytes()).atexit = False
+
+    def _free_copy(self, count: int) -> None:
+        self.copied_bytes -= count
+
     def _drawn(self, func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         takes = any(argument.name == "generator" for argument in func._schema.arguments)
         return {**kwargs, "generator": self.generator} if takes and kwargs.get("generator") is None else kwargs
@@ -232,6 +267,10 @@ class Card(TorchDispatchMode):
             )
         if func in _ONE_DTYPE and len({x.dtype for x in on_card}) > 1:
             raise RuntimeError(f"expected scalar type {on_card[0].dtype} but found {on_card[-1].dtype} ({func})")
+        if func in _MATMULS:
+            cublas.workspace = os.environ.get(_WORKSPACE, "") if cublas.workspace is None else cublas.workspace
+        if torch.are_deterministic_algorithms_enabled():
+            self._check_determinism(func)
         if func in _WAITS or (func in _INDEXES and _has_mask(args[1])):
             self.wait(str(func))
         elif func is aten.copy_.default:
@@ -241,6 +280,14 @@ class Card(TorchDispatchMode):
                 self._copied(args[1], non_blocking=len(args) > 2 and bool(args[2]))
         elif func is aten._to_copy.default and to_card and on_host:
             self._copied(on_host[0], non_blocking=bool(kwargs.get("non_blocking")))
+
+    @staticmethod
+    def _check_determinism(func: Any) -> None:
+        if func in _NO_DETERMINISTIC_FORM:
+            raise RuntimeError(f"{func} does not have a deterministic implementation")
+        if func in _MATMULS and cublas.workspace not in _WORKSPACES:
+            what = f"cuBLAS began with the workspace {cublas.workspace!r}"
+            raise RuntimeError(f"Deterministic behavior was enabled, but {what}, which is not deterministic ({func})")
 
     def _copied(self, source: Tensor, *, non_blocking: bool) -> None:
         if not (non_blocking and getattr(source, _PINNED, False)):

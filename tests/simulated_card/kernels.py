@@ -6,19 +6,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 from torch.nn.attention import varlen as _registers  # noqa: F401  # the operations below
 
 from tests.flash_stand_in import attend
 
 _WITH_AUTOGRAD = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
+_CUDNN = SDPBackend.CUDNN_ATTENTION.value
 VARLEN, VARLEN_BACKWARD = torch.ops.torch_attn._varlen_attn.default, torch.ops.torch_attn._varlen_attn_backward.default
 
 
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, ends_q: Tensor, ends_k: Tensor, longest_q: int, longest_k: int,
-    is_causal: bool = False, scale: float | None = None, window: Any = None, *_: Any, **__: Any,
+    is_causal: bool = False, scale: float | None = None, window: Any = None, *rest: Any, **more: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     _take(query, key, value, ends_q, longest_q)
+    if torch.are_deterministic_algorithms_enabled() and (rest[-1] if rest else more.get("backend")) == _CUDNN:
+        # A card would say nothing, and compute another gradient each time.
+        raise RuntimeError("cuDNN's attention does not have a deterministic backward pass")
     heads, tokens = query.shape[1], query.shape[0]
     found = _in_fp32(query, key, value, ends_q, ends_k, is_causal, scale, window).to(query.dtype)
     return found, torch.zeros(heads, tokens), torch.zeros(2, dtype=torch.uint64)

@@ -29,6 +29,7 @@ SWITCHES = {
     "accumulation": {"training.per_device_train_batch_size": 2},
     "checkpointing": {"training.gradient_checkpointing": "true"},
     "chunked loss": {"training.loss_chunk_tokens": 8},
+    "deterministic": {"training.deterministic": "true"},
 }
 KERNELS = ("none", "liger")
 PACKED_TASKS, CHUNKED_TASKS = ("causal_lm", "chat"), ("causal_lm", "chat", "char_lm", "seq2seq")
@@ -50,6 +51,8 @@ def is_possible(task: str, method: str, precision: str, layout: str, switch: str
         return False  # each row is read alone
     if layout == "by lengths" and precision == "fp32":
         return False  # the kernel takes 16 bits: by mask
+    if switch == "deterministic" and (kernels == "liger" or OPTIMIZERS[optim].compiles):
+        return False  # no library promises the same bits
     return switch != "chunked loss" or task in CHUNKED_TASKS  # a classifier has no vocabulary
 
 

@@ -15,10 +15,12 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBytes:
-    """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all."""
+    """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all. `wide`: of
+    those that are made and not kept, those in fp32."""
 
     kept: int
     made: int
+    wide: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -103,6 +103,20 @@ def without_cuda_graphs(model: nn.Module, tell: Tell) -> None:
     tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
 
 
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """While texts are written: with a cache, which knows layers by their number, each would be compiled by itself and
+    anew for other lengths, three times each, up to the compiler's limit for all of them."""
+    compiled = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
+    for part, _ in compiled:
+        part._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for part, call in compiled:
+            part._compiled_call_impl = call
+
+
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in kinds]

@@ -56,11 +56,14 @@ _DETERMINISTIC = _Setting(torch.are_deterministic_algorithms_enabled, _be_determ
 _MATMULS = _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 _THREADS = _Setting(torch.get_num_threads, torch.set_num_threads)
 _TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
+# cuDNN's attention has no deterministic backward pass in torch. SDPA leaves it out by itself, attention by lengths does
+# not: on Hopper and Blackwell it would take cuDNN's kernel. Source: pull request 182551 of pytorch and its varlen.py.
+_CUDNN_ATTENTION = _Setting(torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp)
 # flash-attn does not ask torch; transformers reads this at each call of it.
 _FLASH = _variable("FLASH_ATTENTION_DETERMINISTIC")
 _VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
 _PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
-_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _FLASH, _VERBOSITY, _PROGRESS_BARS)
+_ALL = (_DETERMINISTIC, _MATMULS, _CUDNN_ATTENTION, _THREADS, _TOKENIZERS, _FLASH, _VERBOSITY, _PROGRESS_BARS)
 
 
 @contextmanager
@@ -91,6 +94,7 @@ def _set(plan: Plan) -> None:
     _MATMULS.set("high" if on_gpu and training.tf32 and not strict else "highest")
     if strict:
         _FLASH.set("1")
+        _CUDNN_ATTENTION.set(False)
     _DETERMINISTIC.set(strict)
     use_device(device_of(plan))
 

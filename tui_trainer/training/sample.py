@@ -9,6 +9,7 @@ import torch
 
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.safe_text import one_line
+from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
 
 NO_MEMORY = "there is not enough memory to write a text", "logging.sample_steps = 0 writes none in a new run"
@@ -31,6 +32,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
             components.reading(),
             components.mixed_precision.autocast(),
             _any_kernels(),
+            uncompiled(components.model),
         ):
             torch.manual_seed(seed)
             yield

@@ -14,7 +14,7 @@ from tui_trainer.models.child import ChildFailed, answer_place, ask_child, keep_
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 TIMEOUT_SECONDS = 120.0
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _CHILD = "tui_trainer.planning.memory.dry_run_child"
 # What a layer's results depend on; the rest of a setup does not change the answer, and must not change the key.
 _DECIDING = (
@@ -61,5 +61,5 @@ def measure_layer(
 
 def _read(answer: str) -> DryRun:
     content = json.loads(answer)
-    layer = LayerBytes(kept=int(content["kept"]), made=int(content["made"]))
-    return DryRun(layer=layer, reason="measured by a dry run of 2 and 4 layers on tensors without numbers")
+    layer = LayerBytes(**{name: int(content[name]) for name in ("kept", "made", "wide")})
+    return DryRun(layer=layer, reason="measured by a dry run on tensors without numbers")

@@ -4,13 +4,16 @@ Reads a config, a setup and the length of rows from standard input. The model is
 tensors that have a shape and no numbers, and its forward pass counted with one row and with two: the difference of the
 differences is what one layer needs for one row, without weights, their casts and what the ends of the model keep. The
 layers of a decoder behind an encoder are counted in the same way, and added as many times as the model has them.
+
+Where layers differ (attention and recurrence in turns, experts from some layer on), or a config cannot be cut, the
+whole model is built instead, and what one row needs is shared out among its layers: its ends with them, but for logits.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.models.child import answer_question
@@ -20,12 +23,48 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FEW, _MANY, _ROWS = 2, 4, (1, 2)
+_WHOLE = (0, 0)
 _CACHING = ("causal_lm", "seq2seq_lm")  # models that would keep keys and values for the next token
 Bytes = dict[str, int]
 
 
 def count(config: dict[str, Any], setup: dict[str, Any], row_tokens: int) -> Bytes:
-    """`kept` and `made`: bytes of one token in one layer."""
+    """`kept` and `made`: bytes of one token in one layer; `wide`: of what is made and not kept, what is in fp32."""
+    try:
+        if _layers_are_alike(config, setup):
+            return _by_depth(config, setup, row_tokens)
+    except Exception:  # a config may refuse another number of layers in any way
+        pass
+    found = _of_one_row(config, setup, _WHOLE, row_tokens)
+    return {name: round(each / _layer_count(config, setup) / row_tokens) for name, each in found.items()}
+
+
+def _layer_count(config: dict[str, Any], setup: dict[str, Any]) -> int:
+    """Those of the encoder, where there is one."""
+    from tui_trainer.models.config_fields import ConfigFields
+
+    return ConfigFields(config).number("num_hidden_layers")
+
+
+def _layers_are_alike(config: dict[str, Any], setup: dict[str, Any]) -> bool:
+    """Whether all layers of each half of the model are made of the same modules, in the same sizes."""
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True), _without_questions_to_numbers(setup):
+        model = _model(config, {**setup, "method": "full"}, _WHOLE)
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    inside = {id(part) for module in lists for layer in module for part in layer.modules()}
+    kinds = ([_signature(layer) for layer in module] for module in lists if id(module) not in inside)
+    return all(kind == found[0] for found in kinds for kind in found)
+
+
+def _signature(layer: Any) -> list[tuple[Any, ...]]:
+    weights = [(name, tuple(weight.shape)) for name, weight in layer.named_parameters()]
+    return [*((name, type(part)) for name, part in layer.named_modules()), *weights]
+
+
+def _by_depth(config: dict[str, Any], setup: dict[str, Any], row_tokens: int) -> Bytes:
     from tui_trainer.models.shape import shape_of
 
     few = _of_one_row(config, setup, (_FEW, _FEW), row_tokens)
@@ -59,6 +98,9 @@ def _forward(
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
     with FakeTensorMode(allow_non_fake_inputs=True), _without_questions_to_numbers(setup):
         model = _model(config, setup, layers)
+        if output := model.get_output_embeddings():
+            # Logits are reckoned apart.
+            output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))
         inputs = _inputs(setup, rows, row_tokens)
         made = _made_counter()
         kept: dict[int, Any] = {}
@@ -78,14 +120,19 @@ def _forward(
         ):
             results = model(**inputs, **({"use_cache": False} if setup["head"] in _CACHING else {}))
         del results
-    return {"kept": sum(storage.nbytes() for storage in kept.values()), "made": made.bytes}
+    wide = sum(storage.nbytes() for key, storage in kept.items() if key in made.wide)
+    found = {"kept": sum(storage.nbytes() for storage in kept.values()), "made": made.bytes}
+    return found | {"wide": sum(made.wide.values()) - wide}
 
 
 @contextmanager
 def _without_questions_to_numbers(setup: dict[str, Any]) -> Iterator[None]:
-    """What transformers would have to look at numbers for: first weights, and whether a mask of padding masks any."""
+    """What transformers would have to look at numbers for: first weights, whether a mask of padding masks any, and
+    whether a layer is left out by chance: none is."""
+    import torch
     from transformers import PreTrainedModel, masking_utils
 
+    draw = torch.rand
     swaps: list[tuple[Any, str]] = [(PreTrainedModel, "initialize_weights")]
     if setup["head"] != "causal_lm":
         swaps += [(masking_utils, f"_ignore_{kind}_mask_sdpa") for kind in ("causal", "bidirectional")]
@@ -93,8 +140,10 @@ def _without_questions_to_numbers(setup: dict[str, Any]) -> Iterator[None]:
     try:
         for owner, name, _ in before:
             setattr(owner, name, lambda *given, **more: False)
+        torch.rand = lambda *size, **more: draw(*size, **more) if size != ([],) else 1.0  # type: ignore[assignment]
         yield
     finally:
+        torch.rand = draw
         for owner, name, value in before:
             setattr(owner, name, value)
 
@@ -113,12 +162,8 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
         sys.exit("transformers does not know the architecture")
     fields = {key: value for key, value in config.items() if key not in ("auto_map", "model_type")}
     cut: Any = AutoConfig.for_model(name, **fields)
-    cut.num_hidden_layers = layers[0]
-    for name in ("num_decoder_layers", "decoder_layers"):
-        if getattr(cut, name, None) is not None:
-            setattr(cut, name, layers[1])
-    if kinds := list(getattr(cut, "layer_types", None) or ()):
-        cut.layer_types = (kinds * layers[0])[: layers[0]]
+    if layers != _WHOLE:
+        _cut(cut, layers)
     attention = {"attn_implementation": "eager"} if setup["eager_attention"] else {}
     dtype = getattr(torch, setup["weights"])
     model: Any = auto_class(setup["head"]).from_config(cut, dtype=dtype, **attention)
@@ -136,6 +181,17 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
     )
     method = find_method(tuning.method)
     return method.apply(model, tuning, seed=0, autocast=setup["precision"] != "fp32").train()
+
+
+def _cut(config: Any, layers: tuple[int, int]) -> None:
+    config.num_hidden_layers = layers[0]
+    for name in ("num_decoder_layers", "decoder_layers"):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, layers[1])
+    # Some derive them from the number of layers, and take no others.
+    with suppress(AttributeError):
+        if kinds := list(getattr(config, "layer_types", None) or ()):
+            config.layer_types = (kinds * layers[0])[: layers[0]]
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
@@ -171,7 +227,8 @@ def _storage(tensor: Tensor) -> Any:
 
 
 def _made_counter() -> Any:
-    """A mode that counts the bytes of all new results in `bytes`."""
+    """A mode that counts the bytes of all new results in `bytes`, and those in fp32 by storage in `wide`."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -179,6 +236,8 @@ def _made_counter() -> Any:
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.bytes = 0
+            self.wide: dict[int, int] = {}
+            self._held: list[Any] = []  # so that no other takes its place
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             before = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if hasattr(x, "untyped_storage")}
@@ -186,6 +245,9 @@ def _made_counter() -> Any:
             for result in tree_leaves(results):
                 if hasattr(result, "untyped_storage") and _storage(result)._cdata not in before:
                     self.bytes += _storage(result).nbytes()
+                    if result.dtype == torch.float32:
+                        self.wide[_storage(result)._cdata] = _storage(result).nbytes()
+                        self._held.append(_storage(result))
             return results
 
     return Made()

@@ -1,7 +1,9 @@
 """What one layer of a model computes from one token, and how much of it autograd keeps: bytes, by family and setup.
 
 Derived from the modeling files of transformers 5.23 and counted: tests hold `kept` against saved_tensors_hooks and
-`made` against every result of a real layer, for each family. `shape` widths: h hidden, q queries, k keys, f MLP.
+`made` against every result of a real layer, for each family. A compiled layer keeps what matmuls and attention take and
+what norms and activations begin with, and computes the rest again: held against torch's partitioner. `shape` widths: h
+hidden, q queries, k keys, f MLP.
 """
 
 from dataclasses import dataclass, replace
@@ -91,8 +93,9 @@ class Layer:
 
         Where these have 16 bits, the norms' fp32 results are left out: their places are large enough for what follows.
         """
-        in_floats = self.residual == HALF and not self.setup.counted
-        norms = self._norms_made - self._norms_kept if in_floats else 0
+        norms: float = 0
+        if self.residual == HALF:
+            norms = self.setup.counted.wide if self.setup.counted else self._norms_made - self._norms_kept
         return int(max(0, self.made - self.kept - self.adapter_temporaries - norms))
 
     @property
@@ -168,10 +171,17 @@ class Layer:
         return self.setup.method == "full" or adapted
 
     @property
+    def _is_compiled(self) -> bool:
+        """On a CPU what is not kept keeps its place all the same."""
+        return self.setup.compiled and self.setup.device == "cuda"
+
+    @property
     def _norms_kept(self) -> float:
+        # Of the sum before a compiled layer's second norm, what it adds is kept: as wide as matmuls give it.
+        less = (self.residual - self.compute) * self.shape.hidden_size * (self.block.norms - 1) * self._is_compiled
         if self.block.norm == "layer":
-            return self.block.norms * self.residual * (self.shape.hidden_size + 2)
-        kept = self.block.norms * self._norm_kept(self.shape.hidden_size, 1, self.residual)
+            return self.block.norms * self.residual * (self.shape.hidden_size + 2) - less
+        kept = self.block.norms * self._norm_kept(self.shape.hidden_size, 1, self.residual) - less
         if self.block.query_norms:
             kept += self._norm_kept(self.queries, self.shape.attention_heads, self.compute)
             kept += self._norm_kept(self.keys, self.shape.key_value_heads, self.compute)
@@ -179,6 +189,8 @@ class Layer:
 
     def _norm_kept(self, width: int, norms: int, given: int) -> int:
         """RMSNorm: its input in fp32, one number, and for the gradient of its weight the scaled input."""
+        if self._is_compiled:
+            return given * width + FLOAT * norms
         scaled = FLOAT if self.block.norm == "rms of floats" else given
         return FLOAT * (width + norms) + (scaled * width if self.setup.method == "full" else 0)
 
@@ -205,11 +217,11 @@ class Layer:
         h = self.shape.hidden_size
         entries: list[Group] = ["attention in", "MLP in"]
         takers = [[x for x in self._linears(group) if self._needs_input(x)] for group in entries]
-        if self._casts_inputs:
+        if self._casts_inputs and not self._is_compiled:
             kept = self.compute * h * sum(map(len, takers))
         else:
             # A parallel block has one norm, whose result both sides take.
-            kept = self.residual * h * min(self.block.norms, sum(map(bool, takers)))
+            kept = self.compute * h * min(self.block.norms, sum(map(bool, takers)))
         if self.block.copies_attention and any(map(self._needs_input, self._linears("attention out"))):
             kept += self.compute * self.queries
         if any(map(self._needs_input, self._linears("MLP out"))):
@@ -221,7 +233,7 @@ class Layer:
         q, k, heads = self.queries, self.keys, self.shape.attention_heads
         repeated = self.repeats_keys and k != q
         keys_and_values = 2 * q if repeated else 2 * k
-        if self.block.fused_queries and self.block.rotary_share and not repeated:
+        if self.block.fused_queries and self.block.rotary_share and not repeated and not self._is_compiled:
             keys_and_values = k + q + 2 * k
         kept = self.compute * (2 * q + keys_and_values)
         if self.drops_attention or self.setup.eager_attention:
@@ -258,7 +270,8 @@ class Layer:
     @property
     def _mlp_kept(self) -> int:
         """Gate, its activation and up; or four results of GELU. What goes into the last product is counted there."""
-        return self.compute * self.shape.mlp_size * (4 if self.block.stepwise_gelu else 3)
+        eager, compiled = (4, 1) if self.block.stepwise_gelu else (3, 2)
+        return self.compute * self.shape.mlp_size * (compiled if self._is_compiled else eager)
 
     @property
     def _mlp_made(self) -> int:

@@ -1,0 +1,50 @@
+"""Graphs that torch's compiler makes in each part of a run: code that is made anew is time that nobody sees."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from tui_trainer.training.session import Session
+
+PARTS = ("__init__", "take_step", "evaluate", "sample")
+
+
+def graphs() -> int:
+    """That the compiler has made in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+
+
+@contextmanager
+def counted_compilations(*, carried_out: bool = True) -> Iterator[dict[str, list[int]]]:
+    """Graphs that each call of a part made, in their order. `carried_out` False: they are made, and what they stand for
+    is computed as without the compiler."""
+    found: dict[str, list[int]] = defaultdict(list)
+    with ExitStack() as stack:
+        for name in PARTS:
+            stack.enter_context(patch.object(Session, name, _counting(getattr(Session, name), found[name])))
+        if not carried_out:
+            stack.enter_context(patch("torch.nn.Module.compile", _compile_eagerly))
+        yield found
+
+
+def _counting(call: Any, found: list[int]) -> Any:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        before = graphs()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            found.append(graphs() - before)
+
+    return counted
+
+
+def _compile_eagerly(module: Any, mode: str | None = None) -> None:
+    import torch
+
+    module._compiled_call_impl = torch.compile(module._call_impl, backend="eager")

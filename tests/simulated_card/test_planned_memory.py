@@ -1,0 +1,89 @@
+"""What a whole run allocates on a simulated card, and copies to the host, beside what its plan says.
+
+The model is large enough for its layers to be most of it, and small enough for seconds. What the allocator of a card
+cannot fill is not simulated.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.simulated_card.cases import TASKS
+from tests.simulated_card.test_matrix import of_kind
+from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.models.files import shards
+from tui_trainer.planning.measured_memory import NOT_ALLOCATED
+from tui_trainer.planning.memory import host
+from tui_trainer.runs.events import StepDone
+from tui_trainer.units import MIB
+
+ROW_TOKENS = 128
+SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 256}  # fmt: skip
+SETTINGS = {
+    "data.max_length": ROW_TOKENS, "data.packing": "true", "training.effective_batch_size": 8,
+    "training.per_device_train_batch_size": 8, "training.mixed_precision": "bf16", "evaluation.max_eval_rows": 16,
+    "tuning.target_modules": "all-linear",
+}  # fmt: skip
+_LITTLE = {
+    "tuning.method": "lora", "training.gradient_checkpointing": "true", "training.loss_chunk_tokens": 128,
+}  # fmt: skip
+CASES = {
+    "full": {"tuning.method": "full"},
+    "lora": {"tuning.method": "lora"},
+    "qlora": {"tuning.method": "qlora"},
+    "full in 16 bits": {"tuning.method": "full", "model.dtype": "bfloat16"},
+    "checkpoints": {"tuning.method": "full", "training.gradient_checkpointing": "true"},
+    "accumulation": {"tuning.method": "full", "training.per_device_train_batch_size": 2},
+    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """A model and documents longer than a row."""
+    folder = tmp_path_factory.mktemp("sources")
+    save_tiny_model(folder / "model", "llama", vocab_size=2048, tie_word_embeddings=False, **SHAPE)
+    lines = texts(800)
+    documents = [" ".join(lines[at : at + 40]) for at in range(0, len(lines), 20)]
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    (folder / "documents.jsonl").write_text(rows)
+    assert TASKS["causal_lm"].family == "llama"
+    return {"model.model_name_or_path": folder / "model", "data.path": folder / "documents.jsonl"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card):
+    _, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, **CASES[case]})
+    assert not failure, failure
+    plan = read_plan(folder)
+    planned = sum(part.bytes for part in plan.memory_parts if part.name not in NOT_ALLOCATED)
+    peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
+    assert planned == pytest.approx(peak, rel=0.1)
+
+
+def test_an_evaluation_takes_no_more_than_is_planned(sources, run_on_card):
+    """All results of one layer are reckoned for it, though some are given back within."""
+    settings = {**SETTINGS, **sources, **_LITTLE, "evaluation.eval_steps": 1}
+    _, folder, failure = run_on_card("causal_lm", {**settings, "evaluation.per_device_eval_batch_size": 16})
+    assert not failure, failure
+    parts = {part.name: part.bytes for part in read_plan(folder).memory_parts if part.name not in NOT_ALLOCATED}
+    peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
+    assert parts["evaluation"] > 0
+    assert sum(parts.values()) - parts["evaluation"] < peak <= sum(parts.values())
+
+
+def test_a_checkpoint_copies_no_more_to_the_host_than_is_planned(sources, run_on_card, monkeypatch):
+    """Shard by shard: never all weights, and never all of the optimizer's state."""
+    for module in (shards, host):
+        monkeypatch.setattr(module, "SHARD_BYTES", MIB)
+    card, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, "tuning.method": "full"})
+    assert not failure, failure
+    plan = read_plan(folder)
+    [planned] = (part.bytes for part in plan.host_memory_parts if part.name in ("saving", "loading"))
+    # safetensors may make one more copy of each.
+    assert 0.9 * planned / 2 <= card.copied_peak_bytes <= planned
+    assert card.copied_peak_bytes < plan.trained_parameters.value * 4 / 3
