@@ -50,11 +50,15 @@ PHRASES = {
     r"\b(weights|parameters|of them) move\b": "trainable",
 }
 
+# All at once, as most texts have none of them: those that begin a word, and the others.
+_BEGINNINGS = "|".join(one.removeprefix(r"\b") for one in PHRASES if one.startswith(r"\b"))
+ANY_PHRASE = re.compile("|".join([rf"\b({_BEGINNINGS})", *(one for one in PHRASES if not one.startswith(r"\b"))]))
 
-def names_in(text: str) -> set[str]:
+
+def names_in(nodes: list[ast.AST]) -> set[str]:
     """All names that a module gives: `BatchCut.of_two_rows` gives batch, cut, of, two, rows."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.arg):
@@ -68,11 +72,13 @@ def names_in(text: str) -> set[str]:
 
 def other_words(text: str, name: str) -> list[str]:
     """What one file says that the field calls otherwise."""
-    found = [f"{match[0]!r}, say {word}" for pattern, word in PHRASES.items() for match in re.finditer(pattern, text)]
+    said = PHRASES.items() if ANY_PHRASE.search(text) else ()
+    found = [f"{match[0]!r}, say {word}" for pattern, word in said for match in re.finditer(pattern, text)]
     if name.endswith(".py"):
-        names = names_in(text) | set(Path(name).stem.split("_"))
+        nodes = list(ast.walk(ast.parse(text)))
+        names = names_in(nodes) | set(Path(name).stem.split("_"))
         found += [f"{part}, say {NAMES[part]}" for part in sorted(names & NAMES.keys())]
-        classes = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+        classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
         whole = {one.lower() for one in (*classes, Path(name).stem)}
         found += [f"{one}, say {WHOLE_NAMES[one]}" for one in sorted(whole & WHOLE_NAMES.keys())]
     return [f"{name}: {one}" for one in found]

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = "tui_trainer"
@@ -37,6 +38,7 @@ class Import:
     deferred: bool
 
 
+@cache
 def imports_of(text: str, path: str) -> list[Import]:
     """Every import of a module; `from a import b` counts as `a.b`. `path` is from the package on."""
     package = [PACKAGE, *Path(path).parent.parts]
@@ -52,9 +54,8 @@ def imports_of(text: str, path: str) -> list[Import]:
             elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
                 yield from walk(ast.Module(child.body, []), True)
                 yield from walk(ast.Module(child.orelse, []), deferred)
-            else:
-                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from walk(child, deferred or inside)
+            elif not isinstance(child, ast.expr):  # which holds no import
+                yield from walk(child, deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
     return list(walk(ast.parse(text), False))
 

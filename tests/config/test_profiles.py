@@ -76,6 +76,7 @@ def test_a_preset_of_the_user_is_found_and_replaces_one_of_the_same_name(place):
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text("[about]\ntitle = 'Mine'\n[training]\nseed = 7\n")
     (folder / "quickstart.toml").write_text("[training]\nseed = 8\n")
+    (folder / "unfinished.toml").write_text("[training")
     assert find_profile("mine", "recipes").title == "Mine"
     assert load(Request(profile="mine"), lambda requested: (None, "")).config.training.seed == 7
     assert load(Request(), lambda requested: (None, "")).config.training.seed == 8

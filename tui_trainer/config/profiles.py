@@ -28,28 +28,27 @@ class Profile:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def profile_folders() -> list[Path]:
-    """Where profiles are looked for: the installed package, a checkout, the user's own. Later ones win."""
+def _files(kind: Kind) -> dict[str, Path]:
+    """Profiles by name, from the installed package, a checkout, and the user's own. Later ones win."""
     package = Path(__file__).resolve().parent.parent
     config_home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     checkout = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
     folders = [package / "_profiles", *checkout, config_home / "tui-trainer" / "profiles"]
-    return [folder for folder in folders if folder.is_dir()]
+    return {path.stem: path for folder in folders for path in sorted((folder / kind).glob("*.toml"))}
 
 
 def all_profiles(kind: Kind) -> dict[str, Profile]:
     """Every profile of one kind by name."""
-    files = [path for folder in profile_folders() for path in sorted((folder / kind).glob("*.toml"))]
-    return {path.stem: read_profile(path, kind) for path in files}
+    return {name: read_profile(path, kind) for name, path in _files(kind).items()}
 
 
 def find_profile(name: str, kind: Kind) -> Profile:
     """A profile by name, or by the path of its file. Raises ConfigError with the nearest names."""
     if name.endswith(".toml"):
         return read_profile(Path(name), kind)
-    known = all_profiles(kind)
+    known = _files(kind)
     if name in known:
-        return known[name]
+        return read_profile(known[name], kind)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f"did you mean {near[0]}?" if near else "known: " + ", ".join(sorted(known))
     what = "recipe" if kind == "recipes" else "hardware profile"

@@ -29,9 +29,12 @@ def torch_cuda(torch_version: str | None) -> tuple[int, int] | None:
 
 def _version(name: str) -> str | None:
     try:
-        return metadata.version(name)
-    except (metadata.PackageNotFoundError, KeyError):
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
         return None
+    # All of the metadata would take the parser milliseconds, for the long description.
+    version = re.search(r"^Version:\s*(\S+)", found.read_text("METADATA") or found.read_text("PKG-INFO") or "", re.M)
+    return version[1] if version else None
 
 
 def _version_file() -> str:

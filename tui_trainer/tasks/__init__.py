@@ -1,16 +1,18 @@
 """What is learnt. One file is one task: it is found by its name, and no list is kept by hand."""
 
 import pkgutil
+from functools import cache
 from importlib import import_module
 
 from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.tasks.contract import Task
 
 
-def task_names() -> list[str]:
+@cache
+def task_names() -> tuple[str, ...]:
     """The names of all tasks: the files of this room that are not its contract."""
     modules = (module for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    return sorted(module.name for module in modules if module.name != "contract")
+    return tuple(sorted(module.name for module in modules if module.name != "contract"))
 
 
 def find_task(name: str) -> Task:
