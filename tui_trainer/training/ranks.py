@@ -93,7 +93,7 @@ class Ranks:
                 result = work()
             except Exception as raised:  # whatever it is: the others must not wait for a result
                 error = raised
-        told, result = self.agreed((_sendable(error), result))
+        told, result = self.agreed((sendable(error), result))
         if told is not None:
             raise error or told
         return result  # type: ignore[no-any-return]
@@ -111,7 +111,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def _sendable(error: Exception | None) -> Exception | None:
+def sendable(error: Exception | None) -> Exception | None:
     """An error that another process can make again, of its type where that can be had."""
     try:
         pickle.loads(pickle.dumps(error))
