@@ -29,6 +29,7 @@ from tui_trainer.runs.events import (
     PhaseChanged,
     PlanMade,
     Progress,
+    RanksTimed,
     RunFailed,
     RunFinished,
     RunProblem,
@@ -49,6 +50,8 @@ SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
 # An hour of readings, one every 5 s.
 GAUGES_KEPT: Final = 720
+# Two minutes, one every 4 s.
+_RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
 
@@ -92,6 +95,8 @@ class RunState:
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Of all readings of the run, also of those that `gauges` does not keep."""
     recent: deque[StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    rank_times: deque[RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
+    """Of this start."""
 
     versions: dict[str, str] = field(default_factory=dict)
     baselines: BaselinesMeasured | None = None
@@ -173,6 +178,7 @@ class RunState:
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
         self.recent.clear()
+        self.rank_times.clear()
 
     def _take_risk(self, event: DeadlineAtRisk) -> None:
         self.at_risk = event
@@ -286,6 +292,7 @@ _CHANGES: Final[dict[type[Event], Callable[[RunState, Any], None]]] = {
     LibrariesLoaded: RunState._take_libraries,
     StepDone: RunState._take_step,
     BetweenSteps: RunState._take_between,
+    RanksTimed: lambda state, event: state.rank_times.append(event),
     EvalDone: RunState._take_evaluation,
     EpochDone: lambda state, event: state.epochs.append(event),
     CheckpointSaved: lambda state, event: state.checkpoints.append(event),
