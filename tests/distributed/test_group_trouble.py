@@ -227,7 +227,7 @@ sys.stdin.read()
 
 
 def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(torchrun, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(torchrun, "LEAVE_SECONDS", 0.2)
     folder, (hears, says) = RunFolder(tmp_path), os.pipe()
     folder.logs.mkdir()
     commands = [[sys.executable, "-c", HOLDS, tmp_path, str(n), str(says)] for n in range(2)]
