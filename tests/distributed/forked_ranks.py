@@ -29,8 +29,7 @@ class ForkedRanks:
         self, folder: Any, plan: Any, log: Any, prelude: Callable[[int], str], node_rank: int, rendezvous: str
     ) -> None:
         own, theirs = socket.socketpair()
-        self.stdin = own.makefile("rwb", buffering=0)
-        own.close()
+        self.stdin = os.fdopen(own.detach(), "wb", buffering=0)
         self.stdout = self
         self.returncode: int | None = None
         self.node_rank, self.first = node_rank, node_rank * plan.processes_per_node

@@ -35,7 +35,7 @@ SPLIT = {
     "training.effective_batch_size": 8,
     "checkpoint.save_steps": 3,
 }
-# The whole of it is 40 times as much.
+# A small part of the whole.
 LIMIT_BYTES = 40_000
 METERED = f"""
 import json, os, sys
@@ -94,7 +94,8 @@ def test_torchs_reader_reads_them_and_each_number_is_there_once(tmp_path):
     found = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
     # Of an empty tensor its planner makes a request for nothing.
     del found["of nobody"]
-    dcp.load(found, storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+    with pytest.warns(UserWarning, match="load in a single process"):
+        dcp.load(found, storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
     assert all(tensor.equal(wanted[name]) for name, tensor in found.items())
     written = 0
     for path in tmp_path.glob("*.safetensors"):
@@ -125,14 +126,15 @@ def logged(folder, count):
 
 def test_each_process_writes_its_share_and_holds_little_of_it(tiny_run, forked_ranks):
     forked_ranks.prelude = lambda group, rank: METERED
-    folder, outcome = tiny_run("split", SPLIT)
+    wide = {"model.scratch.hidden_size": 96, "model.scratch.num_hidden_layers": 2}
+    folder, outcome = tiny_run("split", SPLIT | wide)
     assert outcome.exit_code == 0
     by_process = logged(folder, 4)
     bytes_of = [sum(size for path, size, _ in lines if "step-3" in path) for lines in by_process]
     total = next(event.bytes for event in read_all(folder.journal) if isinstance(event, CheckpointSaved))
     # The rest is the tokenizer, the state of generators, headers of files.
     assert 0.8 * total < sum(bytes_of) < total and total > 10 * LIMIT_BYTES
-    assert all(size == pytest.approx(sum(bytes_of) / 4, rel=0.2) for size in bytes_of), bytes_of
+    assert max(bytes_of) < 1.2 * sum(bytes_of) / 4, bytes_of
     # On the host of all four together no more than one process had there alone, or a tensor that is larger.
     assert all(size <= max(LIMIT_BYTES / 4, largest) for lines in by_process for _, size, largest in lines)
     print(f"a checkpoint of {total:,} bytes, written by the processes: {bytes_of}")

@@ -160,16 +160,16 @@ def _start(
         environment["CUDA_VISIBLE_DEVICES"] = ""
     own, theirs = socket.socketpair()
     with own, theirs:
-        agent = subprocess.Popen(
+        agent: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment,
             # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
             start_new_session=True,
         )
-        agent.stdin = own.makefile("rwb", buffering=0)
+        agent.stdin = os.fdopen(own.detach(), "wb", buffering=0)
     return agent
 
 

@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
 
     # Of Slurm, before the time limit: for the program that has started this, which asks for a checkpoint.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    asked = run.parse_args(arguments)
+    asked = run.parse_args(arguments)  # type: ignore[no-untyped-call]
     # Of newer versions: 30 s where nothing is said.
     asked.shutdown_timeout = SHUTDOWN_SECONDS
     try:

@@ -45,7 +45,8 @@ class JournalWriter:
         self._write_error: str | None = None
         self._sync_error: str | None = None
         self._elsewhere: str | None = None
-        self._tell_failing, self._told_failing = tell_failing, None
+        self._tell_failing = tell_failing
+        self._told_failing: str | None = None
         self._last_step = 0
         self._at_work = False
         # Bytes that must reach the file before anything else: the rest of a line of which a part is there already.

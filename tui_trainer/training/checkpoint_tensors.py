@@ -107,9 +107,10 @@ def _on_host(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, T
 
 
 def divided(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(those that are written whole, those of which each process writes its part)"""
-    parts = {name: tensor for name, tensor in tensors.items() if is_in_boxes(tensor)}
-    return {name: tensor for name, tensor in tensors.items() if name not in parts}, parts
+    """(those that are written whole, those of which each process writes its part), by name: in the order of a state
+    that was read from files as in any other."""
+    parts = {name: tensors[name] for name in sorted(tensors) if is_in_boxes(tensors[name])}
+    return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class SavedTensors:
             return placed_as(self.read(name), tensor)
         read = self.read(name, box_of(tensor))
         found = torch.empty_like(tensor, dtype=read.dtype)
+        assert isinstance(found, DTensor)
         found.to_local().copy_(read)
         return found
 
