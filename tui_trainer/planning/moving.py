@@ -92,7 +92,9 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
     rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
-    micro = min(plan.per_device_train_batch_size.value, share)
+    micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
+    if plan.config.evaluation.per_device_eval_batch_size == "auto":
+        eval_batch = exact(min(eval_batch.value, micro), eval_batch.reason)
     changes: dict[str, Any] = {
         "processes": exact(wanted, words),
         "nodes": nodes,
@@ -100,6 +102,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "threads": threads_of(hardware, here) if plan.config.training.cpu_threads == "auto" else plan.threads,
         "per_device_train_batch_size": exact(micro, words),
         "gradient_accumulation_steps": exact(-(-share // micro), words),
+        "per_device_eval_batch_size": eval_batch,
         "step_seconds": Planned(value=None, exact=False, reason=f"only a measured step can tell: {words}"),
         "duration_seconds": Planned(value=None, exact=False, reason=words),
         # Of another number of processes nothing was measured that goes under the old name.
