@@ -64,7 +64,7 @@ PLANTED = {
     "threads_take_turns": ({"threads": 8, "reading": {"core_wait_share": 0.4}}, ["8 threads on 2 cores", "40 %"]),
     "slow_rank": (
         {"ranks": [0.09, 0.095, 0.095, 0.02]},
-        ["75.0 of 212 ms a step", "35 % of the time", "until rank 3 has come"],
+        ["75 of 212 ms a step", "35 % of the time", "until rank 3 has come"],
     ),
     "one_thread": (
         {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}}, ["1 thread on 2 usable cores"]

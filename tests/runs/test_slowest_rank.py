@@ -27,7 +27,7 @@ def test_the_one_that_waits_least_is_the_slowest():
     assert found.rank == 3
     # The median of the others waits 12.1 ms longer for what it takes.
     assert found.lag_seconds == pytest.approx(0.0121)
-    assert found.words == "slowest: rank 3, +14 % (12.1 ms a step), communication 6 %"
+    assert found.words == "slowest: rank 3, +14 % (12 ms a step), communication 6 %"
 
 
 def test_it_is_a_mean_of_what_was_told_last_by_as_many_processes():

@@ -348,6 +348,6 @@ def test_the_parts_of_a_step_add_up_to_all_of_it():
 
 def test_the_slowest_of_several_processes_is_named_beside_the_speed():
     shown = drawn(scene(PHASES["in four processes"]))
-    assert "slowest: rank 3, +11 % (12.1 ms a step), communication 5 %" in shown
+    assert "slowest: rank 3, +11 % (12 ms a step), communication 5 %" in shown
     assert "slowest" not in drawn(scene(PHASES["training"]))
     assert "slowest" not in drawn(scene([*PHASES["in four processes"], finished()]))

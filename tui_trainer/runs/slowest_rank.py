@@ -37,7 +37,7 @@ class SlowestRank:
 
     @property
     def words(self) -> str:
-        """`slowest: rank 3, +14 % (12.0 ms a step), communication 6 %`."""
+        """`slowest: rank 3, +14 % (12 ms a step), communication 6 %`."""
         lag = f"+{100 * self.lag_share:.0f} % ({format_seconds(self.lag_seconds)} a step)"
         return f"slowest: rank {self.rank}, {lag}, communication {100 * self.communication_share:.0f} %"
 

@@ -150,7 +150,7 @@ def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def ranks_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """`slowest: rank 3, +14 % (12.0 ms a step), communication 6 %`."""
+    """`slowest: rank 3, +14 % (12 ms a step), communication 6 %`."""
     found = slowest_rank(scene.run)
     return [fit([(found.words, "text")], width, scene.glyphs.ellipsis)] if found else []
 
