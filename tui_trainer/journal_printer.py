@@ -18,6 +18,7 @@ from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, 
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
 from tui_trainer.standard_files import silence_output
 
@@ -168,6 +169,8 @@ class _LinePrinter(Printer):
         """What the run used since the last such line."""
         if line := lines.gauges_line(step, self._gauges):
             self._print(line)
+        if slowest := slowest_rank(self._state):
+            self._print(f"step {step}: {slowest.words}")
         self._gauges = GaugeSummary()
 
     def _is_time_for_an_epoch(self) -> bool:

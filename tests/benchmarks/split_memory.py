@@ -37,6 +37,7 @@ from tui_trainer.planning.memory import dry_run_child
 from tui_trainer.planning.memory.estimate import MemoryPart, memory_parts
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.training.clock import Clock
+from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.model import checkpoint_activations
 from tui_trainer.training.optimizer import RunOptimizer
@@ -132,7 +133,8 @@ def _tracked(case: Case) -> dict[str, int]:
     model.train()
     loss = NextTokenLoss(model, chunk_tokens=GPU_LOSS_CHUNK_TOKENS)
     mixed_precision = MixedPrecision("bf16", device)
-    replicas = Sharded(ranks, device, model, decoder_layers(model), mixed_precision)
+    timed = Communication(Clock(device))
+    replicas = Sharded(ranks, device, model, decoder_layers(model), mixed_precision, timed)
     optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
     ids_BT = torch.zeros(1, case.tokens, dtype=torch.int64)
     batch = MicroBatch(

@@ -28,8 +28,8 @@ class ForkedRanks:
     def __init__(
         self, folder: Any, plan: Any, log: Any, prelude: Callable[[int], str], node_rank: int, rendezvous: str
     ) -> None:
-        reading, writing = os.pipe()
-        self.stdin = os.fdopen(writing, "wb")
+        own, theirs = socket.socketpair()
+        self.stdin = os.fdopen(own.detach(), "wb", buffering=0)
         self.stdout = self
         self.returncode: int | None = None
         self.node_rank, self.first = node_rank, node_rank * plan.processes_per_node
@@ -44,12 +44,12 @@ class ForkedRanks:
                 [str(folder.root)],
                 module=torchrun.RANK,
                 environment=os.environ | shared | {"RANK": str(self.first + local), "LOCAL_RANK": str(local)},
-                files=(reading, log.fileno(), log.fileno()),
+                files=(theirs.fileno(), log.fileno(), log.fileno()),
                 prelude=prelude(self.first + local),
             )
             for local in range(plan.processes_per_node)
         ]
-        os.close(reading)
+        theirs.close()
 
     def read(self) -> bytes:
         """Waits for their end."""

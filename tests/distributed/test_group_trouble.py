@@ -28,7 +28,7 @@ from tui_trainer.runs.events import (
     StepDone,
 )
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.journal import JournalWriter, read_all
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.state import fold
 
@@ -227,7 +227,7 @@ sys.stdin.read()
 
 
 def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(torchrun, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(torchrun, "LEAVE_SECONDS", 0.2)
     folder, (hears, says) = RunFolder(tmp_path), os.pipe()
     folder.logs.mkdir()
     commands = [[sys.executable, "-c", HOLDS, tmp_path, str(n), str(says)] for n in range(2)]
@@ -242,3 +242,34 @@ def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tm
         assert processes[1].poll() is None
     os.close(hears)
     os.close(says)
+
+
+FULL = """
+import os
+from types import SimpleNamespace
+from tui_trainer.runs import journal
+writes = 0
+def write(fd, data):
+    global writes
+    writes += 1
+    if 5 <= writes <= 8:
+        raise OSError(28, "No space left on device")
+    return os.write(fd, data)
+journal.os = SimpleNamespace(**{**vars(os), "write": write})
+"""
+
+
+def test_a_journal_that_the_first_process_cannot_write_is_told_by_the_program(tiny_run, forked_ranks, monkeypatch):
+    told, fails = [], JournalWriter.fails_elsewhere
+
+    def failing(journal, reason):
+        fails(journal, reason)
+        told.append(journal.failing)
+
+    monkeypatch.setattr(JournalWriter, "fails_elsewhere", failing)
+    forked_ranks.prelude = lambda group, number: "" if number else FULL
+    folder, outcome = tiny_run("full", TWO)
+    assert outcome.exit_code == 0
+    # And nothing is lost once there is room again.
+    assert told == ["No space left on device", None]
+    assert sorted(losses(folder)) == list(range(1, 13))

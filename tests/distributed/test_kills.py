@@ -72,6 +72,8 @@ CALLS = (
 )
 # Of a run: all that its first three saves change on the disk. The fourth is at the last step.
 CHANGES, CHANGES_AT_A_TIME = 45, 5
+# Its weights and its part of the optimizer's state, each beside and renamed, in three saves.
+CHANGES_OF_ANOTHER = 12
 
 
 def of_kind(folder, kind):
@@ -114,6 +116,13 @@ def test_the_first_process_killed_at_each_change_on_the_disk(sweep, first):
     numbers = range(first, first + CHANGES_AT_A_TIME)
     ends = sweep([(0, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
     assert [codes[0] for codes in ends] == [-9] * len(numbers)
+
+
+@pytest.mark.e2e
+def test_another_process_killed_at_each_change_of_its_own_on_the_disk(sweep):
+    numbers = range(CHANGES_OF_ANOTHER)
+    ends = sweep([(1, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
+    assert [codes[1] for codes in ends] == [-9] * len(numbers)
 
 
 @pytest.mark.parametrize("call", one_e2e(CALLS), ids=lambda call: call[1])

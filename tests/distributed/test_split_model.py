@@ -76,15 +76,17 @@ def test_a_split_model_goes_on_whole_and_in_copies(reference_group, tiny_run, fo
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
 
 
-def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks, rank):
+    """Neither the one that commits nor one that writes its part."""
     full = (
-        "from tui_trainer.training import checkpoint\nsave = checkpoint.save_file\n"
+        "from tui_trainer.training import checkpoint_tensors\nsave = checkpoint_tensors.save_file\n"
         "def failing(tensors, path, **more):\n"
         "    if 'step-4' in str(path):\n        raise OSError(28, 'No space left on device')\n"
         "    return save(tensors, path, **more)\n"
-        "checkpoint.save_file = failing\n"
+        "checkpoint_tensors.save_file = failing\n"
     )
-    forked_ranks.prelude = lambda group, number: full
+    forked_ranks.prelude = lambda group, number: full if number == rank else ""
     folder, outcome = tiny_run("full", SAVED)
     assert outcome.exit_code == 0
     assert "No space left" in events(folder, RunProblem)[0].message

@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+from tui_trainer.launching import torchrun, torchrun_agent
 from tui_trainer.launching.torchrun_agent import main as agent
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
@@ -47,6 +48,7 @@ class Training:
         )
         pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "tui_trainer", "--no-ui", "--profile", "quickstart", *pairs]
+        self.began = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def steps(self):
@@ -78,6 +80,12 @@ def all_gone(processes, seconds=10):
     return not alive and len(gone) == len(processes)
 
 
+def test_nobody_is_waited_for_longer_than_ten_seconds():
+    assert torchrun.AGENT_SECONDS + torchrun.LEAVE_SECONDS + torchrun.KILLED_SECONDS <= 10
+    # torchrun kills those that do not leave before it is killed itself, and leaves them behind.
+    assert torchrun_agent.SHUTDOWN_SECONDS < torchrun.AGENT_SECONDS
+
+
 def test_it_trains_to_the_end_and_says_how_it_was_started(tmp_path):
     training = Training(tmp_path, 10)
     code, output = training.end()
@@ -94,13 +102,17 @@ def test_whoever_is_killed_nobody_stays_behind(tmp_path, victim):
     training.wait_for_step(8)
     started, ranks = training.children()
     assert len(ranks) == 2
+    struck = time.monotonic()
+    starting_seconds = struck - training.began
+    {"program": training.process, "agent": started, "process": ranks[1]}[victim].kill()
+    assert all_gone([started, *ranks])
+    ending_seconds = time.monotonic() - struck
+    print(f"{victim} killed: all ended within {ending_seconds:.2f} s, and had begun in {starting_seconds:.1f} s")
+    # Nobody's patience was needed, which is as long as a start.
+    assert ending_seconds < starting_seconds / 2
     if victim == "program":
-        training.process.kill()
-        assert all_gone([started, *ranks])
         assert training.end()[0] == -signal.SIGKILL
         return
-    (started if victim == "agent" else ranks[1]).kill()
-    assert all_gone([started, *ranks])
     # It begins anew by itself, after the newest checkpoint.
     before = max(training.steps())
     training.wait_for_step(before + 5)

@@ -49,13 +49,15 @@ def run_events(
     reading: dict[str, object | At] | None = None,
     card: dict[str, object] | None = None,
     between: dict[str, float] | None = None,
+    ranks: Sequence[float] = (),
     eval_seconds: float = 0.2,
     eval_loss: Callable[[int], float] = falling,
     save_seconds: float = 0.03,
     sample_seconds: float = 0.2,
     is_over: bool = True,
 ) -> list[e.Event]:
-    """A reading comes after every 25 steps, five seconds apart; values that are functions are asked for each step."""
+    """A reading comes after every 25 steps, five seconds apart; values that are functions are asked for each step.
+    `ranks`: seconds of a step that each process spends in communication."""
     planned = e.PlanMade(**{**PLAN, **(plan or {})})
     events: list[e.Event] = [
         e.RunStarted(name="made-up", task="char_lm", device=device, pid=1, total_steps=planned.total_steps),
@@ -73,6 +75,7 @@ def run_events(
         ))  # fmt: skip
         if n % 25 == 0:
             events += _beside(n, reading or {}, card, between or {})
+            events += [e.RanksTimed(step=n, communication_seconds=list(ranks))] if ranks else []
         last = n == planned.total_steps
         if last or (planned.eval_every_steps and n % planned.eval_every_steps == 0):
             held_out = eval_loss(n)

@@ -62,6 +62,10 @@ PLANTED = {
         ["others use 1.0 of 2 cores, the run 1.0", "40 % of their time"],
     ),
     "threads_take_turns": ({"threads": 8, "reading": {"core_wait_share": 0.4}}, ["8 threads on 2 cores", "40 %"]),
+    "slow_rank": (
+        {"ranks": [0.09, 0.095, 0.095, 0.02]},
+        ["75 of 212 ms a step", "35 % of the time", "until rank 3 has come"],
+    ),
     "one_thread": (
         {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}}, ["1 thread on 2 usable cores"]
     ),
@@ -223,9 +227,11 @@ def test_cores_that_others_use_explain_steps_that_became_slower():
         {"threads": 1, "reading": {"usable_cores": 1.0}},
         {"step": {"input_tokens": 1950}},
         {"step": {"input_tokens": 1600}, "plan": {"group_by_length": True}},
+        {"ranks": [0.06, 0.055]},
     ],
     ids=["memory that settles", "a few kilobytes", "a noisy loss", "worse at the end only", "single long gradients",
-         "bf16", "one core", "little padding", "what grouping leaves to a task that cannot pack"],
+         "bf16", "one core", "little padding", "what grouping leaves to a task that cannot pack",
+         "processes that differ a little"],
 )  # fmt: skip
 def test_what_is_normal_is_no_cause(more):
     assert examine(made_up(**more, steps=200)).name == "healthy"

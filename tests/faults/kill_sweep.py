@@ -81,7 +81,7 @@ def watch_rust_writers(watch: Watch) -> None:
     """safetensors and tokenizers write their files in Rust, where no audit event is raised."""
     from transformers import PreTrainedTokenizerFast
 
-    from tui_trainer.training import checkpoint
+    from tui_trainer.training import checkpoint, checkpoint_tensors
 
     save_file, save_pretrained = checkpoint.save_file, PreTrainedTokenizerFast.save_pretrained
 
@@ -103,7 +103,7 @@ def watch_rust_writers(watch: Watch) -> None:
         watch.count("create", path, torn=path.unlink)
         return result
 
-    checkpoint.save_file = watched_save_file  # type: ignore[assignment]
+    checkpoint.save_file = checkpoint_tensors.save_file = watched_save_file  # type: ignore[assignment]
     PreTrainedTokenizerFast.save_pretrained = watched_save_pretrained  # type: ignore[method-assign]
 
 

@@ -261,3 +261,28 @@ def test_weights_in_four_bits_are_not_split():
     with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
         planned(replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"}), distributed__strategy="fsdp",
                 tuning__method="qlora")  # fmt: skip
+
+
+def test_a_split_run_in_another_number_of_processes_has_other_parts_of_memory():
+    """Those of a plan that is made for as many from the beginning."""
+    settings = {"distributed__strategy": "fsdp", "tuning__method": "full", "training__effective_batch_size": 16}
+    two, four = (planned(FOUR, distributed__processes=count, **settings) for count in (2, 4))
+    assert two.memory_bytes.value > four.memory_bytes.value
+    moved, _ = in_processes(two, FOUR, 4)
+    assert (moved.training_setup.shards, moved.training_setup.most_rows) == (4, four.training_setup.most_rows)
+    split = {"per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size"}
+    assert all(getattr(moved, name).value == getattr(four, name).value for name in split)
+    assert (moved.memory_parts, moved.memory_bytes.value) == (four.memory_parts, four.memory_bytes.value)
+    assert moved.host_memory_parts == four.host_memory_parts
+    alone, _ = in_processes(two, FOUR, 1)
+    assert alone.training_setup.shards == 1 and "gathered" not in {part.name for part in alone.memory_parts}
+    back, _ = in_processes(alone, FOUR, 4)
+    assert back.memory_parts == four.memory_parts
+
+
+def test_what_fits_in_parts_and_not_whole_is_refused_on_resume():
+    small = machine(*(replace(one, memory_bytes=12 * GIB, memory_free_bytes=12 * GIB) for one in FOUR.gpus))
+    plan = planned(small, tuning__method="full", distributed__strategy="fsdp", training__effective_batch_size=4)
+    assert plan.training_setup.shards == 4
+    with pytest.raises(ConfigError, match=r"the run needs about .* the GPU has 12\.0 GiB"):
+        in_processes(plan, small, 1)

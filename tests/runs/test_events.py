@@ -23,6 +23,7 @@ ONE_OF_EACH = [
     e.LibrariesLoaded(resident_bytes=2**29),
     e.BaselinesMeasured(losses={"order 1": 2.4, "order 2": math.inf}, eval_tokens=10, unit="character"),
     e.BetweenSteps(step=4, steps=4, journal_seconds=0.5, empty_cache_seconds=math.inf, other_seconds=0.25),
+    e.RanksTimed(step=4, communication_seconds=[0.25, 0.5]),
     e.EvalDone(step=5, loss_sum=10.5, tokens=4, loss=2.625, seconds=1.5, scheduled=True, best=False),
     e.EpochDone(epoch=1, mean_loss=math.nan, seconds=3.0, samples_per_second=2.0, tokens_per_second=5.0),
     e.CheckpointSaved(step=5, path="checkpoints/step-5", bytes=2**40, seconds=0.5, reason="schedule"),

@@ -77,6 +77,7 @@ def finished(eval_loss=1.5427):
 STOPPED = e.RunFinished(step=148, reason="stopped", loss=1.4, eval_loss=None, seconds=20.0)
 FAILED = e.RunFailed(step=148, message="CUDA out of memory", log_path="logs/run.log")
 WORK = e.Progress(what="tokenising", done=420_000, total=1.2e6, unit="characters")
+RANKS = e.RanksTimed(step=148, communication_seconds=[0.018, 0.019, 0.0181, 0.006])
 PHASES = {
     "no run": None,
     "an empty state": [],
@@ -85,6 +86,7 @@ PHASES = {
     "before step 1": [*prepared(), e.PhaseChanged(phase="training")],
     "one step": trained(1),
     "training": trained(),
+    "in four processes": [*trained(processes=4), RANKS],
     "paused": [*trained(), e.PhaseChanged(phase="paused")],
     "resumed": [*trained(), e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500,
                                          resumed_from_step=100), WORK],
@@ -342,3 +344,10 @@ def test_the_parts_of_a_step_add_up_to_all_of_it():
     assert shares == pytest.approx([0.02, 0.32, 0.55, 0.08, 0.03])
     assert text_of([stack(shares, 20)]) == "fffffffbbbbbbbbbbbo."
     assert part_shares([]) is None
+
+
+def test_the_slowest_of_several_processes_is_named_beside_the_speed():
+    shown = drawn(scene(PHASES["in four processes"]))
+    assert "slowest: rank 3, +11 % (12 ms a step), communication 5 %" in shown
+    assert "slowest" not in drawn(scene(PHASES["training"]))
+    assert "slowest" not in drawn(scene([*PHASES["in four processes"], finished()]))

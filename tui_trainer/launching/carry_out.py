@@ -193,7 +193,7 @@ def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _P
     tries_left = _MOST_RESTARTS
     while True:
         try:
-            return train_together(job, run.controls, progress), job.plan
+            return train_together(job, run.controls, progress, journal.fails_elsewhere), job.plan
         except (RankEnded, GroupOutOfMemory) as error:
             failure = error
         finally:

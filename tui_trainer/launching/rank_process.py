@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.gauges import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
 from tui_trainer.launching.rendezvous import Assignment
-from tui_trainer.launching.torchrun import hold_log, result_path
+from tui_trainer.launching.torchrun import hold_log, result_path, say_failing
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import cards_for
 from tui_trainer.runs.controls import Controls
@@ -79,7 +80,8 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     use_device(device)
     ranks = join_ranks(device)
     # What the others tell is the same, or concerns their own machine.
-    with JournalWriter(folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl") as journal:
+    path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
+    with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
         here = socket.gethostname()
         others = [pid for host, pid in ranks.gathered((here, os.getpid())) if host == here and pid != os.getpid()]
         gauges = GaugeWriter(journal, others=others)
@@ -125,9 +127,11 @@ def _checkpoint(assignment: Assignment) -> CheckpointFolder | None:
 
 
 def _leave_with_the_first_process() -> None:
-    """The pipe ends when the process that started the run does, or when it has lost its agent."""
-    while os.read(0, 1):
-        pass
+    """The other end is closed when the process that started the run ends, or when it has lost its agent."""
+    # An error where it was closed before all was read from it.
+    with suppress(OSError):
+        while os.read(0, 1):
+            pass
     os._exit(1)
 
 

@@ -1,7 +1,8 @@
 """Processes that train one model together, started and watched by torchrun (torch's elastic agent).
 
-Each is `launching/rank_process.py`; the first of them writes the journal. They end with this process: all hold the
-reading end of a pipe, and leave when nobody holds its other end. Each holds a lock on its log as long as it lives: the
+Each is `launching/rank_process.py`; the first of them writes the journal. They end with this process: all hold one end
+of a pair of sockets, and leave when nobody holds the other; the first one tells through it what no file can, as a full
+disk. Each holds a lock on its log as long as it lives: the
 next group does not begin beside one that is still there.
 """
 
@@ -12,11 +13,14 @@ import json
 import os
 import shlex
 import signal
+import socket
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from select import select
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import IO, Any, Final
@@ -41,8 +45,12 @@ from tui_trainer.training.job import Job, Result
 
 AGENT, RANK = "tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process"
 _AGENT_LOG: Final = "torchrun.txt"
-_PATIENCE_SECONDS: Final = 10.0
+# Until torchrun is killed, until its processes are, and until one that a kill does not end is given up.
+AGENT_SECONDS: Final = 4.0
+LEAVE_SECONDS: Final = 3.0
+KILLED_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
+_HEARING_SECONDS: Final = 0.2
 _SHOWN_LINES: Final = 3
 
 
@@ -91,8 +99,11 @@ def trains_apart(plan: Plan) -> bool:
     return plan.processes.value > 1 or unsloth.is_asked(plan.config)
 
 
-def train_together(job: Job, controls: Controls, progress: Progress) -> Result:
-    """Train in all processes of the plan, to the end. Raises RankEnded, GroupOutOfMemory, RunError, InputError."""
+def train_together(
+    job: Job, controls: Controls, progress: Progress, tell_failing: Callable[[str | None], None]
+) -> Result:
+    """Train in all processes of the plan, to the end. `tell_failing`: why the first cannot write the journal, and None
+    when it can again. Raises RankEnded, GroupOutOfMemory, RunError, InputError."""
     folder, plan = job.folder, job.plan
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
@@ -106,7 +117,7 @@ def train_together(job: Job, controls: Controls, progress: Progress) -> Result:
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
     with (folder.logs / _AGENT_LOG).open("ab") as log:
-        ended = watched(_start(folder, plan, log, rendezvous=assignment.rendezvous))
+        ended = watched(_start(folder, plan, log, rendezvous=assignment.rendezvous), tell_failing)
     _wait_for_ends(folder, range(plan.processes_per_node))
     if ended and ended.get("exit_code", 0) > 0:
         ended = ended_elsewhere(folder, plan, assignment.attempt) or ended
@@ -161,30 +172,69 @@ def _start(
     )
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    return subprocess.Popen(
-        [unsloth.python_of(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        env=environment,
-        # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
-        start_new_session=True,
-    )
+    own, theirs = socket.socketpair()
+    with own, theirs:
+        agent: subprocess.Popen[bytes] = subprocess.Popen(
+            [unsloth.python_of(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
+            stdin=theirs.fileno(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
+            start_new_session=True,
+        )
+        agent.stdin = os.fdopen(own.detach(), "wb", buffering=0)
+    return agent
 
 
-def watched(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
+@contextmanager
+def _heard(fd: int, tell_failing: Callable[[str | None], None]) -> Iterator[None]:
+    """What the first process says, as long as torchrun runs."""
+    done = Event()
+
+    def listen() -> None:
+        said = b""
+        while not done.is_set():
+            if select([fd], [], [], _HEARING_SECONDS)[0]:
+                found = os.read(fd, 4096)
+                if not found:
+                    return
+                *lines, said = (said + found).split(b"\n")
+                for line in lines:
+                    tell_failing(one_line(line.decode("utf-8", "replace"), 200) or None)
+
+    listener = Thread(target=listen, name="tui-trainer-hears", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        done.set()
+        listener.join()
+
+
+def say_failing(reason: str | None) -> None:
+    """By the first process, whose standard input it goes through: why it cannot write, or that it can again."""
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(0).st_mode):
+            os.write(0, f"{one_line(reason or '', 200)}\n".encode())
+
+
+def watched(
+    agent: subprocess.Popen[bytes], tell_failing: Callable[[str | None], None] = lambda reason: None
+) -> dict[str, Any]:
     """Wait for the end of torchrun; what it says of it: {} where all went well."""
     assert agent.stdin is not None and agent.stdout is not None
     try:
-        said = agent.stdout.read()
-        code = agent.wait()
+        with _heard(agent.stdin.fileno(), tell_failing):
+            said = agent.stdout.read()
+            code = agent.wait()
     finally:
         # Processes that have lost their agent leave now.
         agent.stdin.close()
         if agent.poll() is None:
             agent.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                agent.wait(_PATIENCE_SECONDS)
+                agent.wait(AGENT_SECONDS)
             agent.kill()
         agent.stdout.close()
     with suppress(ValueError):
@@ -211,11 +261,11 @@ def hold_log(folder: RunFolder, rank: int) -> None:
 def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
     """Those whose agent was killed leave by themselves, but may be in the middle of a write. One that does not leave is
     killed."""
-    until = monotonic() + _PATIENCE_SECONDS
+    until = monotonic() + LEAVE_SECONDS
     for rank in ranks:
         with suppress(FileNotFoundError), log_path(folder, rank).open("rb") as log:
             # Not even a kill ends one that waits for a disk that does not answer.
-            while _is_held(log) and (now := monotonic()) < until + _PATIENCE_SECONDS:
+            while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
                 if now > until:
                     _kill(_told(folder, rank).get("pid"))
                 sleep(_POLL_SECONDS)

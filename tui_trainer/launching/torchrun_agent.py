@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from typing import Final
+
+# From the end of one process until the others are killed, which is before `launching/torchrun.py` loses its patience.
+SHUTDOWN_SECONDS: Final = 3
 
 
 def main(arguments: list[str]) -> int:
@@ -14,8 +18,11 @@ def main(arguments: list[str]) -> int:
 
     # Of Slurm, before the time limit: for the program that has started this, which asks for a checkpoint.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    asked = run.parse_args(arguments)  # type: ignore[no-untyped-call]
+    # Of newer versions: 30 s where nothing is said.
+    asked.shutdown_timeout = SHUTDOWN_SECONDS
     try:
-        run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call]
+        run.run(asked)  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         first = error.get_first_failure()
         # One that was killed lets those fail that wait for it. The agent itself ends the others by SIGTERM.

@@ -25,7 +25,7 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.planning.processes import cards_for
+from tui_trainer.planning.processes import SPLITTING, cards_for, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.times import shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -95,7 +95,9 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
     rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
-    micro = min(plan.per_device_train_batch_size.value, share)
+    micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
+    if plan.config.evaluation.per_device_eval_batch_size == "auto":
+        eval_batch = exact(min(eval_batch.value, micro), eval_batch.reason)
     changes: dict[str, Any] = {
         "processes": exact(wanted, words),
         "nodes": nodes,
@@ -103,13 +105,48 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "threads": threads_of(hardware, here) if plan.config.training.cpu_threads == "auto" else plan.threads,
         "per_device_train_batch_size": exact(micro, words),
         "gradient_accumulation_steps": exact(-(-share // micro), words),
+        "per_device_eval_batch_size": eval_batch,
         "step_seconds": Planned(value=None, exact=False, reason=f"only a measured step can tell: {words}"),
         "duration_seconds": Planned(value=None, exact=False, reason=words),
         # Of another number of processes nothing was measured that goes under the old name.
         "shape_key": "",
-        "memory_key": "",
     }
-    return plan.model_copy(update=changes), words
+    together = plan.model_copy(update=changes)
+    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, before)
+    target = Target.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
+    room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), here)
+    split = _split(together, shape, setup, room)
+    return together.model_copy(update=_with_memory(together, hardware, shape, setup, split, words)), words
+
+
+def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
+    """What each of the plan's processes has of the model and of a step's rows, where there were `before` of them."""
+    shards = 1
+    if plan.strategy.value in SPLITTING:
+        shards = plan.processes_per_node if plan.strategy.value == "hsdp" else plan.processes.value
+    rows = -(-setup.most_rows * before // plan.processes.value)
+    # Of another number of processes nothing was measured.
+    return replace(setup, shards=shards, most_rows=rows, measured_peaks=())
+
+
+def _with_memory(
+    plan: Plan, hardware: Hardware, shape: ModelShape, setup: TrainingSetup, split: _Split, words: str
+) -> dict[str, Any]:
+    """The fields of the plan about the memory of such a run, and how it splits a step. Raises ConfigError where the
+    machine has not enough beside its cards."""
+    parts = parts_of_run(shape, setup, plan.config, split.micro, split.eval_batch)
+    found = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
+    if problems := host_memory_problems(found["host_memory_bytes"], hardware):
+        raise ConfigError(problems)
+    return found | {
+        "training_setup": setup,
+        "memory_key": "",
+        "per_device_train_batch_size": exact(split.micro, words),
+        "gradient_accumulation_steps": exact(split.accumulation, words),
+        "per_device_eval_batch_size": exact(split.eval_batch, words),
+        "memory_parts": parts,
+        "memory_bytes": Planned(value=memory.total_bytes(parts), exact=False, reason=plan.memory_bytes.reason),
+    }
 
 
 def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:
@@ -170,7 +207,6 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
     gpu, config, processes = target.gpu, plan.config, plan.processes.value
-    parts = parts_of_run(shape, setup, config, split.micro, split.eval_batch)
     changes: dict[str, Any] = {
         "device": target.device,
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
@@ -180,13 +216,6 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "threads": threads_of(hardware, plan.processes_per_node)
         if config.training.cpu_threads == "auto"
         else plan.threads,
-        "training_setup": setup,
-        "memory_key": "",
-        "per_device_train_batch_size": exact(split.micro, words),
-        "gradient_accumulation_steps": exact(split.accumulation, words),
-        "per_device_eval_batch_size": exact(split.eval_batch, words),
-        "memory_parts": parts,
-        "memory_bytes": Planned(value=memory.total_bytes(parts), exact=False, reason=plan.memory_bytes.reason),
         "step_seconds": Planned(value=None, exact=False, reason="only a measured step can tell: the device is another"),
         "duration_seconds": Planned(value=None, exact=False, reason="the device is another one than at the start"),
         "shape_key": shape_key(
@@ -198,9 +227,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
             processes,
         ),
     }
-    changes |= host_memory(shape, setup, config, plan.loader_workers.value, plan.processes_per_node)
-    if problems := host_memory_problems(changes["host_memory_bytes"], hardware):
-        raise ConfigError(problems)
+    changes |= _with_memory(plan, hardware, shape, setup, split, words)
     return plan.model_copy(update=changes), words
 
 

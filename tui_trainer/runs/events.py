@@ -187,6 +187,16 @@ class BetweenSteps(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksTimed(Event):
+    """What each of several processes spent in a step on what they do together, as a mean since the last such event.
+
+    It counts the time in which it waited for others: the slowest process waits least.
+    """
+
+    communication_seconds: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone(Event):
     """The held-out loss, and what else the task measures. `scheduled` is false when a person asked for it; `best` when
     none before was better by `evaluation.metric_for_best_model`. The table has one row for each class, if any."""
@@ -354,7 +364,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "Problem" if kind is RunProblem else kind.__name__: kind
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
-        BetweenSteps, EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem, MicroBatchReduced,
-        DeadlineAtRisk, ControlApplied, RunFinished, RunFailed,
+        BetweenSteps, RanksTimed, EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem,
+        MicroBatchReduced, DeadlineAtRisk, ControlApplied, RunFinished, RunFailed,
     )
 }  # fmt: skip

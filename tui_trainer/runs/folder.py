@@ -285,14 +285,19 @@ def make_durable(folder: Path) -> None:
     """
     for place, _, names in os.walk(folder, topdown=False, onerror=_raise):
         for name in names:
-            fd = os.open(Path(place) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.fchmod(fd, 0o600)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            make_file_durable(Path(place) / name)
         Path(place).chmod(0o700)
         sync_folder(Path(place))
+
+
+def make_file_durable(path: Path) -> None:
+    """The same of one file; the folder that names it is the caller's."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(fd, 0o600)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _raise(error: OSError) -> None:

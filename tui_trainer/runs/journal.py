@@ -8,7 +8,7 @@ It does not keep two writers apart: `lock.py` does.
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +26,25 @@ CHUNK_BYTES: Final = 4 * MIB
 class JournalWriter:
     """Appends events, all lines of one call in one write. Safe to use from several threads of one process."""
 
-    def __init__(self, path: Path, *, pending_limit_bytes: int = PENDING_LIMIT_BYTES) -> None:
-        """Raises FolderError when the file cannot be opened or is not a plain file of ours."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        pending_limit_bytes: int = PENDING_LIMIT_BYTES,
+        tell_failing: Callable[[str | None], None] = lambda reason: None,
+    ) -> None:
+        """Raises FolderError when the file cannot be opened or is not a plain file of ours. `tell_failing` is told each
+        time that `failing` becomes something else.
+        """
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
         self._lock = threading.Lock()
         self._write_error: str | None = None
         self._sync_error: str | None = None
+        self._elsewhere: str | None = None
+        self._tell_failing = tell_failing
+        self._told_failing: str | None = None
         self._last_step = 0
         self._at_work = False
         # Bytes that must reach the file before anything else: the rest of a line of which a part is there already.
@@ -43,8 +54,17 @@ class JournalWriter:
 
     @property
     def failing(self) -> str | None:
-        """Why the last write or sync failed, or None."""
-        return self._write_error or self._sync_error
+        """Why the last write or sync failed, here or in the process that writes in place of this one; or None."""
+        return self._write_error or self._sync_error or self._elsewhere
+
+    def fails_elsewhere(self, reason: str | None) -> None:
+        """What another process that writes to the file has told."""
+        self._elsewhere = reason
+
+    def _tell(self) -> None:
+        if self.failing != self._told_failing:
+            self._told_failing = self.failing
+            self._tell_failing(self.failing)
 
     def append(self, *events: Event) -> None:
         """Writes the events; what cannot be written now is tried again at the next call."""
@@ -71,6 +91,7 @@ class JournalWriter:
 
     def go_on(self) -> None:
         """After another process has written to the file, and may have left a line unfinished."""
+        self._elsewhere = None
         with self._lock:
             if self._fd >= 0 and not self._pending and _ends_torn(self._fd):
                 self._mid_line, self._pending = True, bytearray(b"\n")
@@ -85,6 +106,7 @@ class JournalWriter:
             self._sync_error = None
         except OSError as error:
             self._sync_error = _reason(error)
+        self._tell()
 
     def close(self) -> None:
         """A last try to write what is pending, then no more."""
@@ -114,6 +136,7 @@ class JournalWriter:
             self._write_error = None
         except OSError as error:
             self._write_error = _reason(error)
+        self._tell()
 
     def _trim_pending(self) -> None:
         """Lets the oldest whole lines go; the rest of a line that has begun in the file stays."""

@@ -83,8 +83,12 @@ def _settings(value: Any) -> dict[str, str | int | float | bool]:
     return dict(value)
 
 
+def _numbers(value: Any) -> list[float]:
+    return [number(item) for item in _of_type(value, list)]
+
+
 def _rows(value: Any) -> dict[str, list[float]]:
-    return {key: [number(item) for item in _of_type(row, list)] for key, row in _of_type(value, dict).items()}
+    return {key: _numbers(row) for key, row in _of_type(value, dict).items()}
 
 
 def _of_type(value: Any, expected: type) -> Any:
@@ -98,7 +102,7 @@ READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
     bool | None: _optional(flag),
     dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
-    dict[str, list[float]]: _rows, dict[str, str | int | float | bool]: _settings,
+    list[float]: _numbers, dict[str, list[float]]: _rows, dict[str, str | int | float | bool]: _settings,
 }  # fmt: skip
 
 

@@ -27,6 +27,8 @@ SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
 # An hour of readings, one every 5 s.
 GAUGES_KEPT: Final = 720
+# Two minutes, one every 4 s.
+_RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
 
@@ -70,6 +72,8 @@ class RunState:
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Of all readings of the run, also of those that `gauges` does not keep."""
     recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    rank_times: deque[events.RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
+    """Of this start."""
 
     versions: dict[str, str] = field(default_factory=dict)
     baselines: events.BaselinesMeasured | None = None
@@ -104,6 +108,8 @@ class RunState:
                 self.gauge_summary.add(event)
             case events.BetweenSteps():
                 self.times.add_between(event)
+            case events.RanksTimed():
+                self.rank_times.append(event)
             case events.RunStarted():
                 self._start(event)
             case events.PhaseChanged():
@@ -193,6 +199,7 @@ class RunState:
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
         self.recent.clear()
+        self.rank_times.clear()
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)

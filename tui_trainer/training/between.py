@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from functools import partialmethod
 from time import perf_counter
 
-from tui_trainer.runs.events import BetweenSteps
+from tui_trainer.runs.events import BetweenSteps, RanksTimed
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.training.communication import GroupTimes
 
 _PERIOD_SECONDS = 4.0
 
 
 class Between:
-    """Adds up from the end of a step to the beginning of the next, and writes a `BetweenSteps` every few seconds."""
+    """Adds up from the end of a step to the beginning of the next, and writes a `BetweenSteps` every few seconds; with
+    `times` a `RanksTimed` beside it."""
 
-    def __init__(self, journal: JournalWriter) -> None:
-        self._journal = journal
+    def __init__(self, journal: JournalWriter, times: GroupTimes | None = None) -> None:
+        self._journal, self._times = journal, times
         self._ended: float | None = None
         self._written = perf_counter()
         self._known_seconds = 0.0
@@ -72,4 +74,6 @@ class Between:
                 other_seconds=round(self._other_seconds, 6),
             )
         )
+        if self._times and (means := self._times.means()):
+            self._journal.append(RanksTimed(step=step, communication_seconds=means))
         self._clear()

@@ -1,18 +1,20 @@
 """What a checkpoint holds, and how it goes back: trained weights, optimizer, random state, position. No pickle.
 
-Tensors go to the host and back one file of bounded size after the other: the machine needs no room for all of them.
+Tensors go to the host one file of bounded size after the other and come back one by one: the machine needs no room for
+all of them. Several processes with parts of a model write together, and the first makes a checkpoint of it.
 
 The folder also has the configuration (of the model, or of the adapter) and the tokenizer, so transformers or peft load
-it as it is.
+it as it is: weights are whole in their files. The optimizer's state may be in parts (`checkpoint_tensors.py`).
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,11 +24,12 @@ from tui_trainer.errors import CheckpointError
 from tui_trainer.models.files import shards
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
+from tui_trainer.training.checkpoint_tensors import SavedTensors, TensorWriter, divided
 from tui_trainer.training.components import Components
-from tui_trainer.training.optimizer import apart
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.position import Position
 from tui_trainer.training.random_state import random_tensors, restore_random
-from tui_trainer.training.sharded_tensors import placed_as, whole
+from tui_trainer.training.ranks import ALONE, sendable
 
 OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
@@ -36,99 +39,47 @@ def save_checkpoint(
 ) -> CheckpointFolder:
     """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind.
 
-    `random`: the state of the generators of all processes, where several train together.
+    Of a model that is split all processes call this: each writes its part, the first the rest, and what comes of it,
+    or goes wrong in one of them, does so in all. `random`: the state of the generators of all processes.
     """
-    folder = checkpoint_folder.begin(checkpoints, position.step)
-    method = components.method
+    ranks = components.ranks if components.is_sharded else ALONE
+    folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
+    out = TensorWriter(folder, ranks)
     try:
-        files = _Files(folder, defers_errors=components.is_sharded)
-        _save_weights(components, files)
-        _save_shards(components.optimizer.tensors(), files, OPTIMIZER, by_parameter=True)
-        files.raise_error()
-        save_file((random or random_tensors()) | components.mixed_precision.tensors(), folder / RANDOM)
-        (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
-        method.describe(components.model, folder)
-        _save_tokenizer(components.tokenizer, folder)
-        return checkpoint_folder.commit(folder, position.step)
+        _save_weights(components, out)
+        whole, parts = divided(components.optimizer.tensors())
+        out.write_whole(whole, OPTIMIZER)
+        out.write_parts(parts, OPTIMIZER)
+        if ranks.is_first:
+            out.attempt(partial(_save_rest, components, position, folder, random or random_tensors()))
+        described: dict[str, Any] = {}
+        out.attempt(lambda: described.update(checkpoint_folder.describe(folder, out.files)))
+        for error, found in ranks.gathered((sendable(out.error), described)):
+            if error:
+                raise error
+            described |= found
+        return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described))
     except BaseException:
-        checkpoint_folder.abandon(folder)
+        if ranks.is_first:
+            checkpoint_folder.abandon(folder)
         raise
 
 
-def take_part_in_save(components: Components) -> None:
-    """Of a model that is split: give the process that writes what it has not."""
-    nowhere = _Files(None)
-    _save_weights(components, nowhere)
-    _save_shards(components.optimizer.tensors(), nowhere, OPTIMIZER, by_parameter=True)
+def _save_rest(components: Components, position: Position, folder: Path, random: dict[str, Tensor]) -> None:
+    save_file(random | components.mixed_precision.tensors(), folder / RANDOM)
+    (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
+    components.method.describe(components.model, folder)
+    _save_tokenizer(components.tokenizer, folder)
 
 
-class _Files:
-    """Where tensors are written. Without a folder they are only gathered; `defers_errors`: so they are after an error,
-    as the other processes would wait for this one."""
-
-    def __init__(self, folder: Path | None, *, defers_errors: bool = False) -> None:
-        self.folder, self._defers_errors = folder, defers_errors
-        self._error: Exception | None = None
-
-    def write(self, tensors: dict[str, Tensor], name: str, metadata: dict[str, str] | None) -> None:
-        if self.folder is None or self._error:
-            return
-        try:
-            save_file(tensors, self.folder / name, metadata=metadata)
-        except Exception as error:  # of the disk, or of safetensors
-            if not self._defers_errors:
-                raise
-            self._error = error
-
-    def raise_error(self) -> None:
-        if self._error:
-            raise self._error
-
-
-def _save_weights(components: Components, out: _Files) -> None:
+def _save_weights(components: Components, out: TensorWriter) -> None:
+    """Whole, so that transformers and peft load them. Split ones are gathered for it, as in a forward pass."""
     method = components.method
     weights = method.weights(components.model)
-    limit = shards.SHARD_BYTES if method.index_file else math.inf
-    files = _save_shards(weights, out, method.weights_file, limit_bytes=limit, metadata={"format": "pt"})
-    if len(files) > 1 and out.folder:
-        index = shards.index_of(files, sum(tensor.nbytes for tensor in weights.values()))
-        (out.folder / method.index_file).write_text(json.dumps(index, indent=1))
-
-
-def _save_shards(
-    tensors: dict[str, Tensor],
-    out: _Files,
-    single: str,
-    *,
-    by_parameter: bool = False,
-    limit_bytes: float | None = None,
-    metadata: dict[str, str] | None = None,
-) -> dict[str, list[str]]:
-    """Write tensors into one file or several, each copied to the host alone. Returns the names in each file.
-
-    `by_parameter`: those whose names differ in their last part only are in one file.
-    """
-    limit_bytes = shards.SHARD_BYTES if limit_bytes is None else limit_bytes
-    split = shards.split(_groups(tensors, by_parameter), limit_bytes)
-    files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
-    for file, names in files.items():
-        out.write(_on_host(tensors, names), file, metadata)
-    return files
-
-
-def _groups(tensors: dict[str, Tensor], by_parameter: bool) -> Iterator[tuple[list[str], int]]:
-    ordered = sorted(tensors, key=_parameter_of) if by_parameter else list(tensors)
-    for _, group in groupby(ordered, key=_parameter_of if by_parameter else None):
-        names = list(group)
-        yield names, sum(tensors[name].nbytes for name in names)
-
-
-def _parameter_of(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
-def _on_host(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    return apart({name: whole(tensors[name]).cpu().contiguous() for name in names})
+    files = out.write_whole(weights, method.weights_file, in_one_file=not method.index_file, metadata={"format": "pt"})
+    if len(files) > 1 and out.is_first:
+        index = json.dumps(shards.index_of(files, sum(tensor.nbytes for tensor in weights.values())), indent=1)
+        out.attempt(lambda: (out.folder / method.index_file).write_text(index))
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -141,9 +92,11 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Position:
-    """Put a checkpoint back, to the bit. Raises CheckpointError when it is not of this model."""
+    """Put a checkpoint back, to the bit; each process reads what it needs. Raises CheckpointError when it is not of
+    this model."""
     load_weights(checkpoint.path, components)
-    components.optimizer.load_shards(map(load_file, shards.files_of(checkpoint.path, OPTIMIZER)))
+    with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
+        components.optimizer.load_shards(_optimizer_state(saved, components.optimizer))
     random = load_file(checkpoint.path / RANDOM)
     restore_random(random, components.ranks.number)
     components.mixed_precision.load_tensors(random)
@@ -153,17 +106,25 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     return position
 
 
+def _optimizer_state(saved: SavedTensors, optimizer: RunOptimizer) -> Iterator[dict[str, Tensor]]:
+    """Of one parameter after the other."""
+    for parameter, names in groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of):
+        yield {name: saved.like(name, optimizer.trained_of(parameter)) for name in names}
+
+
+def _parameter_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
 def load_weights(folder: Path, components: Components) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
     weights = components.method.weights(components.model)
-    odd = set(weights)
-    for path in shards.files_of(folder, components.method.weights_file):
-        saved = load_file(path)
-        odd ^= saved.keys()
-        for name in saved.keys() & weights.keys():
-            if saved[name].shape != weights[name].shape:
+    with SavedTensors(shards.all_files_of(folder, components.method.weights_file)) as saved:
+        for name in saved.names & weights.keys():
+            if saved.shape(name) != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
-            weights[name].copy_(placed_as(saved[name], weights[name]))
+            weights[name].copy_(saved.like(name, weights[name]))
+        odd = saved.names ^ weights.keys()
     if odd:
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"

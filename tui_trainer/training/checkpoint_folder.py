@@ -1,8 +1,9 @@
 """Checkpoints as folders that are there whole or not at all. No torch here: a start looks for one before it loads any.
 
-A checkpoint is written into `.writing-step-N`, every file at any depth is synced and hashed, the manifest comes last by
-rename, and then the folder gets its name. It is removed the other way round: first the name, then the files. So a kill
-at any moment leaves only whole checkpoints and folders whose names begin with a dot, which the next start clears away.
+A checkpoint is written into `.writing-step-N`, by one process or several. Every file at any depth is synced and hashed
+by the one that wrote it, the manifest comes last by rename, and then the folder gets its name. It is removed the other
+way round: first the name, then the files. So a kill at any moment leaves only whole checkpoints and folders whose names
+begin with a dot, which the next start clears away.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from tui_trainer.runs.folder import files_below, make_durable, sync_folder, write_atomically
+from tui_trainer.runs.folder import files_below, make_durable, make_file_durable, sync_folder, write_atomically
 
 MANIFEST = "manifest.json"
 FORMAT = 2
 _NAME = re.compile(r"step-(\d+)")
 _WRITING, _REMOVING = ".writing-", ".removing-"
 _CHUNK_BYTES = 4 * 1024 * 1024
+Described = Mapping[str, Mapping[str, Any]]
+"""Size and hash of files, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,26 @@ def begin(checkpoints: Path, step: int) -> Path:
     return folder
 
 
-def commit(folder: Path, step: int) -> CheckpointFolder:
-    """Make what was written durable and give it its name."""
+def describe(folder: Path, names: Iterable[str]) -> Described:
+    """Make files that this process has written durable, and describe them for the one that commits."""
+    found = {}
+    for name in names:
+        make_file_durable(folder / name)
+        found[name] = _describe(folder / name)
+    return found
+
+
+def commit(folder: Path, step: int, described: Described | None = None) -> CheckpointFolder:
+    """Make what was written durable and give it its name. `described`: files of other processes, which did so. Raises
+    OSError, also where one of them is not in the folder that this process sees."""
+    described = described or {}
+    for name, expected in described.items():
+        # By its name: a shared disk may list the files of other machines later.
+        if not (folder / name).is_file() or (folder / name).stat().st_size != expected["bytes"]:
+            raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes see")
     make_durable(folder)
-    files = {name: _describe(folder / name) for name in files_below(folder)}
+    names = sorted({*files_below(folder), *described})
+    files = {name: described.get(name) or _describe(folder / name) for name in names}
     manifest = {"format": FORMAT, "step": step, "files": files}
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     final = folder.parent / f"step-{step}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
@@ -15,7 +14,6 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import attempt_twice
 from tui_trainer.training.between import Between
-from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
@@ -26,7 +24,7 @@ _FAILED_SAVES_IN_A_ROW = 3
 
 
 class Checkpoints:
-    """Those of a run. Where several processes train together all of them call `save`, and the first writes."""
+    """Those of a run. Where several processes train together all of them call `save`."""
 
     def __init__(
         self, job: Job, components: Components, journal: JournalWriter, between: Between, *, saved_step: int
@@ -49,7 +47,7 @@ class Checkpoints:
         write = partial(checkpoint.save_checkpoint, folder.checkpoints, self._components, position, random=random)
         try:
             if self._components.is_sharded:
-                saved = self._save_together(write)
+                saved = write()
             else:
                 saved = ranks.by_first(partial(attempt_twice, write, self._components.device))
         except NOT_WRITTEN as error:
@@ -71,24 +69,6 @@ class Checkpoints:
         if ranks.is_first:
             self._rotate(position)
         return True
-
-    def _save_together(self, write: Callable[[], CheckpointFolder]) -> CheckpointFolder:
-        """All give what they have of each tensor, and the first writes."""
-        ranks, error, saved = self._components.ranks, None, None
-        try:
-            if ranks.is_first:
-                saved = write()
-            else:
-                checkpoint.take_part_in_save(self._components)
-        except NOT_WRITTEN as raised:
-            error = raised
-
-        def result() -> CheckpointFolder:
-            if error or saved is None:
-                raise error or RunError("the checkpoint is not there")
-            return saved
-
-        return ranks.by_first(result)
 
     def _rotate(self, position: Position) -> None:
         config = self._job.plan.config

@@ -26,6 +26,7 @@ from tui_trainer.training import varlen
 from tui_trainer.training.attention_probe import check_attention
 from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock
+from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.device import device_of
 from tui_trainer.training.fused_kernels import use_kernels
@@ -67,7 +68,8 @@ class Components:
         if is_split:
             layers = decoder_layers(self.model)
             copies = plan.nodes if plan.strategy.value == "hsdp" else 1
-            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision, copies)
+            timed = Communication(self.clock)
+            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision, timed, copies)
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
@@ -102,7 +104,7 @@ class Components:
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
         if ranks.count > 1 and self.replicas is None:
-            self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer)
+            self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer, Communication(self.clock))
         self._ahead = self._prefetcher()
 
     @property

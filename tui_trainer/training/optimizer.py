@@ -43,6 +43,10 @@ class RunOptimizer:
         """What is trained, in a fixed order."""
         return list(self._trained.values())
 
+    def trained_of(self, name: str) -> nn.Parameter | None:
+        """What is trained of the weight of that name."""
+        return self._trained.get(name)
+
     def compile(self) -> None:
         """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tui_trainer.errors import RunError
+from tui_trainer.training.communication import GroupTimes
 
 T = TypeVar("T")
 # A checkpoint of a large model to a slow disk, while the others wait.
@@ -36,6 +37,10 @@ class Ranks:
     """Of the first process: whether there is something that all should hear before the next step."""
     hears_news: bool = field(default=True, init=False)
     """Whether it said so at the last step."""
+    times: GroupTimes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.times = GroupTimes(self.number, self.count)
 
     @property
     def is_first(self) -> bool:
@@ -43,14 +48,15 @@ class Ranks:
         return self.number == 0
 
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """The same numbers of all processes added up; once for each step."""
+        """The same numbers of all processes added up; once for each step, with what they tell each other then."""
         if self.count == 1:
             return tuple(counts)
-        numbers = torch.tensor([*counts, int(self.is_first and bool(self.has_news()))])
+        numbers = torch.tensor([*counts, int(self.is_first and bool(self.has_news())), *self.times.to_tell()])
         dist.all_reduce(numbers, group=self.host)
-        *summed, news = numbers.tolist()
-        self.hears_news = bool(news)
-        return tuple(summed)
+        summed = numbers.tolist()
+        self.hears_news = bool(summed[len(counts)])
+        self.times.hear(summed[len(counts) + 1 :])
+        return tuple(summed[: len(counts)])
 
     def highest(self, *numbers: int) -> tuple[int, ...]:
         """Of each of these, the largest that a process has."""
@@ -93,7 +99,7 @@ class Ranks:
                 result = work()
             except Exception as raised:  # whatever it is: the others must not wait for a result
                 error = raised
-        told, result = self.agreed((_sendable(error), result))
+        told, result = self.agreed((sendable(error), result))
         if told is not None:
             raise error or told
         return result  # type: ignore[no-any-return]
@@ -111,7 +117,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def _sendable(error: Exception | None) -> Exception | None:
+def sendable(error: Exception | None) -> Exception | None:
     """An error that another process can make again, of its type where that can be had."""
     try:
         pickle.loads(pickle.dumps(error))

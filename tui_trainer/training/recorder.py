@@ -21,6 +21,7 @@ from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.between import Between
+from tui_trainer.training.communication import GroupTimes
 from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport, StepSeconds
 
@@ -54,8 +55,10 @@ class Recorder:
         steps_per_epoch: int,
         group: int,
         clipped_by_scale: bool = False,
+        times: GroupTimes | None = None,
     ) -> None:
-        """`clipped_by_scale`: with a scaled loss a gradient that overflows is normal, and its step is passed over."""
+        """`clipped_by_scale`: with a scaled loss a gradient that overflows is normal, and its step is passed over.
+        `times`: of the processes that train together; they are told of each step that is written."""
         self._journal = journal
         self._position = position
         self._device = device
@@ -63,6 +66,7 @@ class Recorder:
         self._steps_per_epoch = steps_per_epoch
         self._group = group
         self._clipped_by_scale = clipped_by_scale
+        self._times = times or GroupTimes()
         self._overflows = 0
         self._waiting: list[tuple[int, StepReport]] = []
         # So that the first step of a start is written at once.
@@ -106,6 +110,7 @@ class Recorder:
             events.append(self._event(step, report, seconds, loss_sum, grad_norm, peak))
             self._position.count(report, loss_sum, seconds.total)
             self._recent_seconds.append(seconds.total)
+            self._times.add(report.communication_seconds())
             if self._is_bad(loss_sum, grad_norm):
                 bad_step = step
                 break

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.training.communication import Communication
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.ranks import Ranks
 
@@ -39,9 +40,15 @@ class Replicas:
     """`replicas(batch)`: the summed loss of a forward pass of this process."""
 
     def __init__(
-        self, ranks: Ranks, model: nn.Module, loss: Callable[[MicroBatch], Tensor], optimizer: RunOptimizer
+        self,
+        ranks: Ranks,
+        model: nn.Module,
+        loss: Callable[[MicroBatch], Tensor],
+        optimizer: RunOptimizer,
+        communication: Communication,
     ) -> None:
-        self._ranks = ranks
+        self._ranks, self.communication = ranks, communication
+        self._last_gradient: Any = None
         module = _Loss(model, loss)
         self._parallel: DistributedDataParallel | None = None
         self._forward: Any = module
@@ -58,9 +65,14 @@ class Replicas:
                 # in another order, and a resumed run would not go on to the bit.
                 find_unused_parameters=True,
             )
+            # The first layer gets its gradient last: from then on the backward pass is over but for the others.
+            optimizer.trained[0].register_post_accumulate_grad_hook(self._note_last_gradient)
 
     def __call__(self, batch: MicroBatch) -> Tensor:
         return self._forward(batch)  # type: ignore[no-any-return]
+
+    def _note_last_gradient(self, _: Tensor) -> None:
+        self._last_gradient = self.communication.mark()
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
         """Around the forward and backward pass of a micro-batch: gradients are summed over all processes in the last
@@ -69,8 +81,10 @@ class Replicas:
 
     def finish(self) -> None:
         """What was not summed in the last backward pass."""
+        began, self._last_gradient = self._last_gradient or self.communication.mark(), None
         for bucket in self._buckets:
             _sum_gradients(bucket)
+        self.communication.since(began)
 
     def scale(self, labels: int) -> float:
         """What a summed loss is divided by: torch's DistributedDataParallel takes the mean over the processes."""

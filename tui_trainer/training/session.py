@@ -66,7 +66,7 @@ class Session:
         self._is_interrupted = is_interrupted
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
-        self.between = Between(journal)
+        self.between = Between(journal, ranks.times if ranks.count > 1 else None)
         self._checkpoints = Checkpoints(job, self.components, journal, self.between, saved_step=self.position.step)
         self._recorder = Recorder(
             journal,
@@ -76,6 +76,7 @@ class Session:
             steps_per_epoch=self.batches.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
+            times=ranks.times,
         )
 
     def _compare_kernels(self, before: Kernels) -> None:

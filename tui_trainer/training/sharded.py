@@ -15,6 +15,7 @@ import torch
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.batches import idle
+from tui_trainer.training.communication import Communication, TimedAllGather, TimedReduceScatter
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
 
@@ -29,6 +30,7 @@ class Sharded:
         model: Any,
         layers: Sequence[Any],
         mixed_precision: MixedPrecision,
+        communication: Communication,
         copies: int = 1,
     ) -> None:
         """`layers` are gathered one after the other, the rest of the model for all of a pass. `copies`: groups of
@@ -37,7 +39,7 @@ class Sharded:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        self._ranks, self._model = ranks, model
+        self._ranks, self._model, self.communication = ranks, model, communication
         policy = MixedPrecisionPolicy()
         if mixed_precision.is_coarse:
             # Gathered in 16 bits, summed in fp32.
@@ -47,9 +49,12 @@ class Sharded:
         else:
             places = (copies, ranks.count // copies)
             mesh = init_device_mesh(device.type, places, mesh_dim_names=("copies", "parts"))
-        for layer in layers:
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+        for part in (*layers, model):
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+            # Before torch 2.9 it takes no other functions.
+            if hasattr(part, "set_custom_all_gather"):
+                part.set_custom_all_gather(TimedAllGather(communication))
+                part.set_custom_reduce_scatter(TimedReduceScatter(communication))
 
     def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
         """As many forward passes as each other process has: every one of them gathers the weights."""

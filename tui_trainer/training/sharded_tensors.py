@@ -1,12 +1,17 @@
-"""Tensors of which each process has a part (`DTensor`), and the way to whole ones and back. All processes call these
-together.
+"""Tensors of which each process has a part (`DTensor`): which part that is, and the way to whole ones and back, which
+all processes go together.
 """
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+Box = tuple[slice, ...]
+"""A part of a tensor: from where to where along each dimension."""
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -15,11 +20,40 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, which every process has, as `like` lies in them."""
+    """A whole tensor, which every process has, as `like` lies in them; one that lies so already as it is."""
+    if isinstance(value, DTensor):
+        return value
     if not isinstance(like, DTensor):
         return value.to(like.device)
     on_device = value.to(like.to_local().device)
     return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def is_in_boxes(tensor: Tensor) -> bool:
+    """Whether each process has one box of it. Where it was split twice along one dimension, as layers of tensor
+    parallelism are by FSDP, it has several (`_StridedShard`)."""
+    return (
+        isinstance(tensor, DTensor)
+        and tensor.numel() > 0
+        and all(isinstance(placed, Replicate) or type(placed) is Shard for placed in tensor.placements)
+    )
+
+
+def box_of(tensor: DTensor) -> Box:
+    """What this process has of one that `is_in_boxes`; it may be empty."""
+    # What torch.distributed.checkpoint asks a tensor.
+    [chunk] = tensor.__create_chunk_list__()
+    return tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
+
+
+def writes_part(tensor: DTensor, name: str) -> bool:
+    """Whether this process writes its part: it has one, and of those with the same it is the one for this name."""
+    mesh, copy, copies = tensor.device_mesh, 0, 1
+    for along, placed in enumerate(tensor.placements):
+        if isinstance(placed, Replicate):
+            copy = copy * mesh.size(along) + mesh.get_local_rank(along)
+            copies *= mesh.size(along)
+    return tensor.to_local().numel() > 0 and crc32(name.encode()) % copies == copy
 
 
 def gather_model(model: nn.Module, *, keep: bool) -> None:

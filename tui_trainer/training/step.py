@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.clock import Clock, seconds_between
+from tui_trainer.training.communication import Span, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
@@ -58,6 +59,8 @@ class StepReport:
     updated: Any
     positions: int = 0
     """Of all inputs, padding included."""
+    communication: tuple[Span, ...] = ()
+    """With the other processes, where there are some."""
 
     def seconds(self) -> StepSeconds:
         """Reads the marks: the step must be over."""
@@ -69,6 +72,10 @@ class StepReport:
             backward=whole - forward,
             optimizer=seconds_between(self.accumulated, self.updated),
         )
+
+    def communication_seconds(self) -> float:
+        """As `seconds`: of all of the step's parts, and beside them where a card does both at one time."""
+        return seconds_of(self.communication)
 
 
 def take_step(
@@ -90,9 +97,13 @@ def take_step(
     """
     started = perf_counter()
     window = fetch()
-    if isinstance(replicas, Sharded):
-        window = replicas.in_step(window)
-    tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
+    communication = replicas.communication if replicas else None
+    if communication:
+        communication.begin()
+    with communication.timed() if communication else nullcontext():
+        if isinstance(replicas, Sharded):
+            window = replicas.in_step(window)
+        tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
     compute: LossSum = replicas if isinstance(replicas, Replicas) else loss_sum
     divisor = replicas.scale(tokens) if replicas else tokens
@@ -129,6 +140,7 @@ def take_step(
         accumulated=accumulated,
         updated=clock.mark(),
         positions=positions,
+        communication=communication.end() if communication else (),
     )
 
 

@@ -32,11 +32,24 @@ def file_names(single: str, count: int) -> list[str]:
     return [single] if count == 1 else [f"{stem}-{n:05}-of-{count:05}.{ending}" for n in range(1, count + 1)]
 
 
+def part_names(single: str, process: int, count: int) -> list[str]:
+    """Of files with what one process has of tensors that are split, as torch.distributed.checkpoint names them:
+    `shard-00002-model-00001-of-00001.safetensors`."""
+    stem, ending = single.rsplit(".", 1)
+    return [f"shard-{process + 1:05}-{stem}-{n:05}-of-{count:05}.{ending}" for n in range(1, count + 1)]
+
+
 def files_of(folder: Path, single: str) -> list[Path]:
     """The file of that name, or its shards in their order. That they are all there is the manifest's matter."""
     stem, ending = single.rsplit(".", 1)
     whole = folder / single
     return [whole] if whole.is_file() else sorted(folder.glob(f"{stem}-*-of-*.{ending}"))
+
+
+def all_files_of(folder: Path, single: str) -> list[Path]:
+    """These, and those with parts."""
+    stem, ending = single.rsplit(".", 1)
+    return [*files_of(folder, single), *sorted(folder.glob(f"shard-*-{stem}-*-of-*.{ending}"))]
 
 
 def index_of(files: Mapping[str, Iterable[str]], total_bytes: int) -> dict[str, Any]:

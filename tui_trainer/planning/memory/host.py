@@ -82,6 +82,10 @@ def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     state = static.optimizer().bytes + (FLOAT * static.trained if static.has_masters else 0)
     whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
     each = max(state // max(static.trained, 1), FLOAT) * min(largest_parameter(shape), static.trained)
-    shard = min(max(SHARD_BYTES, each), whole)
-    formula = f"a shard of at most {format_bytes(SHARD_BYTES)}, or the state of the largest parameter, twice"
+    limit = SHARD_BYTES // setup.shards
+    if setup.shards > 1:
+        # Its own part of the state, and weights whole.
+        each = max(each // setup.shards, static.weight_size * min(largest_parameter(shape), static.trained))
+    shard = min(max(limit, each), whole)
+    formula = f"a shard of at most {format_bytes(limit)}, or the state of the largest parameter, twice"
     return MemoryPart(name="saving", bytes=_SAVED_COPIES * shard, formula=formula)

@@ -31,7 +31,8 @@ _OF_A_RUN = (
     "zoom_in", "zoom_out", "zoom_all", "tail", "cross_left", "cross_right",
 )  # fmt: skip
 _BELOW_THE_CHART = (
-    "preparation", "speed", "rates", "parts", "tuning", "doctor", "gauges", "result", "readings-here", "log", "table"
+    "preparation", "speed", "rates", "parts", "ranks", "tuning", "doctor", "gauges", "result", "readings-here", "log",
+    "table",
 )  # fmt: skip
 _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "targets", "switched-on", "epochs", "samples")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.targets import targets_summary
 from tui_trainer.ui.screens import train_lines as lines
 from tui_trainer.ui.screens import train_story as story
@@ -37,6 +38,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
         "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
+        "ranks": slowest_rank(state) is not None and "rates" in parts,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
     return frozenset(parts | {name for name, there in of_the_run.items() if there})
@@ -66,6 +68,7 @@ PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
     "rates": (lines.rates_line, None),
     "parts": (lines.parts_line, None),
+    "ranks": (lines.ranks_line, None),
     "tuning": (lines.tuning_line, None),
     "doctor": (lines.doctor_line, None),
     "gauges": (lines.gauges, None),

@@ -1,0 +1,59 @@
+"""A process that is slower than the others is named by what the others wait for it."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from tests.distributed.test_group_trouble import events, losses
+from tui_trainer.runs.events import RanksTimed, StepDone
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.slowest_rank import slowest_rank
+from tui_trainer.runs.state import fold
+
+# In every forward pass, which is no waiting for others.
+ASLEEP_SECONDS = 0.05
+SLOW = f"""
+import time
+from tui_trainer.losses import next_token
+loss = next_token.NextTokenLoss.__call__
+def slow(self, batch):
+    time.sleep({ASLEEP_SECONDS})
+    return loss(self, batch)
+next_token.NextTokenLoss.__call__ = slow
+"""
+OFTEN = "from tui_trainer.training import between; between._PERIOD_SECONDS = 0.5\n"
+SETTINGS = {
+    "training.max_steps": 30,
+    "training.effective_batch_size": 6,
+    "evaluation.eval_steps": 0,
+    "logging.sample_steps": 0,
+    "logging.logging_steps": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "processes"), [("ddp", 2), pytest.param("ddp", 3, marks=pytest.mark.e2e), ("fsdp", 2)]
+)
+@pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.e2e)])
+def test_the_slow_process_is_named_with_its_lag(tiny_run, forked_ranks, strategy, processes, slow):
+    changes = {"distributed.processes": processes, "distributed.strategy": strategy}
+    forked_ranks.prelude = lambda group, rank: OFTEN + (SLOW if rank == slow else "")
+    folder, outcome = tiny_run("slow", SETTINGS | changes)
+    assert outcome.exit_code == 0
+    told = events(folder, RanksTimed)
+    assert told and all(len(event.communication_seconds) == processes for event in told)
+    found = slowest_rank(fold(read_all(folder.journal)))
+    assert found.rank == slow
+    # As long as it slept in a step, of which it has the larger part in others' waiting.
+    assert ASLEEP_SECONDS / 2 < found.lag_seconds < mean(step.step_seconds for step in events(folder, StepDone)[3:])
+    print(found.words)
+
+
+def test_what_they_tell_each_other_changes_no_loss(reference_group, tiny_run, forked_ranks):
+    changes = SETTINGS | {"distributed.processes": 2, "training.max_steps": 12}
+    whole = reference_group(changes)
+    forked_ranks.prelude = lambda group, rank: OFTEN + (SLOW if rank else "")
+    folder, outcome = tiny_run("slow", changes)
+    assert outcome.exit_code == 0 and losses(folder) == losses(whole)

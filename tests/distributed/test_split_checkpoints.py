@@ -1,0 +1,200 @@
+"""Each process writes its part of a checkpoint, and any number of them reads what it needs of all parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from transformers import AutoModelForCausalLM
+
+from tests.distributed import rank_of_saved_tensors as saved
+from tests.distributed.test_group_trouble import STOPS, losses
+from tests.programs import start_program
+from tui_trainer.errors import CheckpointError
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.models.files import shards
+from tui_trainer.runs.events import CheckpointSaved
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training.checkpoint_tensors import SavedTensors
+
+ROOT = Path(__file__).parent.parent.parent
+SPLIT = {
+    "distributed.processes": 4,
+    "distributed.strategy": "fsdp",
+    "training.max_steps": 6,
+    "training.effective_batch_size": 8,
+    "checkpoint.save_steps": 3,
+}
+# A small part of the whole.
+LIMIT_BYTES = 40_000
+METERED = f"""
+import json, os, sys
+from pathlib import Path
+from tui_trainer.models.files import shards
+from tui_trainer.training import checkpoint_tensors
+shards.SHARD_BYTES = {LIMIT_BYTES}
+save = checkpoint_tensors.save_file
+log = Path(sys.argv[1]) / "logs" / ("saved-" + os.environ["RANK"] + ".jsonl")
+def metered(tensors, path, **more):
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    largest = max((tensor.nbytes for tensor in tensors.values()), default=0)
+    with log.open("a") as file:
+        print(json.dumps([str(path), size, largest]), file=file)
+    return save(tensors, path, **more)
+checkpoint_tensors.save_file = metered
+"""
+
+
+def in_processes(count, what, folder):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with tempfile.TemporaryFile() as log, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        ranks = [
+            start_program(
+                [what, str(folder)],
+                module="tests.distributed.rank_of_saved_tensors",
+                folder=ROOT,
+                environment=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                files=(nothing.fileno(), log.fileno(), log.fileno()),
+            )
+            for rank in range(count)
+        ]
+        try:
+            codes = [rank.wait(100) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        log.seek(0)
+        assert codes == [0] * count, log.read().decode()
+
+
+@pytest.mark.parametrize("written_by", [1, 4])
+def test_any_number_of_processes_reads_what_another_has_written(tmp_path, written_by):
+    in_processes(written_by, "save", tmp_path)
+    for count in (1, 2, 4):
+        in_processes(count, "load", tmp_path)
+
+
+def test_torchs_reader_reads_them_and_each_number_is_there_once(tmp_path):
+    in_processes(4, "save", tmp_path)
+    assert len(list(tmp_path.glob("shard-*"))) == 4
+    wanted = {name: saved.values(name) for name in saved.SIZES}
+    found = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+    # Of an empty tensor its planner makes a request for nothing.
+    del found["of nobody"]
+    with pytest.warns(UserWarning, match="load in a single process"):
+        dcp.load(found, storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+    assert all(tensor.equal(wanted[name]) for name, tensor in found.items())
+    written = 0
+    for path in tmp_path.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            written += sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    assert written == sum(tensor.numel() for tensor in wanted.values())
+
+
+def test_a_part_that_is_not_there_is_named(tmp_path):
+    in_processes(2, "save", tmp_path)
+    [gone] = tmp_path.glob("shard-00002-*")
+    gone.unlink()
+    with SavedTensors(shards.all_files_of(tmp_path, saved.FILE)) as found:
+        assert found.read("whole").equal(saved.values("whole"))
+        # The end of the rows is not known to be missing: that there are all files is the manifest's matter.
+        assert found.shape("rows") == (4, 3)
+        with pytest.raises(CheckpointError, match="a part of rows is in none of the files"):
+            found.read("rows", (slice(0, 7), slice(0, 3)))
+
+
+def logged(folder, count):
+    found = []
+    for rank in range(count):
+        lines = (folder.logs / f"saved-{rank}.jsonl").read_text().splitlines()
+        found.append([json.loads(line) for line in lines])
+    return found
+
+
+def test_each_process_writes_its_share_and_holds_little_of_it(tiny_run, forked_ranks):
+    forked_ranks.prelude = lambda group, rank: METERED
+    wide = {"model.scratch.hidden_size": 96, "model.scratch.num_hidden_layers": 2}
+    folder, outcome = tiny_run("split", SPLIT | wide)
+    assert outcome.exit_code == 0
+    by_process = logged(folder, 4)
+    bytes_of = [sum(size for path, size, _ in lines if "step-3" in path) for lines in by_process]
+    total = next(event.bytes for event in read_all(folder.journal) if isinstance(event, CheckpointSaved))
+    # The rest is the tokenizer, the state of generators, headers of files.
+    assert 0.8 * total < sum(bytes_of) < total and total > 10 * LIMIT_BYTES
+    assert max(bytes_of) < 1.2 * sum(bytes_of) / 4, bytes_of
+    # On the host of all four together no more than one process had there alone, or a tensor that is larger.
+    assert all(size <= max(LIMIT_BYTES / 4, largest) for lines in by_process for _, size, largest in lines)
+    print(f"a checkpoint of {total:,} bytes, written by the processes: {bytes_of}")
+
+
+def tensors_of(folder, single):
+    with SavedTensors(shards.all_files_of(folder, single)) as found:
+        return {name: found.read(name) for name in found.names}
+
+
+def test_transformers_loads_a_checkpoint_of_a_split_model(tiny_run, forked_ranks):
+    folder, outcome = tiny_run("split", SPLIT)
+    assert outcome.exit_code == 0
+    loaded, final = (
+        AutoModelForCausalLM.from_pretrained(path) for path in (folder.checkpoints / "step-6", folder.model)
+    )
+    assert all(tensor.equal(final.state_dict()[name]) for name, tensor in loaded.state_dict().items())
+
+
+def test_what_is_saved_is_what_one_process_saves(tiny_run, forked_ranks):
+    settings = SPLIT | {"training.adam_epsilon": 1e-3}
+    alone, _ = tiny_run("alone", settings | {"distributed.processes": 1, "distributed.strategy": "auto"})
+    split, outcome = tiny_run("split", settings)
+    assert outcome.exit_code == 0
+    for single in ("model.safetensors", checkpoint.OPTIMIZER):
+        one, other = (tensors_of(folder.checkpoints / "step-6", single) for folder in (alone, split))
+        assert one.keys() == other.keys()
+        assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-5
+    assert list((split.checkpoints / "step-6").glob("shard-00004-optimizer-*"))
+    assert not list((alone.checkpoints / "step-6").glob("shard-*"))
+
+
+@pytest.mark.e2e
+def test_from_two_to_one_to_four_and_to_copies(tiny_run, forked_ranks):
+    """Each stops after a step: what it leaves is what the next one begins with."""
+    settings = SPLIT | {"distributed.processes": 2, "training.max_steps": 12}
+    whole, _ = tiny_run("whole", settings)
+    forked_ranks.prelude = lambda group, rank: STOPS if group == 1 else ""
+    folder, outcome = tiny_run("moving", settings)
+    assert outcome.exit_code == 3
+    for processes, strategy in ((1, "fsdp"), (4, "fsdp"), (2, "ddp")):
+        plan = json.loads(folder.plan.read_bytes())
+        plan["strategy"]["value"] = strategy
+        folder.plan.write_text(json.dumps(plan))
+        run = open_again(folder, processes=processes)
+        if strategy == "fsdp":
+            from tui_trainer.runs import controls
+
+            controls.request(folder.control, "stop")
+        assert carry_out(run).exit_code == (3 if strategy == "fsdp" else 0)
+    assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
+    assert (folder.model / "model.safetensors").exists()
+
+
+def test_a_file_of_another_process_that_the_first_does_not_see_makes_no_checkpoint(tmp_path):
+    folder = checkpoint_folder.begin(tmp_path, 3)
+    (folder / "mine").write_bytes(b"abc")
+    described = {"theirs": {"bytes": 3, "xxh3_128": "0"}}
+    with pytest.raises(
+        OSError, match=r"theirs is not in .*: output\.runs_dir must be on a disk that all processes see"
+    ):
+        checkpoint_folder.commit(folder, 3, described)
+    assert checkpoint_folder.steps_saved(tmp_path) == []

@@ -1,0 +1,203 @@
+"""Tensors in the files of a checkpoint, and back: each process writes a share of them, and reads what it needs.
+
+What is whole in every process, or has to be for others to load it, goes into files of whole tensors, which the
+processes write in turn. What each has a part of (`DTensor`) is written as it lies: part files name the place of each
+part in the whole as torch.distributed.checkpoint does (`HuggingFaceStorageWriter`), and its reader takes them. The
+writer there is not used: it has all that a process writes on the host, twice, for one file (torch 2.15), and syncs no
+folder.
+
+Any number of processes reads them back, split in any way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from tui_trainer.errors import CheckpointError
+from tui_trainer.models.files import shards
+from tui_trainer.training.optimizer import apart
+from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.sharded_tensors import Box, box_of, is_in_boxes, placed_as, whole, writes_part
+
+# The names of torch.distributed.checkpoint (`_hf_utils.py`).
+_PLACES, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
+
+
+class TensorWriter:
+    """What this process writes into the folder of a checkpoint; all of `ranks` call the same.
+
+    Where there are others an error is kept to the end, as they would wait for this process in what they do together.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        self.folder, self._ranks, self.is_first = folder, ranks, ranks.is_first
+        self.files: list[str] = []
+        self.error: Exception | None = None
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Nothing after an error."""
+        if self.error:
+            return
+        try:
+            work()
+        except Exception as error:  # of the disk, of safetensors, of the tokenizers library
+            if self._ranks.count == 1:
+                raise
+            self.error = error
+
+    def write_whole(
+        self,
+        tensors: Mapping[str, Tensor],
+        single: str,
+        *,
+        in_one_file: bool = False,
+        metadata: dict[str, str] | None = None,
+    ) -> dict[str, list[str]]:
+        """Every tensor whole in one of several files, or in the file `single`. Returns the names in each."""
+        count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
+        # All processes together have as much on the host as one alone.
+        limit = total if in_one_file else min(shards.SHARD_BYTES, total) / count
+        split = shards.split([([name], tensor.nbytes) for name, tensor in tensors.items()], limit)
+        files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
+        waiting = iter(files.items())
+        own: dict[str, Tensor] = {}
+        while turn := list(islice(waiting, count)):
+            for number, (_, names) in enumerate(turn):
+                if number == self._ranks.number:
+                    own = _on_host(tensors, names)
+                else:
+                    for name in names:
+                        whole(tensors[name])
+            if self._ranks.number < len(turn):
+                self._write(own, turn[self._ranks.number][0], metadata)
+            own = {}
+        return files
+
+    def write_parts(self, tensors: Mapping[str, Tensor], single: str) -> None:
+        """What this process has of each, without the others."""
+        parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
+        local = {name: tensor.to_local() for name, tensor in parts.items()}
+        split = shards.split(
+            [([name], tensor.nbytes) for name, tensor in local.items()], shards.SHARD_BYTES / self._ranks.count
+        )
+        for file, names in zip(shards.part_names(single, self._ranks.number, len(split)), split, strict=True):
+            places = {name: {_OFFSETS: [along.start for along in box_of(parts[name])]} for name in names}
+            if names:
+                self._write(_on_host(local, names), file, {"format": "pt", _PLACES: json.dumps(places)})
+
+    def _write(self, tensors: dict[str, Tensor], file: str, metadata: dict[str, str] | None) -> None:
+        self.attempt(lambda: save_file(tensors, self.folder / file, metadata=metadata))
+        self.files.append(file)
+
+
+def _on_host(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    return apart({name: whole(tensors[name]).cpu().contiguous() for name in names})
+
+
+def divided(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(those that are written whole, those of which each process writes its part), by name: in the order of a state
+    that was read from files as in any other."""
+    parts = {name: tensors[name] for name in sorted(tensors) if is_in_boxes(tensors[name])}
+    return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    file: Any
+    box: Box
+
+
+class SavedTensors:
+    """Tensors of some files, whole or in parts, read when they are asked for."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._parts: dict[str, dict[tuple[int, ...], _Part]] = {}
+        with ExitStack() as opened:
+            for path in paths:
+                file = opened.enter_context(safe_open(path, framework="pt"))
+                places = json.loads((file.metadata() or {}).get(_PLACES, "{}"))
+                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                    sizes = file.get_slice(name).get_shape()
+                    offsets = tuple(places[name][_OFFSETS]) if name in places else (0,) * len(sizes)
+                    box = tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))
+                    # Where processes hold the same, more than one may have written it.
+                    self._parts.setdefault(name, {})[offsets] = _Part(file, box)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._parts)
+
+    def shape(self, name: str) -> torch.Size:
+        """Of the whole."""
+        ends = [[along.stop for along in part.box] for part in self._parts[name].values()]
+        return torch.Size(max(along) for along in zip(*ends, strict=True))
+
+    def read(self, name: str, box: Box | None = None) -> Tensor:
+        """All of a tensor, or a box of it, in memory of its own. Raises CheckpointError where a part is not there."""
+        box = tuple(slice(0, size) for size in self.shape(name)) if box is None else box
+        parts = self._parts[name].values()
+        if () in self._parts[name]:
+            [part] = parts
+            return part.file.get_tensor(name).clone()  # type: ignore[no-any-return]
+        found: Tensor | None = None
+        missing = _count(box)
+        for part in parts:
+            common = _common(part.box, box)
+            if found is None:
+                dtype = part.file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
+                found = torch.empty([along.stop - along.start for along in box], dtype=dtype)
+            if count := _count(common):
+                found[_within(box, common)] = part.file.get_slice(name)[_within(part.box, common)]
+                missing -= count
+        if missing or found is None:
+            raise CheckpointError(f"a part of {name} is in none of the files")
+        return found
+
+    def like(self, name: str, tensor: Tensor | None) -> Tensor:
+        """As `tensor` lies in this process, where it has that shape; else whole, on the host."""
+        if not isinstance(tensor, DTensor) or self.shape(name) != tensor.shape:
+            return self.read(name)
+        if not is_in_boxes(tensor):
+            return placed_as(self.read(name), tensor)
+        read = self.read(name, box_of(tensor))
+        found = torch.empty_like(tensor, dtype=read.dtype)
+        assert isinstance(found, DTensor)
+        found.to_local().copy_(read)
+        return found
+
+
+def _common(one: Box, other: Box) -> Box:
+    starts = [max(a.start, b.start) for a, b in zip(one, other, strict=True)]
+    stops = [min(a.stop, b.stop) for a, b in zip(one, other, strict=True)]
+    return tuple(slice(start, max(start, stop)) for start, stop in zip(starts, stops, strict=True))
+
+
+def _within(box: Box, inner: Box) -> Box:
+    """The same place, counted from the beginning of `box`."""
+    return tuple(slice(b.start - a.start, b.stop - a.start) for a, b in zip(box, inner, strict=True))
+
+
+def _count(box: Box) -> int:
+    count = 1
+    for along in box:
+        count *= along.stop - along.start
+    return count

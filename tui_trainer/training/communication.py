@@ -1,0 +1,117 @@
+"""The time that a process spends in a step on what it does together with the others, waiting for them included.
+
+It is marked as a step's other parts are, without waiting for the device, and each process tells the others of it with
+the numbers that are summed once a step anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tui_trainer.training.clock import Clock, seconds_between
+
+Span = tuple[Any, Any]
+"""The marks before and after it."""
+# The older names of the same functions go (torch 2.15).
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Communication:
+    """Of one step after the other. What is timed outside of a step does not count."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._spans: list[Span] | None = None
+
+    def begin(self) -> None:
+        self._spans = []
+
+    def mark(self) -> Any:
+        return self._clock.mark()
+
+    def since(self, mark: Any) -> None:
+        """From a mark until now it waited for the others."""
+        if self._spans is not None:
+            self._spans.append((mark, self._clock.mark()))
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        before = self._clock.mark()
+        yield
+        self.since(before)
+
+    def end(self) -> tuple[Span, ...]:
+        spans, self._spans = tuple(self._spans or ()), None
+        return spans
+
+
+def seconds_of(spans: Sequence[Span]) -> float:
+    """Reads the marks: the step must be over."""
+    return sum(seconds_between(before, after) for before, after in spans)
+
+
+class _Timed:
+    """As FSDP2 does it by itself (`DefaultAllGather`, `DefaultReduceScatter`), and timed."""
+
+    def __init__(self, communication: Communication) -> None:
+        self._communication = communication
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class TimedAllGather(_Timed):
+    """Of the weights of a layer, before it computes."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        with self._communication.timed():
+            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class TimedReduceScatter(_Timed):
+    """Of its gradients, as each process gets the sum of its part."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        with self._communication.timed():
+            return _reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+
+
+class GroupTimes:
+    """Seconds of each process in communication, added up until they are read."""
+
+    def __init__(self, number: int = 0, count: int = 1) -> None:
+        self._number = number
+        self._own = [0, 0]
+        self._heard = [[0, 0] for _ in range(count)]
+
+    def add(self, seconds: float) -> None:
+        """Of a step of this process whose marks were read."""
+        self._own[0] += round(1e6 * seconds)
+        self._own[1] += 1
+
+    def to_tell(self) -> list[int]:
+        """Microseconds and steps since the last time, in the places of this process; 0 in those of the others."""
+        told = [0] * (2 * len(self._heard))
+        told[2 * self._number : 2 * self._number + 2] = self._own
+        self._own = [0, 0]
+        return told
+
+    def hear(self, numbers: Sequence[int]) -> None:
+        """What all of them told, added up."""
+        for place, number in enumerate(numbers):
+            self._heard[place // 2][place % 2] += number
+
+    def means(self) -> list[float] | None:
+        """Seconds of a step, of each process, since the last time; None where one of them has not told any."""
+        if not all(steps for _, steps in self._heard):
+            return None
+        found = [round(microseconds / steps / 1e6, 6) for microseconds, steps in self._heard]
+        self._heard = [[0, 0] for _ in self._heard]
+        return found
