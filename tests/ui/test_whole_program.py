@@ -147,7 +147,8 @@ def stop_and_leave(terminal) -> None:
     terminal.press("S")
     terminal.wait_for("Save and stop?")
     terminal.press("enter")
-    terminal.wait_for("stopped")
+    # Stopped is what the journal says; the footer knows when its thread has ended, too.
+    terminal.wait_for("stopped", "p resume")
     terminal.press("q")
     terminal.wait_for("Leave?", "in no file yet")
     terminal.press("q")

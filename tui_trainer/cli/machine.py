@@ -76,11 +76,7 @@ def check(
 
 @app.command()
 @about_a_config
-def rehearse(
-    asked: Asked,
-    gpu: GpuName = "",
-    as_json: AsJson = False,
-) -> None:
+def rehearse(asked: Asked, gpu: GpuName = "", as_json: AsJson = False) -> None:
     """Try what a run comes to late: its largest batches, a checkpoint, the final model. Exit code 1 when one fails."""
     from tui_trainer.bench import rehearsal
 

@@ -21,11 +21,7 @@ from tui_trainer.standard_files import show_progress
 
 @app.command()
 @about_a_config
-def plan(
-    asked: Asked,
-    gpu: GpuName = "",
-    as_json: AsJson = False,
-) -> None:
+def plan(asked: Asked, gpu: GpuName = "", as_json: AsJson = False) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan

@@ -6,16 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsciiOnly,
-    Asked,
-    NoMouse,
-    NoUi,
-    RunReference,
-    about_a_config,
-    app,
-    run_named,
-)
+from tui_trainer.cli.application import AsciiOnly, Asked, NoMouse, NoUi, RunReference, about_a_config, app, run_named
 from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
