@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from tests.tiny_models import save_tiny_model, texts
+from tests.tiny_models import VOCABULARY, save_tiny_model, texts, tiny_tokenizer
 
 # Recurrence and attention in turns: counted by building the whole model.
 UNLISTED = "lfm2"
@@ -40,6 +40,19 @@ def seconds(**changes):
 seconds()
 print(json.dumps({"rows": seconds(training__per_device_train_batch_size=2), "method": seconds(tuning__method="lora")}))
 """
+
+
+def save_unlisted(folder: Path) -> Path:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = {
+        "layer_types": ["conv", "conv", "full_attention", "conv"] * (LAYERS // 4), "num_hidden_layers": LAYERS,
+        "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(UNLISTED, **fields)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def run(*words: str, home: str) -> tuple[float, str]:
@@ -69,9 +82,7 @@ def one_round(model: Path, listed: Path, documents: Path) -> dict[str, float]:
 
 def main(rounds: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        kinds = ["conv", "conv", "full_attention", "conv"] * (LAYERS // 4)
-        model = save_tiny_model(Path(folder) / UNLISTED, UNLISTED, layer_types=kinds, num_hidden_layers=LAYERS,
-                                hidden_size=32, num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
+        model = save_unlisted(Path(folder) / UNLISTED)
         listed = save_tiny_model(Path(folder) / "llama", "llama", num_hidden_layers=LAYERS)
         documents = Path(folder) / "documents.jsonl"
         documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(60)))

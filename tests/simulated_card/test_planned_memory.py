@@ -10,6 +10,7 @@ import json
 
 import pytest
 
+from tests.combinations import first_by_default
 from tests.simulated_card.cases import TASKS
 from tests.simulated_card.test_matrix import of_kind
 from tests.tiny_models import save_tiny_model, texts
@@ -32,13 +33,13 @@ _LITTLE = {
     "tuning.method": "lora", "training.gradient_checkpointing": "true", "training.loss_chunk_tokens": 128,
 }  # fmt: skip
 CASES = {
+    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
+    "full in 16 bits": {"tuning.method": "full", "model.dtype": "bfloat16"},
     "full": {"tuning.method": "full"},
     "lora": {"tuning.method": "lora"},
     "qlora": {"tuning.method": "qlora"},
-    "full in 16 bits": {"tuning.method": "full", "model.dtype": "bfloat16"},
     "checkpoints": {"tuning.method": "full", "training.gradient_checkpointing": "true"},
     "accumulation": {"tuning.method": "full", "training.per_device_train_batch_size": 2},
-    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
 }
 
 
@@ -55,7 +56,7 @@ def sources(tmp_path_factory):
     return {"model.model_name_or_path": folder / "model", "data.path": folder / "documents.jsonl"}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", first_by_default(CASES, 2))
 def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card):
     _, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, **CASES[case]})
     assert not failure, failure
@@ -65,6 +66,7 @@ def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card)
     assert planned == pytest.approx(peak, rel=0.1)
 
 
+@pytest.mark.e2e
 def test_an_evaluation_takes_no_more_than_is_planned(sources, run_on_card):
     """All results of one layer are reckoned for it, though some are given back within."""
     settings = {**SETTINGS, **sources, **_LITTLE, "evaluation.eval_steps": 1}
