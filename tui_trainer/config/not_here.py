@@ -13,7 +13,5 @@ VALUES: Final = {
 }
 """By setting and value."""
 SETTINGS: Final = {
-    "distributed.cpu_offload": "weights and optimizer state stay on the cards: more cards with distributed.strategy = "
-    "fsdp, or tuning.method = lora or qlora, take less of each",
     "model.provider": "Hugging Face's libraries build the model; Unsloth needs older versions of them than are here",
 }

@@ -148,6 +148,14 @@ class DistributedSection(Section):
         memory="fsdp splits weights, gradients and optimizer state",
         speed="fsdp sends all weights twice in each pass, hsdp within a node",
     )
+    cpu_offload: bool = option(
+        False,
+        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp or "
+        "hsdp, on one card as well.",
+        memory="a card has only what computes",
+        speed="all weights go to the card in each pass, gradients come back",
+        advanced=True,
+    )
 
 
 class OutputSection(Section):

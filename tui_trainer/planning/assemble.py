@@ -81,6 +81,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "processes": made.group.count,
         "nodes": made.group.nodes,
         "strategy": made.group.strategy,
+        "cpu_offload": made.group.cpu_offload,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
         "memory_key": made.memory_key,

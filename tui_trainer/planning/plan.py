@@ -36,7 +36,17 @@ from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.processes import COPIES, ONE, SPLITTING, Strategy, processes_of, strategy_of, tightest
+from tui_trainer.planning.processes import (
+    COPIES,
+    ON_THE_CARDS,
+    ONE,
+    SPLITTING,
+    Strategy,
+    offload_of,
+    processes_of,
+    strategy_of,
+    tightest,
+)
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
@@ -61,6 +71,7 @@ class Plan(BaseModel):
     """That train together, each with its share of every step: on all nodes."""
     nodes: int = 1
     strategy: Planned[Strategy] = COPIES
+    cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
     """The card of each process, where there are several; on the first node."""
     cpu_name: str
@@ -122,6 +133,11 @@ class Plan(BaseModel):
     """How often passes were made smaller since the run began."""
     deadline: PlannedDeadline | None = None
     """None where `targets.deadline` is empty."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether torchrun starts it, if only in one process: with weights on the host as well."""
+        return self.processes.value > 1 or self.cpu_offload.value
 
     @property
     def processes_per_node(self) -> int:
@@ -212,11 +228,14 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
     threads = requested_threads(loaded, hardware, group.per_node)
 
+    offloads = config.distributed.cpu_offload and target.device == "cuda"
+    setup = replace(setup, cpu_offload=offloads)
+
     def fits(shards: int) -> bool:
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    strategy = strategy_of(loaded, group, fits)
+    strategy = strategy_of(loaded, group, fits, offloads=offloads)
     if strategy.value in SPLITTING:
         setup = replace(setup, shards=group.per_node if strategy.value == "hsdp" else processes)
     tunes = config.training.per_device_train_batch_size == TUNE
@@ -245,7 +264,9 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
     return Decisions(
         target=target,
-        group=replace(group, strategy=strategy),
+        group=replace(
+            group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
+        ),
         room=room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
