@@ -31,6 +31,7 @@ from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
+from tui_trainer.planning.times import timed_as
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -170,7 +171,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     started = monotonic()
     # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
     is_first = next(_EARLIER_RUNS) == 0
-    if plan.processes.value > 1:
+    if plan.is_group:
         # The first of them writes the journal, readings of the machine included.
         gauges.stop()
         result, plan = _train_together(run, job, journal, progress)
@@ -181,7 +182,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
         result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
-    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or plan.processes.value > 1):
+    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or plan.is_group):
         keep_peak(plan, result.peak_memory_bytes)
     return result.reason
 
@@ -250,7 +251,7 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
         step_seconds=step_seconds,
         flops=plan.step_flops,
         precision=plan.precision.value,
-        card_name=plan.device_name if plan.device == "cuda" else "",
+        card_name=timed_as(plan.device_name, offloads=plan.cpu_offload.value) if plan.device == "cuda" else "",
         load=None if plan.device == "cuda" else load_of_others(own),
     )
 

@@ -76,7 +76,7 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
         if plan.nodes == 2:
             return f"{here}, and on node 1 `{join_command(folder, 1)}`"
         return f"{here}, and on the nodes K = 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
-    if plan.processes.value == 1:
+    if not plan.is_group:
         return ""
     return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
 

@@ -103,6 +103,8 @@ def step_time(
         return StepTime(
             seconds=flops / rate, reason=f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)"
         )
+    if setup.cpu_offload:
+        return StepTime(seconds=None, reason="weights are on the host, how fast they come is not known: measure a step")
     return _on_card(flops, hidden_size, setup, card) if setup.device == "cuda" else _on_cpu(flops, hidden_size, setup)
 
 

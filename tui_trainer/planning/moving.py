@@ -146,7 +146,8 @@ def less_memory(plan: Plan, tokens: int) -> str:
 def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
-    setup = replace(plan.training_setup, device=target.device, measured_peaks=())
+    offloads = plan.cpu_offload.value and target.device == "cuda"
+    setup = replace(plan.training_setup, device=target.device, cpu_offload=offloads, measured_peaks=())
     return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
 
 

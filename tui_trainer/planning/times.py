@@ -41,7 +41,7 @@ def times(
         document_tokens=facts.row_tokens or None,
     )
     key = shape_key(shape, setup, cut.micro, rows, row_tokens, cut.processes)
-    card_name = (gpu.name or "") if gpu else ""
+    card_name = timed_as((gpu.name or "") if gpu else "", offloads=setup.cpu_offload)
     calibration = read_calibration(
         state_folder(), hardware.cpu_name, threads, key, flops, precision=setup.precision, card_name=card_name
     )
@@ -60,6 +60,11 @@ def times(
     }
 
 
+def timed_as(card_name: str, *, offloads: bool) -> str:
+    """The name under which the rate of a card is kept: with weights on the host it is another one."""
+    return f"{card_name}, weights on the host" if offloads else card_name
+
+
 def shape_key(
     shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int, processes: int = 1
 ) -> str:
@@ -70,6 +75,7 @@ def shape_key(
     how += [f"{processes}processes"] if processes > 1 else []
     how += ["ckpt"] if setup.gradient_checkpointing else []
     how += ["packed"] if setup.packed else []
+    how += ["offloaded"] if setup.cpu_offload else []
     how += ["compiled"] if setup.compiled else []
     how += [shape.head] if shape.head != "causal_lm" else []
     how += [f"answers{setup.target_tokens}"] if setup.target_tokens else []

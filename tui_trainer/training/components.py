@@ -58,7 +58,8 @@ class Components:
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        is_split = plan.strategy.value in SPLITTING and ranks.count > 1
+        # With weights on the host one process is a group as well.
+        is_split = plan.strategy.value in SPLITTING and ranks.host is not None
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if is_split else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
@@ -67,7 +68,10 @@ class Components:
         if is_split:
             layers = decoder_layers(self.model)
             copies = plan.nodes if plan.strategy.value == "hsdp" else 1
-            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision, copies)
+            offloads = plan.cpu_offload.value
+            self.replicas = Sharded(
+                ranks, self.device, self.model, layers, self.mixed_precision, copies, offloads=offloads
+            )
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,

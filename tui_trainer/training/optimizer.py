@@ -90,6 +90,8 @@ class RunOptimizer:
         if scaler:
             scaler.unscale_(self.torch)
         grad_norm = _clip(list(self._trained.values()), max_grad_norm)
+        # Weights may be on the host, where the loss is not. To wait for it is no loss: their gradients came later.
+        device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
         for group in self.torch.param_groups:
             if isinstance(group["lr"], Tensor):
                 # Of torchao, on the host: its compiled step would be compiled anew for each number.
@@ -102,7 +104,7 @@ class RunOptimizer:
         for name, master in self._masters.items():
             self._named[name].data.copy_(master)
         self.torch.zero_grad(set_to_none=True)
-        return grad_norm
+        return grad_norm.to(device, non_blocking=True)
 
     def _step_whole(self, is_finite: Tensor) -> None:
         """The first step allocates the state, parameter by parameter or one group after the other. All optimizers here

@@ -120,12 +120,19 @@ def _sendable(error: Exception | None) -> Exception | None:
     return error
 
 
-def join_ranks(device: torch.device) -> Ranks:
-    """This process among those that torchrun has started. Raises RunError when the others do not come."""
+def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
+    """This process among those that torchrun has started; `offloads`: with parts of the model on the host. Raises
+    RunError when the others do not come.
+    """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         if device.type == "cuda":
-            dist.init_process_group("nccl", timeout=_LONGEST_WAIT, device_id=device)
+            if offloads:
+                # Norms and checkpoints go through the host. Without `device_id`: what is split from a group that has
+                # one goes over cards only.
+                dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_LONGEST_WAIT)
+            else:
+                dist.init_process_group("nccl", timeout=_LONGEST_WAIT, device_id=device)
             host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT)
         else:
             dist.init_process_group("gloo", timeout=_LONGEST_WAIT)

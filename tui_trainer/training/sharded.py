@@ -3,6 +3,9 @@
 Weights, gradients and the optimizer's state are split over the processes; a layer is whole only while it computes. What
 is split is a `DTensor` (`training/sharded_tensors.py`). On several nodes each may have all parts (HSDP): then only the
 sum of gradients goes over the network between them.
+
+Or the parts are on the host (CPU offload): a layer is copied to the card to compute, its gradients come back, and the
+update is the CPU's. That goes with one process as well.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ class Sharded:
         layers: Sequence[Any],
         mixed_precision: MixedPrecision,
         copies: int = 1,
+        *,
+        offloads: bool = False,
     ) -> None:
         """`layers` are gathered one after the other, the rest of the model for all of a pass. `copies`: groups of
-        neighbouring processes of which each has all parts.
+        neighbouring processes of which each has all parts. `offloads`: parts are on the host.
         """
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
         self._ranks, self._model = ranks, model
         policy = MixedPrecisionPolicy()
@@ -47,9 +52,11 @@ class Sharded:
         else:
             places = (copies, ranks.count // copies)
             mesh = init_device_mesh(device.type, places, mesh_dim_names=("copies", "parts"))
+        # From pinned memory copies go beside the computation; without a card there is none to pin it for.
+        places_of_parts = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
         for layer in layers:
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+            fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts)
+        fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts)
 
     def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
         """As many forward passes as each other process has: every one of them gathers the weights."""
